@@ -1,0 +1,3 @@
+"""A durable commit-log pipeline engine on Apache Spark."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,181 @@
+"""The public contract of readers and writers; all that an adaptor needs to import.
+
+A reader or writer is a class with a ``Config`` (a subclass of
+:class:`AdaptorConfig`) and a constructor that takes an instance of it and does
+no I/O. Register it under an entry point group (``transporter.readers``,
+``transporter.writers``) for a short name, or name it as ``module:Class``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from transporter.message import Entries, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from transporter.errors import SinkError
+
+__all__ = [
+    "Ack",
+    "AdaptorConfig",
+    "Batch",
+    "EndOfSource",
+    "Entries",
+    "Message",
+    "Reader",
+    "Resume",
+    "StoredOffset",
+    "Writer",
+    "WriterContext",
+]
+
+
+class AdaptorConfig(BaseModel):
+    """Base of an adaptor's settings: unknown keys are errors, instances are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EndOfSource(Exception):  # noqa: N818 - a signal, like StopIteration, not an error
+    """Raised by :meth:`Reader.poll` when the source will never have more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one poll found: messages, in order, and the position behind the last of them.
+
+    ``messages`` is a record batch of ``MESSAGE_SCHEMA`` or a sequence of
+    :class:`Message`. ``position`` is the reader's own text (at most 1 MiB), kept
+    in the same frame as the messages: both become durable, or neither.
+    """
+
+    messages: pa.RecordBatch | Sequence[Message]
+    position: str | None = None
+
+
+class Resume(Protocol):
+    """What the log remembers of a reader."""
+
+    @property
+    def position(self) -> str | None:
+        """The newest position logged by this reader; ``None`` before the first."""
+
+    def recent(self) -> Iterator[tuple[str | None, Entries]]:
+        """Yield this reader's logged batches, newest first, each with its position.
+
+        A batch that needed several frames yields once a frame; only its last
+        frame (which comes first here) carries the position.
+        """
+
+
+class Reader(Protocol):
+    """Reads messages from a source. Every method is called from one thread."""
+
+    Config: ClassVar[type[AdaptorConfig]]
+
+    def __init__(self, config: Any) -> None:  # noqa: ANN401 - an instance of its own Config
+        """Keep *config*; no I/O here."""
+
+    def open(self, resume: Resume) -> None:
+        """Connect, and go on from what the log remembers.
+
+        Raise :class:`~transporter.errors.SourceUnavailable` when trying again
+        may help, :class:`~transporter.errors.EnvironmentFault` when it will not.
+        """
+
+    def poll(self, timeout: float) -> Batch:
+        """Return what there is, waiting up to *timeout* seconds for something.
+
+        The batch may be empty. Raise :class:`EndOfSource` when nothing will come
+        any more, :class:`~transporter.errors.SourceUnavailable` to be closed,
+        opened and polled again after a back-off.
+        """
+
+    def commit(self, position: str) -> None:
+        """Forget, at the source, everything up to *position*: it is durable in the log.
+
+        Called after the batch that carried *position* is durable (Invariant 1),
+        never earlier. Not called again after a failure: the reader itself keeps
+        what it still has to forget.
+        """
+
+    def close(self) -> None:
+        """Release every resource; called once, also after a failed open."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """How far a sink that keeps its own offset has come, read once at open."""
+
+    log_id: str
+    route: str
+    epoch: int
+    generation: int
+    shard: int
+    shards: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriterContext:
+    """Who is writing. ``deadline`` bounds every call to the sink, in seconds."""
+
+    log_id: str
+    route: str
+    epoch: int
+    generation: int = 0
+    shard: int = 0
+    shards: int = 1
+    deadline: float = 30.0
+
+
+class Ack(Protocol):
+    """How a writer tells what the sink has taken. Not thread-safe: call it from ``write``."""
+
+    def __call__(self, offsets: Iterable[int]) -> None:
+        """The sink has durably taken these entries."""
+
+    def all(self) -> None:
+        """The sink has durably taken every entry of the batch."""
+
+    def fail(self, error: SinkError, offset: int | None = None) -> None:
+        """The entry at *offset* failed (unknown: ``None``).
+
+        Only the acked entries before the first failed or unacked one count.
+        """
+
+
+class Writer(Protocol):
+    """Writes entries to a sink. Every method is called from one thread."""
+
+    Config: ClassVar[type[AdaptorConfig]]
+
+    def __init__(self, config: Any) -> None:  # noqa: ANN401 - an instance of its own Config
+        """Keep *config*; no I/O here."""
+
+    def open(self, context: WriterContext) -> StoredOffset | None:
+        """Connect; return the offset that the sink itself stores, if it does.
+
+        Raise :class:`~transporter.errors.SinkUnavailable` when trying again may
+        help, :class:`~transporter.errors.RouteFault` when it will not.
+        """
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        """Deliver *batch* in order and settle every entry before returning.
+
+        When it returns each offset was acked or failed; one that is neither
+        counts as failed, and so does everything when it raises. After the first
+        failure nothing more of the batch may be delivered (Invariant 9), except
+        what was already on its way. Never write an entry again that this call
+        has acked.
+        """
+
+    def close(self) -> None:
+        """Flush nothing, release everything; called once, also after a failed open."""

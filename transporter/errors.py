@@ -1,0 +1,154 @@
+"""Every error transporter raises on purpose, in one tree.
+
+::
+
+    TransporterError                 exit 1
+    ├── ConfigError                  exit 2   the pipeline file, a flag or an adaptor's setting
+    ├── EnvironmentFault             exit 3   this machine or a service it needs
+    │   ├── LogLocked                         another engine owns the log directory
+    │   └── HostFailed                        Java or Spark did not start
+    ├── LogError                     exit 1   the commit log or an offset log
+    │   ├── UnknownFormat                     written by a version this one cannot read
+    │   ├── Corrupt                           bytes that were proved durable have changed
+    │   ├── LogPoisoned                       an fsync failed; nothing more may be appended
+    │   ├── LogFull                           no space left (retriable: readers wait)
+    │   ├── MessageTooLarge                   one message exceeds what a frame may hold
+    │   └── OffsetRefused                     an offset outside what may be acked or replayed
+    ├── SourceError                  exit 1   a reader
+    │   └── SourceUnavailable        exit 3   the source cannot be reached now (retriable)
+    └── SinkError                    exit 1   a writer
+        ├── SinkUnavailable                   the sink cannot be reached now (retriable)
+        ├── SinkTimeout                       the sink did not answer in time (retriable)
+        ├── RouteFault                        every entry would fail: rights, topic, settings
+        └── Rejected                          the sink refuses this entry
+
+Each message says what happened, where, and what to do next. Constructors take
+positional arguments only and hand all of them to ``Exception``, so that every
+error survives pickling between processes. Drivers' exceptions are translated
+at the adaptor, with the cause kept.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TransporterError(Exception):
+    """Anything transporter reports to its user without a traceback."""
+
+    exit_code: ClassVar[int] = 1
+    retriable: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else type(self).__name__
+
+
+class ConfigError(TransporterError):
+    """The configuration cannot be used as it is written."""
+
+    exit_code = 2
+
+    def __init__(self, problem: str, file: str = "", line: int = 0, /) -> None:
+        """Name the *problem* and, where known, the *file* and its 1-based *line*."""
+        super().__init__(problem, file, line)
+        self.problem, self.file, self.line = problem, file, line
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
+        return f"{place}{self.problem}"
+
+
+class EnvironmentFault(TransporterError):
+    """The machine, or a service the pipeline needs, is not as it must be."""
+
+    exit_code = 3
+
+
+class LogLocked(EnvironmentFault):
+    """Another process owns the log directory."""
+
+
+class HostFailed(EnvironmentFault):
+    """Java is missing, or the Spark host did not come up."""
+
+
+class LogError(TransporterError):
+    """The commit log, or an offset log beside it, cannot do what was asked."""
+
+
+class UnknownFormat(LogError):
+    """The file was written in a format version that this version cannot read."""
+
+
+class Corrupt(LogError):
+    """Bytes that were proved durable are damaged."""
+
+    def __init__(self, problem: str, file: str = "", byte: int = -1, offset: int = -1, /) -> None:
+        """Name the *file*, the *byte* in it and the first *offset* that is missing."""
+        super().__init__(problem, file, byte, offset)
+        self.problem, self.file, self.byte, self.offset = problem, file, byte, offset
+
+    def __str__(self) -> str:
+        parts = [f"at byte {self.byte}"] if self.byte >= 0 else []
+        if self.offset >= 0:
+            parts.append(f"offset {self.offset}")
+        place = f"{self.file}: " if self.file else ""
+        return f"{place}{self.problem}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+class LogPoisoned(LogError):
+    """A sync failed, so what the disk holds is unknown; only a restart helps."""
+
+
+class LogFull(LogError):
+    """The disk has no room for this append; nothing was written."""
+
+    retriable = True
+
+
+class MessageTooLarge(LogError):
+    """One message is larger than a frame may be."""
+
+
+class OffsetRefused(LogError):
+    """The offset is beyond what is durable, or before what the log still holds."""
+
+
+class SourceError(TransporterError):
+    """A reader cannot go on."""
+
+
+class SourceUnavailable(SourceError):
+    """The source cannot be reached now."""
+
+    exit_code = 3
+    retriable = True
+
+
+class SinkError(TransporterError):
+    """A writer could not deliver."""
+
+
+class SinkUnavailable(SinkError):
+    """The sink cannot be reached now; the slice is retried for as long as it takes."""
+
+    retriable = True
+
+
+class SinkTimeout(SinkError):
+    """The sink did not answer within the writer's deadline."""
+
+    retriable = True
+
+
+class RouteFault(SinkError):
+    """Nothing of this route can be delivered until an operator changes something."""
+
+
+class Rejected(SinkError):
+    """The sink refuses one entry."""
+
+    def __init__(self, problem: str, offset: int | None = None, /) -> None:
+        """Name the *offset* of the entry, when the sink tells which one it was."""
+        super().__init__(problem, offset)
+        self.problem, self.offset = problem, offset

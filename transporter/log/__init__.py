@@ -1,0 +1,1 @@
+"""The commit log: segments of checksummed frames on disk."""

@@ -1,0 +1,176 @@
+"""The one seam to the disk: nothing else in ``log`` and ``offsets`` touches files.
+
+Knows nothing of formats. Every call either does all it says or raises
+``OSError``; short reads and writes are handled here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class File(Protocol):
+    """One open file. Reads are thread-safe; the owner serialises everything else."""
+
+    def pread(self, size: int, byte: int) -> bytes:
+        """Return up to *size* bytes at *byte*; fewer only at the end of the file."""
+
+    def pwrite(self, data: bytes, byte: int) -> None:
+        """Write all of *data* at *byte*, in the page cache only."""
+
+    def size(self) -> int:
+        """Return the length in bytes."""
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend (with zeros) to *size* bytes."""
+
+    def allocate(self, byte: int, size: int) -> None:
+        """Reserve *size* zeroed bytes from *byte* on, so that writing there needs no new blocks."""
+
+    def sync(self) -> None:
+        """Make the data and the length durable. A failure is final (Invariant 13)."""
+
+    def close(self) -> None:
+        """Release the descriptor; syncs nothing."""
+
+
+class FileSystem(Protocol):
+    """Directories and the opening of files. Thread-safe."""
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Open *path*; ``create`` makes it empty if absent, and implies nothing durable."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace *target* by *source* atomically; durable after ``sync_directory``."""
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; an absent one is no error."""
+
+    def names(self, directory: Path) -> list[str]:
+        """Return the sorted names in *directory*; none when it does not exist."""
+
+    def make_directory(self, directory: Path) -> None:
+        """Create *directory* and its parents, each entry durable."""
+
+    def sync_directory(self, directory: Path) -> None:
+        """Make creations, renames and removals in *directory* durable."""
+
+
+class _RealFile:
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
+
+    def pread(self, size: int, byte: int) -> bytes:
+        found = os.pread(self._fd, size, byte)
+        if len(found) in (0, size):
+            return found
+        parts = [found]
+        got = len(found)
+        while got < size and (found := os.pread(self._fd, size - got, byte + got)):
+            parts.append(found)
+            got += len(found)
+        return b"".join(parts)
+
+    def pwrite(self, data: bytes, byte: int) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._fd, view, byte)
+            view = view[written:]
+            byte += written
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def allocate(self, byte: int, size: int) -> None:
+        try:
+            os.posix_fallocate(self._fd, byte, size)
+        except OSError as error:
+            # Some file systems cannot; the space is then found at the write, or not.
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+
+    def sync(self) -> None:
+        # fdatasync makes the length durable too when it changed, which is all that we need.
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RealFileSystem:
+    """The operating system's files, by ``pread`` and ``pwrite`` (never mmap)."""
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Open *path* with close-on-exec, so that no child keeps it."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
+        return _RealFile(os.open(path, flags | (os.O_CREAT if create else 0), 0o600))
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace *target* by *source*."""
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """Remove *path* if it is there."""
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+    def names(self, directory: Path) -> list[str]:
+        """List *directory*, sorted."""
+        try:
+            return sorted(os.listdir(directory))  # noqa: PTH208 - names are wanted, not paths
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, directory: Path) -> None:
+        """Create what is missing of *directory*, from the top, syncing each parent."""
+        missing = []
+        while not directory.is_dir():
+            missing.append(directory)
+            directory = directory.parent
+        for path in reversed(missing):
+            path.mkdir(mode=0o700, exist_ok=True)
+            self.sync_directory(path.parent)
+
+    def sync_directory(self, directory: Path) -> None:
+        """Sync the directory's own entries."""
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def opened(
+    files: FileSystem, path: Path, *, write: bool = False, create: bool = False
+) -> Iterator[File]:
+    """Open *path* for the length of a ``with`` block."""
+    file = files.open(path, write=write, create=create)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def replace_durably(files: FileSystem, path: Path, data: bytes) -> None:
+    """Make *path* hold exactly *data*: after a crash it holds the old bytes or the new ones.
+
+    Temp file, sync, rename, directory sync; each of the four is needed.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    with opened(files, temporary, write=True, create=True) as file:
+        file.truncate(0)
+        file.pwrite(data, 0)
+        file.sync()
+    files.rename(temporary, path)
+    files.sync_directory(path.parent)

@@ -1,0 +1,304 @@
+"""The bytes of a segment file: header, frames, trailer. Pure; knows nothing of files.
+
+All integers are little-endian. DESIGN.md, "Formats", has the diagrams.
+
+A frame's header carries its segment's id and its own place in the file, so
+stale bytes of an earlier file, or bytes that a torn write left elsewhere, are
+never taken for a frame of this segment (Invariant 3).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final, Self
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from transporter.errors import Corrupt, UnknownFormat
+from transporter.message import ENTRY_SCHEMA
+
+FORMAT: Final = 1
+ALIGNMENT: Final = 8
+MAX_EXTENSION: Final = 1 << 20
+"""Bytes a reader's position may take in a frame."""
+MAX_PAYLOAD: Final = 16 << 20
+"""Bytes a frame's payload may take; checked before any allocation (Invariant 17)."""
+MAX_HEADER: Final = 64 << 20
+"""Bytes a segment header may take: it repeats every reader's newest position."""
+
+COMPRESS_FROM: Final = 4096
+"""Bytes of entries below which compression costs eight times as long and gains nothing."""
+
+_SEGMENT: Final = struct.Struct("<8sHHI16sQQqQQQI")
+_FRAME: Final = struct.Struct("<4sIIIQQQQIIQQqI")
+_TRAILER: Final = struct.Struct("<4sIQQQQQQ")
+_CRC: Final = struct.Struct("<I")
+_END_OF_STREAM_BYTES: Final = 8
+SEGMENT_MAGIC: Final = b"TRNSPLOG"
+FRAME_MAGIC: Final = b"TFRM"
+TRAILER_MAGIC: Final = b"TEND"
+FRAME_HEADER_BYTES: Final = _FRAME.size + _CRC.size
+TRAILER_BYTES: Final = _TRAILER.size + _CRC.size
+SEGMENT_PREFIX_BYTES: Final = _SEGMENT.size
+
+
+def aligned(size: int) -> int:
+    """Round *size* up to the next multiple of :data:`ALIGNMENT`."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _sealed(body: bytes) -> bytes:
+    return body + _CRC.pack(crc32c(body))
+
+
+def _intact(data: bytes) -> bool:
+    return _CRC.unpack(data[-4:])[0] == crc32c(memoryview(data)[:-4])
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What a segment says of itself and of all before it.
+
+    ``previous`` is the last offset that the segments before it cover (−1: none),
+    so ``previous + 1 … base − 1`` is a declared gap. ``next_offset`` is the first
+    offset to give behind the frames that recovery copied here: ``base`` in an
+    ordinary segment. ``positions`` holds every reader's newest position.
+    """
+
+    log_id: bytes
+    segment_id: int
+    base: int
+    previous: int
+    next_offset: int
+    epoch: int
+    created_at: int
+    positions: dict[str, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return the header's bytes, a multiple of :data:`ALIGNMENT`."""
+        positions = json.dumps(self.positions, ensure_ascii=False).encode()
+        length = aligned(_SEGMENT.size + len(positions) + _CRC.size)
+        body = _SEGMENT.pack(
+            SEGMENT_MAGIC,
+            FORMAT,
+            0,
+            length,
+            self.log_id,
+            self.segment_id,
+            self.base,
+            self.previous,
+            self.next_offset,
+            self.epoch,
+            self.created_at,
+            len(positions),
+        )
+        return _sealed((body + positions).ljust(length - _CRC.size, b"\0"))
+
+    @classmethod
+    def decode(cls, data: bytes, file: str) -> Self:
+        """Read the header from *data*, which is at least as long as :func:`header_length` says."""
+        if not _intact(data):
+            raise Corrupt("the segment header does not match its checksum", file, 0)
+        _, _, _, _, log_id, segment_id, base, previous, following, epoch, created, size = (
+            _SEGMENT.unpack_from(data)
+        )
+        positions = json.loads(data[_SEGMENT.size : _SEGMENT.size + size])
+        return cls(log_id, segment_id, base, previous, following, epoch, created, positions)
+
+
+def header_length(prefix: bytes, file: str) -> int:
+    """Return the length that a segment header announces in its first bytes.
+
+    Raises:
+        UnknownFormat: another format version wrote it (Invariant 19).
+        Corrupt: these are not the first bytes of a segment.
+
+    """
+    if len(prefix) < _SEGMENT.size or prefix[:8] != SEGMENT_MAGIC:
+        raise Corrupt("not a log segment: its first bytes are not a segment header", file, 0)
+    version = int.from_bytes(prefix[8:10], "little")
+    if version != FORMAT:
+        raise UnknownFormat(
+            f"{file}: format version {version}, but this transporter reads version {FORMAT}; "
+            "use the version that wrote this log, or one that can read it"
+        )
+    length = int.from_bytes(prefix[12:16], "little")
+    if not _SEGMENT.size + _CRC.size <= length <= MAX_HEADER:
+        raise Corrupt(f"the segment header gives itself {length} bytes", file, 12)
+    return length
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """A frame: one record batch of entries, appended at once.
+
+    ``durable`` is the highest offset that was durable when the frame was
+    written: the proof that recovery builds the floor on (Invariant 3).
+    """
+
+    extension_length: int
+    payload_length: int
+    segment_id: int
+    byte: int
+    first: int
+    last: int
+    count: int
+    extension_crc: int
+    logged_at: int
+    epoch: int
+    durable: int
+    payload_crc: int
+
+    @property
+    def end(self) -> int:
+        """The byte behind the frame, where the next one begins."""
+        return self.byte + aligned(FRAME_HEADER_BYTES + self.extension_length + self.payload_length)
+
+    @property
+    def extension_byte(self) -> int:
+        """Where the extension block begins."""
+        return self.byte + FRAME_HEADER_BYTES
+
+    @property
+    def payload_byte(self) -> int:
+        """Where the payload begins."""
+        return self.extension_byte + self.extension_length
+
+    def encode(self) -> bytes:
+        """Return the header's bytes."""
+        return _sealed(
+            _FRAME.pack(
+                FRAME_MAGIC,
+                FRAME_HEADER_BYTES,
+                self.extension_length,
+                self.payload_length,
+                self.segment_id,
+                self.byte,
+                self.first,
+                self.last,
+                self.count,
+                self.extension_crc,
+                self.logged_at,
+                self.epoch,
+                self.durable,
+                self.payload_crc,
+            )
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, segment_id: int, byte: int) -> Self | None:
+        """Read the header of the frame at *byte*; ``None`` when no valid one is there."""
+        if len(data) < FRAME_HEADER_BYTES or data[:4] != FRAME_MAGIC:
+            return None
+        if not _intact(data[:FRAME_HEADER_BYTES]):
+            return None
+        _, length, *fields = _FRAME.unpack_from(data)
+        header = cls(*fields)
+        ours = length == FRAME_HEADER_BYTES and header._plausible()
+        return header if ours and (header.segment_id, header.byte) == (segment_id, byte) else None
+
+    def _plausible(self) -> bool:
+        return (
+            self.extension_length <= MAX_EXTENSION
+            and self.payload_length <= MAX_PAYLOAD
+            and 1 <= self.count <= self.last - self.first + 1
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Which reader a frame came from, and its position behind that frame, if it gave one.
+
+    ``checkpoint`` is set in every frame that the index enters: all readers'
+    newest positions before this frame, so that an open need not walk further back.
+    """
+
+    reader: str
+    position: str | None = None
+    checkpoint: dict[str, str] | None = None
+
+    def encode(self) -> bytes:
+        """Return the frame's extension block; the checkpoint is left out if there is no room."""
+        fields = {"reader": self.reader, "position": self.position}
+        block = json.dumps({**fields, "checkpoint": self.checkpoint}).encode()
+        if len(block) <= MAX_EXTENSION or self.checkpoint is None:
+            return block
+        return json.dumps({**fields, "checkpoint": None}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read an extension block."""
+        return cls(**json.loads(data))
+
+
+def encode_frame(header: FrameHeader, extension: bytes, payload: pa.Buffer | bytes) -> bytes:
+    """Return the frame's bytes, padded to :data:`ALIGNMENT`; *header* describes the rest."""
+    frame = b"".join((header.encode(), extension, payload))
+    return frame.ljust(aligned(len(frame)), b"\0")
+
+
+def encode_payload(entries: pa.RecordBatch, compression: str | None) -> pa.Buffer:
+    """Return *entries* as one Arrow IPC record batch message (the schema is the format's)."""
+    sink = pa.BufferOutputStream()
+    worthwhile = entries.nbytes >= COMPRESS_FROM
+    options = pa.ipc.IpcWriteOptions(compression=compression if worthwhile else None)
+    with pa.ipc.new_stream(sink, ENTRY_SCHEMA, options=options) as stream:
+        stream.write_batch(entries)
+    # A stream is: the schema's message, one message a batch, an end mark. Only the batch is ours.
+    whole = sink.getvalue()
+    start = _schema_bytes()
+    return whole.slice(start, len(whole) - start - _END_OF_STREAM_BYTES)
+
+
+@cache
+def _schema_bytes() -> int:
+    return len(ENTRY_SCHEMA.serialize())
+
+
+def decode_payload(payload: bytes) -> pa.RecordBatch:
+    """Read a payload whose checksum was found right."""
+    return pa.ipc.read_record_batch(pa.py_buffer(payload), ENTRY_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class Trailer:
+    """The last block of a segment that was sealed: what it covers, for those who only look."""
+
+    segment_id: int
+    byte: int
+    last: int
+    frames: int
+    oldest: int
+    newest: int
+
+    def encode(self) -> bytes:
+        """Return the trailer's bytes."""
+        # 'last' may be base − 1 = −1 in an empty first segment, so it is stored plus one.
+        return _sealed(
+            _TRAILER.pack(
+                TRAILER_MAGIC,
+                TRAILER_BYTES,
+                self.segment_id,
+                self.byte,
+                self.last + 1,
+                self.frames,
+                self.oldest,
+                self.newest,
+            )
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, segment_id: int, byte: int) -> Self | None:
+        """Read the trailer at *byte*; ``None`` when no valid one is there."""
+        if len(data) < TRAILER_BYTES or data[:4] != TRAILER_MAGIC:
+            return None
+        if not _intact(data[:TRAILER_BYTES]):
+            return None
+        _, _, identity, place, after, frames, oldest, newest = _TRAILER.unpack_from(data)
+        if (identity, place) != (segment_id, byte):
+            return None
+        return cls(identity, place, after - 1, frames, oldest, newest)

@@ -1,0 +1,111 @@
+"""The sparse index beside a segment: from an offset to a place near it.
+
+Only a hint. It is never synced, an entry counts only if the segment confirms
+that its frame begins there, and a lost or damaged index costs a longer walk,
+nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from crc32c import crc32c
+
+from transporter.log.filesystem import opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.log.filesystem import File, FileSystem
+    from transporter.log.format import FrameHeader
+    from transporter.log.segment import Segment
+
+STRIDE: Final = 1 << 20
+"""Bytes of frames between two index entries."""
+_ENTRY: Final = struct.Struct("<QQQI")
+_BODY: Final = _ENTRY.size - 4
+_MAX_BYTES: Final = 16 << 20
+
+
+class Mark(NamedTuple):
+    """The frame that begins at ``byte`` of the segment with this id holds ``first``."""
+
+    first: int
+    byte: int
+    segment_id: int
+
+
+def index_path(segment: Path) -> Path:
+    """Return where the index of the segment file *segment* lies."""
+    return segment.with_suffix(".index")
+
+
+class IndexWriter:
+    """Notes the first frame of every :data:`STRIDE` bytes. Owned by the appending log."""
+
+    def __init__(self, files: FileSystem, segment: Segment) -> None:
+        """Go on behind the entries that *segment* confirms."""
+        self._file: File = files.open(index_path(segment.path), write=True, create=True)
+        known = _read(self._file)
+        while known and not _confirmed(segment, known[-1]):
+            known.pop()
+        self._end = len(known) * _ENTRY.size
+        self._file.truncate(self._end)
+        self._due = known[-1].byte + STRIDE if known else 0
+
+    def due(self, byte: int) -> bool:
+        """Tell whether a frame at *byte* lies at least a stride behind the last one noted."""
+        return byte >= self._due
+
+    def note(self, frame: FrameHeader) -> None:
+        """Enter *frame*, for which an entry was due."""
+        body = _ENTRY.pack(frame.first, frame.byte, frame.segment_id, 0)[:_BODY]
+        self._file.pwrite(body + struct.pack("<I", crc32c(body)), self._end)
+        self._end += _ENTRY.size
+        self._due = frame.byte + STRIDE
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def marks(files: FileSystem, segment: Segment) -> list[Mark]:
+    """Return the index entries that *segment* confirms, ascending."""
+    try:
+        with opened(files, index_path(segment.path)) as file:
+            return [mark for mark in _read(file) if _confirmed(segment, mark)]
+    except FileNotFoundError:
+        return []
+
+
+def nearest(files: FileSystem, segment: Segment, offset: int) -> int:
+    """Return the byte of a frame of *segment* at or before *offset*, the nearest one known."""
+    try:
+        with opened(files, index_path(segment.path)) as file:
+            known = _read(file)
+    except FileNotFoundError:
+        return segment.first_byte
+    for at in range(bisect_right(known, offset, key=lambda mark: mark.first) - 1, -1, -1):
+        if _confirmed(segment, known[at]):
+            return known[at].byte
+    return segment.first_byte
+
+
+def _read(file: File) -> list[Mark]:
+    data = file.pread(min(file.size(), _MAX_BYTES), 0)
+    known = []
+    for start in range(0, len(data) - _ENTRY.size + 1, _ENTRY.size):
+        *fields, checksum = _ENTRY.unpack_from(data, start)
+        if crc32c(data[start : start + _BODY]) != checksum:
+            break
+        known.append(Mark(*fields))
+    return known
+
+
+def _confirmed(segment: Segment, mark: Mark) -> bool:
+    if mark.segment_id != segment.header.segment_id:
+        return False
+    frame = segment.frame_at(mark.byte)
+    return frame is not None and frame.first == mark.first

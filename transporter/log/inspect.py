@@ -1,0 +1,106 @@
+"""What a log directory holds, for those who only look: no lock, no change, no recovery."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from transporter.errors import EnvironmentFault
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.lock import owner_of
+from transporter.log.meta import published, read_meta
+from transporter.log.recovery import survey
+from transporter.log.segment import Segment, segment_bases, segment_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment: its file name, base offset, length in bytes and time of creation (µs UTC)."""
+
+    name: str
+    base: int
+    size: int
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """A log directory at a glance.
+
+    ``last`` is the last readable offset (−1: none). Entries up to ``confirmed``
+    were proved durable; those behind it are readable but, after an unclean stop
+    and before the next start, nobody has promised them. ``owner`` is the pid of
+    the engine that runs on it, if one does.
+    """
+
+    directory: Path
+    log_id: str
+    epoch: int
+    first: int
+    last: int
+    confirmed: int
+    owner: str | None
+    segments: tuple[SegmentInfo, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segment files, preallocated ones included."""
+        return sum(segment.size for segment in self.segments)
+
+
+def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) -> LogInfo:
+    """Look at the log in *directory*; *proved* is the highest offset of its offset logs.
+
+    Raises:
+        EnvironmentFault: there is no log.
+        Corrupt: the last segment is damaged at or below its floor.
+
+    """
+    files = files or RealFileSystem()
+    # The owner first: an engine that stops meanwhile leaves a log that is at least as long.
+    owner = owner_of(directory)
+    meta = read_meta(files, directory)
+    bases = segment_bases(files, directory)
+    if meta is None or not bases:
+        raise EnvironmentFault(
+            f"{directory}: no transporter log here; name a pipeline file or its log directory"
+        )
+    last, confirmed = _reach(files, directory, bases[-1], proved, running=owner is not None)
+    return LogInfo(
+        directory=directory,
+        log_id=meta.log_id,
+        epoch=meta.epoch,
+        first=bases[0],
+        last=last,
+        confirmed=confirmed,
+        owner=owner,
+        segments=tuple(_segment_info(files, directory, base) for base in bases),
+    )
+
+
+def _reach(
+    files: FileSystem, directory: Path, base: int, proved: int, *, running: bool
+) -> tuple[int, int]:
+    """Return the last readable offset and the last confirmed one (Invariant 12)."""
+    if running and (offset := published(files, directory)) is not None:
+        return offset, offset
+    meta = read_meta(files, directory)
+    segment = Segment(files, directory / segment_name(base))
+    try:
+        found = survey(files, segment, max(proved, meta.proved if meta else -1), None)
+    finally:
+        segment.close()
+    return found.last, found.floor
+
+
+def _segment_info(files: FileSystem, directory: Path, base: int) -> SegmentInfo:
+    segment = Segment(files, directory / segment_name(base))
+    try:
+        return SegmentInfo(segment.path.name, base, segment.size(), segment.header.created_at)
+    finally:
+        segment.close()

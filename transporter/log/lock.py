@@ -1,0 +1,80 @@
+"""One engine per log directory (Invariant 12)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from transporter.errors import EnvironmentFault, LogLocked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOCK: Final = "lock"
+_PATIENCE: Final = 0.5
+"""Seconds: longer than a read-only command's glance, shorter than a user's patience."""
+
+
+class DirectoryLock:
+    """An exclusive lock, held until :meth:`release` or the death of this process.
+
+    The descriptor is close-on-exec and this project never forks without exec, so
+    no child can keep the lock alive.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Take the lock; raise :class:`LogLocked` naming the owner when another has it."""
+        path = directory / LOCK
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise EnvironmentFault(
+                f"{directory}: cannot create the lock file: {error.strerror}; "
+                "the engine needs a log directory that it may write to"
+            ) from error
+        try:
+            self._acquire(directory)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def _acquire(self, directory: Path) -> None:
+        # flock has no timeout; the only other holders are glances by is_locked().
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    continue
+                owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise LogLocked(
+                    f"{directory}: in use by the process with pid {owner}; "
+                    "stop it first, or give this pipeline its own log.dir"
+                ) from None
+            return
+
+    def release(self) -> None:
+        """Give the lock back."""
+        os.close(self._fd)
+
+
+def owner_of(directory: Path) -> str | None:
+    """Return the pid of the process that holds the lock, or ``None`` when nobody does."""
+    try:
+        descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+        return os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,114 @@
+"""The two small files beside the segments: ``meta`` and ``durable``.
+
+``meta`` is replaced atomically and synced. ``durable`` is overwritten in place
+after every sync and never synced itself: it tells other processes how far
+they may look while an engine runs, and proves nothing after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from crc32c import crc32c
+
+from transporter.errors import Corrupt, UnknownFormat
+from transporter.log.filesystem import opened, replace_durably
+from transporter.log.format import FORMAT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.log.filesystem import File, FileSystem
+
+META: Final = "meta"
+DURABLE: Final = "durable"
+_MAX_META: Final = 1 << 16
+_DURABLE: Final = struct.Struct("<4sIQqI")
+
+
+@dataclass(frozen=True, slots=True)
+class CleanMark:
+    """A clean stop: the last segment's file name and the byte where its frames end."""
+
+    file: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a log knows of itself between opens.
+
+    ``proved`` is the highest offset known to be durable when this was written;
+    it stays when the clean mark is cleared (Invariant 3).
+    """
+
+    log_id: str
+    epoch: int
+    proved: int
+    clean: CleanMark | None = None
+
+    def encode(self) -> bytes:
+        """Return one line of JSON and one with its checksum."""
+        body = json.dumps({"format": FORMAT, **asdict(self)}).encode()
+        return b"%s\n%08x\n" % (body, crc32c(body))
+
+    @classmethod
+    def decode(cls, data: bytes, file: str) -> Self:
+        """Read what :meth:`encode` wrote."""
+        body, _, checksum = data.partition(b"\n")
+        if checksum.strip() != b"%08x" % crc32c(body):
+            raise Corrupt("the log's meta file does not match its checksum", file, 0)
+        fields = json.loads(body)
+        if (version := fields.pop("format")) != FORMAT:
+            raise UnknownFormat(
+                f"{file}: format version {version}, but this transporter reads version {FORMAT}"
+            )
+        clean = fields.pop("clean")
+        return cls(**fields, clean=CleanMark(**clean) if clean else None)
+
+
+def read_meta(files: FileSystem, directory: Path) -> Meta | None:
+    """Return the log's meta, or ``None`` where no log has been made yet."""
+    path = directory / META
+    try:
+        with opened(files, path) as file:
+            return Meta.decode(file.pread(_MAX_META, 0), str(path))
+    except FileNotFoundError:
+        return None
+
+
+def write_meta(files: FileSystem, directory: Path, meta: Meta) -> None:
+    """Replace the log's meta durably."""
+    replace_durably(files, directory / META, meta.encode())
+
+
+class DurableMark:
+    """The published durable offset: written by the engine, read by everybody else."""
+
+    def __init__(self, files: FileSystem, directory: Path) -> None:
+        """Open the mark for writing, creating it if need be."""
+        self._file: File = files.open(directory / DURABLE, write=True, create=True)
+
+    def publish(self, epoch: int, offset: int) -> None:
+        """Let other processes read up to *offset*. Call it only when that is durable."""
+        body = _DURABLE.pack(b"TDUR", FORMAT, epoch, offset, 0)[:-4]
+        self._file.pwrite(body + struct.pack("<I", crc32c(body)), 0)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def published(files: FileSystem, directory: Path) -> int | None:
+    """Return the offset last published, or ``None`` when there is none to be read."""
+    try:
+        with opened(files, directory / DURABLE) as file:
+            data = file.pread(_DURABLE.size, 0)
+    except FileNotFoundError:
+        return None
+    if len(data) < _DURABLE.size or crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
+        return None
+    return int(_DURABLE.unpack(data)[3])

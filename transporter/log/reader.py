@@ -1,0 +1,212 @@
+"""Reading the log by offsets: slices for routes and workers, views for operators.
+
+Takes no lock and changes nothing, so it works beside a running engine and from
+other processes: it never looks beyond the durable offset it is given.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from transporter.errors import Corrupt, OffsetRefused
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.index import marks, nearest
+from transporter.log.segment import Segment, segment_bases, segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from transporter.log.filesystem import FileSystem
+    from transporter.log.format import FrameHeader, Source
+
+
+class Located(NamedTuple):
+    """A frame and the segment that holds it."""
+
+    segment: Segment
+    frame: FrameHeader
+
+    def entries(self) -> pa.RecordBatch:
+        """Return the frame's entries, verified."""
+        return self.segment.entries(self.frame)
+
+    def source(self) -> Source | None:
+        """Return which reader the frame came from."""
+        return self.segment.source(self.frame)
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Where the frame that begins at or behind ``offset`` was last found."""
+
+    base: int
+    byte: int
+    offset: int
+
+
+class LogReader:
+    """Reads entries of one log directory. Not thread-safe: one reader a thread."""
+
+    def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
+        """Open nothing yet; segments are opened when they are needed."""
+        self.directory = directory
+        self._files = files or RealFileSystem()
+        self._bases: list[int] = []
+        self._open: dict[int, Segment] = {}
+        self._ends: dict[int, int] = {}
+        self._cursor: _Cursor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every segment."""
+        with ExitStack() as stack:
+            for segment in self._open.values():
+                stack.callback(segment.close)
+        self._open.clear()
+
+    def first_offset(self) -> int:
+        """Return the oldest offset that the log still holds."""
+        self._refresh()
+        return self._bases[0] if self._bases else 0
+
+    def frames(self, first: int, last: int) -> Iterator[Located]:
+        """Yield the frames that hold the offsets *first* to *last*, in order.
+
+        *last* must be durable: nothing beyond it is looked at.
+
+        Raises:
+            OffsetRefused: the log does not hold *first* any more.
+            Corrupt: a frame is damaged or missing.
+
+        """
+        wanted = first
+        while wanted <= last:
+            base = self._base_of(wanted)
+            for found in self._frames_of(base, wanted, min(last, self._last_of(base))):
+                yield found
+                wanted = found.frame.last + 1
+            if wanted <= last:
+                wanted = self._beyond(base, wanted)
+
+    def read(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """Yield the entries from *first* to *last*, one batch a frame; see :meth:`frames`."""
+        for segment, frame in self.frames(first, last):
+            entries = segment.entries(frame)
+            yield _within(entries, frame, first, last)
+
+    def bound(self, first: int, last: int, rows: int, size: int) -> int:
+        """Return the last offset of a slice from *first* of at most *rows* and about *size* bytes.
+
+        At least one frame, or the *rows* of it that are allowed; never beyond *last*.
+        """
+        limit = min(last, first + rows - 1)
+        total = 0
+        reached = limit
+        for _, frame in self.frames(first, limit):
+            total += frame.payload_length
+            if total > size and frame.first > first:
+                return reached
+            reached = min(frame.last, limit)
+        return limit
+
+    def backwards(self, last: int) -> Iterator[Located]:
+        """Yield the frames up to *last*, newest first."""
+        self._refresh()
+        for base in reversed([base for base in self._bases if base <= last]):
+            segment = self._segment(base)
+            known = [mark.byte for mark in marks(self._files, segment)]
+            ends: list[int | None] = [*known, None]
+            starts = [segment.first_byte, *known]
+            limit = min(last, self._last_of(base))
+            for start, end in zip(reversed(starts), reversed(ends), strict=True):
+                yield from reversed(list(_block(segment, start, end, limit)))
+
+    def _frames_of(self, base: int, first: int, last: int) -> Iterator[Located]:
+        segment = self._segment(base)
+        for frame in segment.frames(self._start(segment, first)):
+            if frame.first > last:
+                return
+            if frame.last >= first:
+                yield Located(segment, frame)
+            self._cursor = _Cursor(base, frame.end, frame.last + 1)
+            if frame.last >= last:
+                return
+
+    def _start(self, segment: Segment, offset: int) -> int:
+        cursor = self._cursor
+        if cursor and (cursor.base, cursor.offset) == (segment.header.base, offset):
+            return cursor.byte
+        return nearest(self._files, segment, offset)
+
+    def _base_of(self, offset: int) -> int:
+        if not self._bases or offset > self._last_of(self._bases[-1]):
+            self._refresh()
+        at = bisect_right(self._bases, offset) - 1
+        if at < 0:
+            oldest = self._bases[0] if self._bases else "no offset"
+            raise OffsetRefused(
+                f"{self.directory}: offset {offset} is no longer in the log; "
+                f"it is retained from {oldest}"
+            )
+        return self._bases[at]
+
+    def _last_of(self, base: int) -> int:
+        """Return the last offset that this segment covers, so far as is known."""
+        return self._ends.get(base, (1 << 63) - 1)
+
+    def _beyond(self, base: int, missing: int) -> int:
+        """Return where to go on when the segment at *base* has no frame for *missing*.
+
+        Only what lies behind the segment's end may be missing: the next header declares it.
+        """
+        self._refresh()
+        if missing <= self._last_of(base):
+            segment = self._segment(base)
+            byte = self._cursor.byte if self._cursor else segment.first_byte
+            raise Corrupt("no valid frame where one was written", str(segment.path), byte, missing)
+        return max(missing, self._bases[bisect_right(self._bases, base)])
+
+    def _refresh(self) -> None:
+        bases = segment_bases(self._files, self.directory)
+        self._bases = bases
+        for before, base in zip(bases, bases[1:], strict=False):
+            if before not in self._ends:
+                # Whatever lies behind this end is ignored by all (Invariant 13).
+                self._ends[before] = self._segment(base).header.previous
+
+    def _segment(self, base: int) -> Segment:
+        if base not in self._open:
+            self._open[base] = Segment(self._files, self.directory / segment_name(base))
+        return self._open[base]
+
+
+def _within(entries: pa.RecordBatch, frame: FrameHeader, first: int, last: int) -> pa.RecordBatch:
+    if frame.first >= first and frame.last <= last:
+        return entries
+    offsets = entries.column("offset").to_pylist()
+    start = bisect_right(offsets, first - 1)
+    return entries.slice(start, bisect_right(offsets, last) - start)
+
+
+def _block(segment: Segment, start: int, end: int | None, last: int) -> Iterator[Located]:
+    for frame in segment.frames(start):
+        if frame.first > last or (end is not None and frame.byte >= end):
+            return
+        yield Located(segment, frame)

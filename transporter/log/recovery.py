@@ -1,0 +1,231 @@
+"""What the last segment holds after a stop, and where the log may go on.
+
+The argument (DESIGN.md, "Recovery"): everything at or below the *floor* was
+proved durable, so damage there is corruption and refused; everything above it
+was never promised to anybody, so damage there is a torn tail and cut. A file
+left by an unclean stop is never extended: what is whole above the floor is
+copied into a new segment (Invariants 2, 3, 4 and 13).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from transporter.errors import Corrupt
+from transporter.log import format as layout
+from transporter.log.index import nearest
+from transporter.log.segment import End, Segment, Stop, write_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+    from transporter.log.meta import CleanMark
+
+_LAST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A walk over a segment's last frames.
+
+    ``positions`` are the readers' newest positions behind the walked frames.
+    """
+
+    frames: list[layout.FrameHeader]
+    positions: dict[str, str]
+    stop: Stop
+
+    def last(self, segment: Segment) -> int:
+        """Return the last offset that the walk found, or the one before the segment."""
+        return self.frames[-1].last if self.frames else segment.header.base - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What recovery knows of the last segment.
+
+    ``floor`` is rounded up to the end of the frame that holds it. ``tail`` are
+    the whole frames above it, in order; ``next_offset`` is beyond every offset
+    that was ever given; ``end`` is the byte behind the last whole frame.
+    """
+
+    floor: int
+    tail: list[layout.FrameHeader]
+    positions: dict[str, str]
+    next_offset: int
+    end: int
+    last: int
+    clean: bool
+
+
+def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | None) -> Survey:
+    """Find the floor of *segment* and the whole frames above it; changes nothing.
+
+    Args:
+        files: where the segment lies.
+        segment: the last segment of the log.
+        proved: the highest offset that ``meta`` and the offset logs prove durable.
+        clean: the mark of a clean stop, if ``meta`` holds one.
+
+    Raises:
+        Corrupt: a frame at or below the floor is damaged or missing.
+
+    """
+    walk = walk_tail(files, segment)
+    cut = list(segment.later_frames(walk.stop.byte)) if walk.stop.end is End.BAD else []
+    floor = max(
+        proved,
+        segment.header.base - 1,
+        *(frame.durable for frame in (*walk.frames, *cut)),
+    )
+    if walk.last(segment) < floor:
+        raise Corrupt(
+            f"the log ends at offset {walk.last(segment)}, but offset {floor} was proved durable; "
+            "restore the file, or see 'transporter log repair'",
+            str(segment.path),
+            walk.stop.byte,
+            walk.last(segment) + 1,
+        )
+    return _above(files, segment, floor, walk, cut, clean)
+
+
+def walk_tail(files: FileSystem, segment: Segment) -> Walk:
+    """Walk the last frames of *segment*, from the last index entry that it confirms."""
+    return _walk(files, segment, _LAST)
+
+
+def _walk(files: FileSystem, segment: Segment, offset: int) -> Walk:
+    """Walk from the index entry nearest below *offset* to the end of the frames."""
+    start = nearest(files, segment, offset)
+    frames: list[layout.FrameHeader] = []
+    positions = dict(segment.header.positions)
+    expected, byte = segment.header.base, start
+    for frame in segment.frames(start):
+        if frame.first < expected:
+            break
+        source = _source(segment, frame)
+        if not frames and start != segment.first_byte:
+            if source is None or source.checkpoint is None:
+                return _walk(files, segment, frame.first - 1)
+            positions = dict(source.checkpoint)
+        _advance(positions, source)
+        frames.append(frame)
+        expected, byte = frame.last + 1, frame.end
+    return Walk(frames, positions, segment.stop_at(byte))
+
+
+def _source(segment: Segment, frame: layout.FrameHeader) -> layout.Source | None:
+    # A position that cannot be read only makes its reader go back further.
+    with suppress(Corrupt):
+        return segment.source(frame)
+    return None
+
+
+def _advance(positions: dict[str, str], source: layout.Source | None) -> None:
+    if source is not None and source.position is not None:
+        positions[source.reader] = source.position
+
+
+def _above(  # noqa: PLR0913 - the parts of one survey
+    files: FileSystem,
+    segment: Segment,
+    floor: int,
+    walk: Walk,
+    cut: list[layout.FrameHeader],
+    clean: CleanMark | None,
+) -> Survey:
+    if walk.frames and walk.frames[0].first > floor + 1:
+        walk = _walk(files, segment, floor)
+    floor = next((f.last for f in walk.frames if f.first <= floor <= f.last), floor)
+    above = [frame for frame in walk.frames if frame.first > floor]
+    whole = _whole(segment, above)
+    lost = [*above[len(whole) :], *cut]
+    ends = [walk.last(segment), floor, *(frame.last for frame in lost)]
+    is_clean = (
+        clean is not None
+        and clean.file == segment.path.name
+        and clean.end == walk.stop.byte == segment.size()
+        and not above
+    )
+    return Survey(
+        floor=floor,
+        tail=whole,
+        positions=_positions_at(files, segment, walk, floor),
+        next_offset=max(segment.header.next_offset, 1 + max(ends)),
+        end=walk.stop.byte,
+        last=whole[-1].last if whole else floor,
+        clean=is_clean,
+    )
+
+
+def _whole(segment: Segment, frames: Iterable[layout.FrameHeader]) -> list[layout.FrameHeader]:
+    """Return the frames before the first one whose bytes are not as they were written."""
+    whole = []
+    for frame in frames:
+        if not segment.intact(frame):
+            break
+        whole.append(frame)
+    return whole
+
+
+def _positions_at(files: FileSystem, segment: Segment, walk: Walk, floor: int) -> dict[str, str]:
+    """Return the readers' newest positions at *floor*, before the frames above it."""
+    if not walk.frames or walk.frames[-1].last <= floor:
+        return walk.positions
+    positions = dict(segment.header.positions)
+    for frame in _walk(files, segment, floor).frames:
+        source = _source(segment, frame)
+        if source is not None and source.checkpoint is not None:
+            positions = dict(source.checkpoint)
+        if frame.last <= floor:
+            _advance(positions, source)
+    return positions
+
+
+def copy_tail(  # noqa: PLR0913 - the new segment's identity
+    files: FileSystem,
+    segment: Segment,
+    found: Survey,
+    *,
+    segment_id: int,
+    epoch: int,
+    created_at: int,
+) -> Path:
+    """Copy the whole frames above the floor into a new segment; durable on return.
+
+    When nothing of the last segment lies at or below the floor, the copy takes
+    its place (same base, so the rename replaces that file).
+    """
+    old = segment.header
+    header = layout.SegmentHeader(
+        log_id=old.log_id,
+        segment_id=segment_id,
+        base=found.floor + 1,
+        previous=old.previous if found.floor + 1 == old.base else found.floor,
+        next_offset=max(found.next_offset, found.floor + 1),
+        epoch=epoch,
+        created_at=created_at,
+        positions=found.positions,
+    )
+    return write_segment(files, segment.path.parent, header, _moved(segment, found, header))
+
+
+def _moved(segment: Segment, found: Survey, header: layout.SegmentHeader) -> bytes:
+    place = len(header.encode())
+    parts = []
+    for frame in found.tail:
+        extension, payload = segment.raw(frame)
+        moved = replace(
+            frame,
+            segment_id=header.segment_id,
+            byte=place,
+            # Only what the old file proved: this copy is not durable yet.
+            durable=min(frame.durable, found.floor),
+        )
+        parts.append(layout.encode_frame(moved, extension, payload))
+        place = moved.end
+    return b"".join(parts)

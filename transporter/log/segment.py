@@ -1,0 +1,177 @@
+"""One segment file, read: its header, its frames in order, what stands where they end.
+
+Knows the format and the file; knows nothing of other segments, of floors or of
+who is allowed to see which offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from transporter.errors import Corrupt
+from transporter.log import format as layout
+from transporter.log.filesystem import replace_durably
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from transporter.log.filesystem import File, FileSystem
+
+SUFFIX: Final = ".log"
+SCAN_BYTES: Final = 1 << 20
+"""How much is read at once where a file is searched byte by byte."""
+
+
+def segment_name(base: int) -> str:
+    """Return the file name of the segment that begins at offset *base*."""
+    return f"{base:020d}{SUFFIX}"
+
+
+def segment_bases(files: FileSystem, directory: Path) -> list[int]:
+    """Return the base offsets of the segments in *directory*, ascending."""
+    names = (name.removesuffix(SUFFIX) for name in files.names(directory) if name.endswith(SUFFIX))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+class End(Enum):
+    """What stands where the frames of a segment end."""
+
+    CLEAN = "the file ends, or only zeros follow"
+    SEALED = "a trailer"
+    BAD = "bytes that are neither a frame nor a trailer of this segment"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where a walk over the frames ended, and why."""
+
+    byte: int
+    end: End
+
+
+class Segment:
+    """An open segment file. Thread-safe: it keeps no place of its own."""
+
+    def __init__(self, files: FileSystem, path: Path) -> None:
+        """Open *path* and read its header."""
+        self.path = path
+        self._file = files.open(path)
+        try:
+            self.header, self.first_byte = _read_header(self._file, str(path))
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def size(self) -> int:
+        """Return the file's length in bytes, preallocated zeros included."""
+        return self._file.size()
+
+    def frame_at(self, byte: int) -> layout.FrameHeader | None:
+        """Return the header of the frame at *byte*, or ``None`` where no valid one stands."""
+        data = self._file.pread(layout.FRAME_HEADER_BYTES, byte)
+        frame = layout.FrameHeader.decode(data, self.header.segment_id, byte)
+        return frame if frame is not None and frame.end <= self._file.size() else None
+
+    def frames(self, byte: int | None = None) -> Iterator[layout.FrameHeader]:
+        """Yield frame headers from *byte* (default: the first) until no valid one follows."""
+        place = self.first_byte if byte is None else byte
+        while (frame := self.frame_at(place)) is not None:
+            yield frame
+            place = frame.end
+
+    def stop_at(self, byte: int) -> Stop:
+        """Tell what stands at *byte*, where a walk over the frames ended."""
+        data = self._file.pread(layout.TRAILER_BYTES, byte)
+        if layout.Trailer.decode(data, self.header.segment_id, byte) is not None:
+            return Stop(byte, End.SEALED)
+        return Stop(byte, End.CLEAN if self._zeros_from(byte) else End.BAD)
+
+    def later_frames(self, byte: int) -> Iterator[layout.FrameHeader]:
+        """Yield every valid header behind damage at *byte*, searching place by place.
+
+        Recovery needs them for what they prove durable and for the offsets that
+        they used up (Invariants 3 and 4), never for their entries.
+        """
+        for start in range(byte, self._file.size(), SCAN_BYTES):
+            block = self._file.pread(SCAN_BYTES, start)
+            found = block.find(layout.FRAME_MAGIC)
+            while found >= 0:
+                if (start + found) % layout.ALIGNMENT == 0:
+                    frame = self.frame_at(start + found)
+                    if frame is not None:
+                        yield frame
+                found = block.find(layout.FRAME_MAGIC, found + 1)
+
+    def entries(self, frame: layout.FrameHeader) -> pa.RecordBatch:
+        """Return the frame's entries; the checksum is verified at every read.
+
+        Raises:
+            Corrupt: the payload is not what was written (Invariant 2).
+
+        """
+        payload = self._file.pread(frame.payload_length, frame.payload_byte)
+        if len(payload) != frame.payload_length or crc32c(payload) != frame.payload_crc:
+            raise Corrupt(
+                "the entries do not match their checksum", str(self.path), frame.byte, frame.first
+            )
+        return layout.decode_payload(payload)
+
+    def source(self, frame: layout.FrameHeader) -> layout.Source | None:
+        """Return which reader the frame came from, when it says; verified like the entries."""
+        if not frame.extension_length:
+            return None
+        data = self._file.pread(frame.extension_length, frame.extension_byte)
+        if len(data) != frame.extension_length or crc32c(data) != frame.extension_crc:
+            raise Corrupt(
+                "the reader's position does not match its checksum",
+                str(self.path),
+                frame.extension_byte,
+                frame.first,
+            )
+        return layout.Source.decode(data)
+
+    def intact(self, frame: layout.FrameHeader) -> bool:
+        """Tell whether everything of the frame matches its checksums."""
+        payload = self._file.pread(frame.payload_length, frame.payload_byte)
+        extension = self._file.pread(frame.extension_length, frame.extension_byte)
+        return (crc32c(payload), crc32c(extension)) == (frame.payload_crc, frame.extension_crc)
+
+    def raw(self, frame: layout.FrameHeader) -> tuple[bytes, bytes]:
+        """Return the extension block and the payload as they stand."""
+        payload = self._file.pread(frame.payload_length, frame.payload_byte)
+        return self._file.pread(frame.extension_length, frame.extension_byte), payload
+
+    def _zeros_from(self, byte: int) -> bool:
+        blocks = (
+            self._file.pread(SCAN_BYTES, start)
+            for start in range(byte, self._file.size(), SCAN_BYTES)
+        )
+        return all(block == bytes(len(block)) for block in blocks)
+
+
+def _read_header(file: File, name: str) -> tuple[layout.SegmentHeader, int]:
+    prefix = file.pread(layout.SEGMENT_PREFIX_BYTES, 0)
+    length = layout.header_length(prefix, name)
+    return layout.SegmentHeader.decode(file.pread(length, 0), name), length
+
+
+def write_segment(files: FileSystem, directory: Path, header: layout.SegmentHeader, rest: bytes = b"") -> Path:
+    """Create the segment that *header* describes, holding *rest* already; durable on return.
+
+    A segment appears whole or not at all, so a bad segment header is never a
+    torn one. If a segment of this base exists, it is replaced.
+    """
+    path = directory / segment_name(header.base)
+    replace_durably(files, path, header.encode() + rest)
+    return path

@@ -1,0 +1,171 @@
+"""Messages and entries: what flows through a pipeline, as objects and as Arrow.
+
+In memory the unit is an Arrow record batch; :class:`Message` objects exist
+only at the edges that want them. ``data`` stays the bytes that arrived, so a
+pass-through never re-encodes: big integers, decimals and key order survive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+OPS: Final = ("insert", "update", "delete", "command", "noop", "skip")
+PHASES: Final = ("copy", "sync", "complete")
+JSON: Final = "application/json"
+ERROR_HEADER: Final = "transporter-error"
+"""A reader marks a record that it could not turn into a message with this header."""
+
+HEADERS_TYPE: Final = pa.list_(
+    pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
+)
+MESSAGE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("namespace", pa.string(), nullable=False),
+        pa.field("op", pa.string(), nullable=False),
+        pa.field("phase", pa.string(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("timestamp", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("source_id", pa.string()),
+        pa.field("data", pa.binary()),
+        pa.field("content_type", pa.string()),
+        pa.field("headers", HEADERS_TYPE, nullable=False),
+    ]
+)
+"""Columns of messages. Plain, never dictionary-encoded: every batch reads on its own."""
+
+ENTRY_SCHEMA: Final = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("logged_at", pa.timestamp("us", "UTC"), nullable=False),
+        *MESSAGE_SCHEMA,
+    ]
+)
+"""Columns of entries: a message, its offset in the log and its log time."""
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One change or event from a source.
+
+    ``timestamp`` is in microseconds since the epoch, UTC, as the source tells
+    it. ``data`` of ``None`` is a tombstone. ``headers`` keep their order and may
+    repeat a name.
+    """
+
+    namespace: str
+    data: bytes | None
+    key: bytes | None = None
+    op: str = "insert"
+    phase: str = "sync"
+    timestamp: int = 0
+    source_id: str | None = None
+    content_type: str | None = JSON
+    headers: Headers = ()
+
+
+class Entry(NamedTuple):
+    """A message at an offset, with the time (µs UTC) at which it was logged."""
+
+    offset: int
+    logged_at: int
+    message: Message
+
+
+def messages_to_batch(messages: Sequence[Message]) -> pa.RecordBatch:
+    """Turn *messages* into one record batch of :data:`MESSAGE_SCHEMA`."""
+    columns = [
+        pa.array([_cell(message, field.name) for message in messages], type=field.type)
+        for field in MESSAGE_SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
+
+
+def _cell(message: Message, name: str) -> object:
+    value = getattr(message, name)
+    if name == "headers":
+        return [{"name": key, "value": header} for key, header in value]
+    return value
+
+
+def with_offsets(messages: pa.RecordBatch, first: int, logged_at: int) -> pa.RecordBatch:
+    """Give *messages* dense offsets from *first* on and one log time (µs UTC)."""
+    count = messages.num_rows
+    offsets = pa.array(range(first, first + count), type=pa.int64())
+    times = pa.repeat(pa.scalar(logged_at, type=ENTRY_SCHEMA.field("logged_at").type), count)
+    return pa.RecordBatch.from_arrays([offsets, times, *messages.columns], schema=ENTRY_SCHEMA)
+
+
+def microseconds(column: pa.Array) -> list[int]:
+    """Return a timestamp column as integers, microseconds since the epoch."""
+    return column.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+
+
+def headers_of(column: pa.Array) -> list[Headers]:
+    """Return a headers column as tuples of pairs, one tuple a row."""
+    return [
+        tuple((pair["name"], pair["value"]) for pair in pairs) if pairs else ()
+        for pairs in column.to_pylist()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """A batch of entries on its way to a writer.
+
+    ``batch`` has :data:`ENTRY_SCHEMA` and ascending offsets; ``generation``
+    counts the replays of the route, so a sink that stores its offset can tell
+    a replay from the first delivery. Immutable: no route sees another's change.
+    """
+
+    batch: pa.RecordBatch
+    log_id: str = ""
+    generation: int = 0
+
+    def __len__(self) -> int:
+        return self.batch.num_rows
+
+    def __iter__(self) -> Iterator[Entry]:
+        columns = {name: self.batch.column(name) for name in ENTRY_SCHEMA.names}
+        rows = zip(
+            self.offsets,
+            microseconds(columns["logged_at"]),
+            columns["namespace"].to_pylist(),
+            columns["data"].to_pylist(),
+            columns["key"].to_pylist(),
+            columns["op"].to_pylist(),
+            columns["phase"].to_pylist(),
+            microseconds(columns["timestamp"]),
+            columns["source_id"].to_pylist(),
+            columns["content_type"].to_pylist(),
+            headers_of(columns["headers"]),
+            strict=True,
+        )
+        for offset, logged_at, *cells in rows:
+            yield Entry(offset, logged_at, Message(*cells))
+
+    @property
+    def offsets(self) -> list[int]:
+        """The offsets, ascending."""
+        return self.batch.column("offset").to_pylist()  # type: ignore[no-any-return]
+
+    def entry_id(self, offset: int) -> str:
+        """Return the id that every redelivery of this entry carries."""
+        return f"{self.log_id}/{offset}"
+
+
+def concat(batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """Join entry *batches* into one, copying only when there is more than one."""
+    found = list(batches)
+    if len(found) == 1:
+        return found[0]
+    table = pa.Table.from_batches(found, schema=ENTRY_SCHEMA).combine_chunks()
+    joined: list[pa.RecordBatch] = table.to_batches()
+    return joined[0] if joined else pa.RecordBatch.from_pylist([], schema=ENTRY_SCHEMA)

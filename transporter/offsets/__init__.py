@@ -1,0 +1,1 @@
+"""The offset logs: how far each route has come."""

@@ -1,0 +1,244 @@
+"""A route's durable memory: events appended to two files used in turn."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from transporter.errors import EnvironmentFault, LogPoisoned, OffsetRefused
+from transporter.log.filesystem import RealFileSystem, opened
+from transporter.offsets import record as records
+from transporter.offsets.state import Range, RouteState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.log.filesystem import File, FileSystem
+
+FOLDER: Final = "offsets"
+AUDIT: Final = "audit.jsonl"
+NAMES: Final = ("0.offsets", "1.offsets")
+FILE_BYTES: Final = 1 << 20
+"""Bytes of each of the two files, reserved when they are made: a commit needs no new block."""
+
+
+def route_folder(directory: Path, route: str) -> Path:
+    """Return the folder of *route* below the log *directory*."""
+    return directory / FOLDER / route
+
+
+def declared_routes(directory: Path, files: FileSystem | None = None) -> list[str]:
+    """Return the routes that have an offset log: each pins what it has not settled."""
+    return (files or RealFileSystem()).names(directory / FOLDER)
+
+
+def read_state(directory: Path, route: str, files: FileSystem | None = None) -> RouteState:
+    """Return how far *route* has come, as the disk tells it; takes no lock."""
+    files = files or RealFileSystem()
+    folder = route_folder(directory, route)
+    if route not in declared_routes(directory, files):
+        known = ", ".join(declared_routes(directory, files)) or "none"
+        raise EnvironmentFault(f"{folder}: no route of this name has run here (known: {known})")
+    _, state, _ = _newest(files, folder)
+    return state
+
+
+def proved_offset(directory: Path, files: FileSystem | None = None) -> int:
+    """Return the highest offset that any offset log proves durable; −1 when none does."""
+    routes = declared_routes(directory, files)
+    return max((read_state(directory, route, files).highest() for route in routes), default=-1)
+
+
+class OffsetLog:
+    """The offset log of one route. Thread-safe.
+
+    An event is *written* at once and *durable* after :meth:`sync`: a kill loses
+    nothing that was written, a power cut at most what came after the last sync
+    (Invariant 6).
+    """
+
+    def __init__(self, directory: Path, route: str, files: FileSystem | None = None) -> None:
+        """Open the offset log of *route*, declaring the route durably if it is new.
+
+        Every open begins a new turn: nothing is ever appended behind records that
+        an unclean stop may have left.
+        """
+        self.route = route
+        self._files = files or RealFileSystem()
+        self._folder = route_folder(directory, route)
+        self._lock = threading.Lock()
+        self._file: File | None = None
+        self._dirty = False
+        self._failure: OSError | None = None
+        try:
+            self._files.make_directory(self._folder)
+            slot, self._state, turn = _newest(self._files, self._folder)
+            self._begin_turn(1 - slot, turn + 1)
+        except OSError as error:
+            raise EnvironmentFault(f"{self._folder}: {error.strerror}") from error
+
+    @property
+    def state(self) -> RouteState:
+        """How far the route has come."""
+        return self._state
+
+    def settle(
+        self, part: Range, durable: int, namespaces: dict[str, int] | None = None
+    ) -> RouteState:
+        """Write that the offsets of *part* are settled, and return the new state."""
+        if part.last > durable or part.first < 0 or part.first > part.last:
+            # Invariant 3: a record proves its offsets durable, so it must not run ahead.
+            raise OffsetRefused(
+                f"route {self.route}: offsets {part.first}..{part.last} are not in the log, "
+                f"whose last durable offset is {durable}"
+            )
+        return self._write(records.settled(part, namespaces or {}))
+
+    def begin_replay(self, first: int, last: int) -> RouteState:
+        """Record that *first* to *last* are to be delivered again; durable on return."""
+        if not 0 <= first <= last <= self._state.watermark:
+            raise OffsetRefused(
+                f"route {self.route}: {first}..{last} cannot be replayed; "
+                f"it has delivered the offsets up to {self._state.watermark}"
+            )
+        self._write(records.replay_begun(first, last))
+        self.sync()
+        return self._state
+
+    def advance_replay(self, through: int) -> RouteState:
+        """Write that the replay came to *through*; durable on return at the replay's end."""
+        state = self._write(records.replay_advanced(through))
+        if state.replay is None:
+            self.sync()
+        return state
+
+    def cancel_replay(self) -> RouteState:
+        """End the replay where it is; durable on return."""
+        self._write(records.replay_cancelled())
+        self.sync()
+        return self._state
+
+    def audit(self, action: str, **details: Any) -> None:  # noqa: ANN401 - plain JSON values
+        """Append what an operator did, when and why, to the audit file; durable on return."""
+        entry = {"at": time.time(), "who": getpass.getuser(), "action": action, **details}
+        with opened(self._files, self._folder / AUDIT, write=True, create=True) as file:
+            file.pwrite(json.dumps(entry).encode() + b"\n", file.size())
+            file.sync()
+        self._files.sync_directory(self._folder)
+
+    def sync(self) -> None:
+        """Make everything written so far durable.
+
+        Raises:
+            LogPoisoned: the sync failed; the process must end (Invariant 13).
+
+        """
+        with self._lock:
+            if self._dirty:
+                self._sync()
+
+    def close(self) -> None:
+        """Sync a last snapshot, and close."""
+        with self._lock:
+            if self._file is None:
+                return
+            try:
+                if self._failure is None:
+                    self._append(records.snapshot(self._state))
+                    self._sync()
+            finally:
+                self._file.close()
+                self._file = None
+
+    def _write(self, event: dict[str, Any]) -> RouteState:
+        with self._lock:
+            if self._failure is not None:
+                raise self._poisoned()
+            self._state = records.apply(self._state, event)
+            try:
+                self._append(event)
+            except OSError as error:
+                self._failure = error
+                raise self._poisoned() from error
+            return self._state
+
+    def _append(self, event: dict[str, Any]) -> None:
+        data = records.Record(self._turn, self._sequence, event).encode()
+        if self._byte + len(data) > FILE_BYTES:
+            # The snapshot that begins the next turn holds this event already.
+            self._begin_turn(1 - self._slot, self._turn + 1)
+            return
+        self._put(data)
+
+    def _put(self, data: bytes) -> None:
+        assert self._file is not None  # noqa: S101 - closed logs are not written
+        self._file.pwrite(data, self._byte)
+        self._byte += len(data)
+        self._sequence += 1
+        self._dirty = True
+
+    def _begin_turn(self, slot: int, turn: int) -> None:
+        """Take up the other file with a snapshot, synced before this one may be reused."""
+        if self._file is not None:
+            self._file.close()
+        path = self._folder / NAMES[slot]
+        fresh = NAMES[slot] not in self._files.names(self._folder)
+        self._file = self._files.open(path, write=True, create=True)
+        if fresh:
+            self._file.allocate(0, FILE_BYTES)
+        self._slot, self._turn, self._sequence, self._byte = slot, turn, 0, 0
+        self._put(records.Record(turn, 0, records.snapshot(self._state)).encode())
+        self._sync()
+        if fresh:
+            self._files.sync_directory(self._folder)
+
+    def _sync(self) -> None:
+        assert self._file is not None  # noqa: S101 - closed logs are not synced
+        if self._failure is not None:
+            raise self._poisoned()
+        try:
+            self._file.sync()
+        except OSError as error:
+            self._failure = error
+            raise self._poisoned() from error
+        self._dirty = False
+
+    def _poisoned(self) -> LogPoisoned:
+        reason = self._failure.strerror if self._failure else "closed"
+        return LogPoisoned(
+            f"{self._folder}: an offset could not be made durable ({reason}); restart the engine"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _newest(files: FileSystem, folder: Path) -> tuple[int, RouteState, int]:
+    """Return the slot in use, the state that its records give, and its turn."""
+    found: list[tuple[int, int, RouteState]] = []
+    for slot, name in enumerate(NAMES):
+        if name in files.names(folder):
+            with opened(files, folder / name) as file:
+                data = file.pread(min(file.size(), FILE_BYTES), 0)
+            if (read := _fold(data, str(folder / name))) is not None:
+                found.append((read[0], slot, read[1]))
+    if not found:
+        return 1, RouteState(), 0
+    turn, slot, state = max(found, key=lambda entry: entry[0])
+    return slot, state, turn
+
+
+def _fold(data: bytes, file: str) -> tuple[int, RouteState] | None:
+    """Return the turn and the state of the records in *data*; ``None`` without a snapshot."""
+    state, turn = RouteState(), -1
+    for record in records.decode_records(data, file):
+        if turn < 0 and record.event.get("type") != "snapshot":
+            return None
+        state, turn = records.apply(state, record.event), record.turn
+    return None if turn < 0 else (turn, state)

@@ -1,0 +1,127 @@
+"""Records of an offset log, as bytes. Pure; DESIGN.md, "Formats", has the diagram."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+from crc32c import crc32c
+
+from transporter.errors import UnknownFormat
+from transporter.offsets import state as states
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FORMAT: Final = 1
+MAGIC: Final = b"OREC"
+ALIGNMENT: Final = 8
+MAX_RECORD: Final = 4 << 20
+"""Bytes a record may take; checked before any allocation (Invariant 17)."""
+NAMESPACE_BYTES: Final = 256 << 10
+"""Bytes that a snapshot gives to the newest offset of each namespace."""
+_NUMBER_BYTES: Final = 24
+_HEADER: Final = struct.Struct("<4sHHIQQI")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event of a route, at its place in the turn of a file."""
+
+    turn: int
+    sequence: int
+    event: dict[str, Any]
+
+    def encode(self) -> bytes:
+        """Return the record's bytes, a multiple of :data:`ALIGNMENT`."""
+        body = json.dumps(self.event, ensure_ascii=False, separators=(",", ":")).encode()
+        head = _HEADER.pack(MAGIC, FORMAT, 0, len(body), self.turn, self.sequence, 0)[:-4]
+        data = head + struct.pack("<I", crc32c(body, crc32c(head))) + body
+        return data.ljust(_aligned(len(data)), b"\0")
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def decode_records(data: bytes, file: str) -> Iterator[Record]:
+    """Yield the records at the start of *data*; the first that does not follow ends it.
+
+    Raises:
+        UnknownFormat: an intact record of another format version (Invariant 19).
+
+    """
+    byte = 0
+    before: Record | None = None
+    while (found := _record_at(data, byte, file)) is not None:
+        record, byte = found
+        if before and (record.turn, record.sequence) != (before.turn, before.sequence + 1):
+            return
+        yield record
+        before = record
+
+
+def _record_at(data: bytes, byte: int, file: str) -> tuple[Record, int] | None:
+    if len(data) < byte + _HEADER.size or data[byte : byte + 4] != MAGIC:
+        return None
+    _, version, _, size, turn, sequence, checksum = _HEADER.unpack_from(data, byte)
+    start = byte + _HEADER.size
+    if size > MAX_RECORD or len(data) < start + size:
+        return None
+    head, body = data[byte : start - 4], data[start : start + size]
+    if crc32c(body, crc32c(head)) != checksum:
+        return None
+    if version != FORMAT:
+        raise UnknownFormat(
+            f"{file}: format version {version}, but this transporter reads version {FORMAT}"
+        )
+    return Record(turn, sequence, json.loads(body)), byte + _aligned(_HEADER.size + size)
+
+
+def snapshot(state: states.RouteState) -> dict[str, Any]:
+    """Return the event that says all of *state*, with as many namespaces as have room."""
+    fields = state.to_json()
+    newest = sorted(state.namespaces.items(), key=lambda pair: -pair[1])
+    sizes = accumulate(len(name.encode()) + _NUMBER_BYTES for name, _ in newest)
+    room = (pair for pair, size in zip(newest, sizes, strict=True) if size <= NAMESPACE_BYTES)
+    return {"type": "snapshot", **fields, "namespaces": dict(room)}
+
+
+def settled(part: states.Range, namespaces: dict[str, int]) -> dict[str, Any]:
+    """Return the event that settles *part*."""
+    return {"type": "settled", "range": list(part), "namespaces": namespaces}
+
+
+def replay_begun(first: int, last: int) -> dict[str, Any]:
+    """Return the event that begins a replay."""
+    return {"type": "replay", "first": first, "last": last}
+
+
+def replay_advanced(through: int) -> dict[str, Any]:
+    """Return the event that settles a replay up to *through*."""
+    return {"type": "replayed", "through": through}
+
+
+def replay_cancelled() -> dict[str, Any]:
+    """Return the event that ends a replay before its end."""
+    return {"type": "replay-cancelled"}
+
+
+def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
+    """Return *state* after *event*: the one place where events get their meaning."""
+    match event:
+        case {"type": "snapshot"}:
+            return states.RouteState.from_json(event)
+        case {"type": "settled", "range": part, "namespaces": namespaces}:
+            return states.settle(state, states.Range(*part), namespaces)
+        case {"type": "replay", "first": first, "last": last}:
+            return states.begin_replay(state, first, last)
+        case {"type": "replayed", "through": through}:
+            return states.advance_replay(state, through)
+        case {"type": "replay-cancelled"}:
+            return states.cancel_replay(state)
+        case _:
+            raise UnknownFormat(f"an offset log record of an unknown type: {event.get('type')!r}")

@@ -1,0 +1,144 @@
+"""How far a route has come, as a value, and how events move it. Pure.
+
+A route's state is the fold of its events; the offset log stores the events and,
+now and then, the state itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, NamedTuple, Self
+
+MAX_NAMESPACES: Final = 10_000
+"""Namespaces whose newest offset is kept for the operator; more are left out."""
+
+
+class Range(NamedTuple):
+    """The offsets ``first`` to ``last``, both included, and how they were settled."""
+
+    first: int
+    last: int
+    kind: str = "acked"
+
+
+KINDS: Final = ("acked", "skipped", "operator")
+"""Delivered; rejected by the filter or a step; acked by an operator without delivery."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A range that the route delivers again, and the next offset of it to deliver."""
+
+    first: int
+    last: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class RouteState:
+    """How far one route has come.
+
+    Every offset up to ``watermark`` is settled (Invariant 5); ``above`` holds the
+    settled ranges beyond it: disjoint, ascending, never adjacent to the
+    watermark. ``generation`` counts replays. ``namespaces`` tells the newest
+    settled offset of each namespace, for the operator only.
+    """
+
+    watermark: int = -1
+    above: tuple[Range, ...] = ()
+    generation: int = 0
+    shards: int = 1
+    replay: Replay | None = None
+    namespaces: dict[str, int] = field(default_factory=dict)
+
+    def next_live(self) -> int:
+        """Return the first offset that is not settled."""
+        return self.watermark + 1
+
+    def highest(self) -> int:
+        """Return the highest offset that this state proves durable (Invariant 3)."""
+        return max([self.watermark, *(part.last for part in self.above)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state as plain values, for a snapshot."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Self:
+        """Read what :meth:`to_json` gave."""
+        replay = fields["replay"]
+        return cls(
+            watermark=fields["watermark"],
+            above=tuple(Range(*part) for part in fields["above"]),
+            generation=fields["generation"],
+            shards=fields["shards"],
+            replay=Replay(**replay) if replay else None,
+            namespaces=fields["namespaces"],
+        )
+
+
+def settle(state: RouteState, part: Range, namespaces: dict[str, int] | None = None) -> RouteState:
+    """Return *state* with the offsets of *part* settled.
+
+    Settling an offset twice changes nothing; the watermark never goes back.
+    """
+    watermark, above = _absorb(state.watermark, _merge(state.above, part))
+    known = state.namespaces
+    if namespaces:
+        known = {**known, **namespaces}
+        if len(known) > MAX_NAMESPACES:
+            known = dict(sorted(known.items(), key=lambda pair: -pair[1])[:MAX_NAMESPACES])
+    return replace(state, watermark=watermark, above=above, namespaces=known)
+
+
+def _merge(above: tuple[Range, ...], part: Range) -> tuple[Range, ...]:
+    """Insert *part*; offsets that are settled already keep the kind they have."""
+    merged: list[Range] = []
+    first = part.first
+    for known in above:
+        if known.first > part.last:
+            break
+        if first < known.first:
+            merged.append(Range(first, known.first - 1, part.kind))
+        first = max(first, known.last + 1)
+    if first <= part.last:
+        merged.append(Range(first, part.last, part.kind))
+    return _joined(sorted([*above, *merged]))
+
+
+def _joined(parts: list[Range]) -> tuple[Range, ...]:
+    joined: list[Range] = []
+    for part in parts:
+        if joined and joined[-1].kind == part.kind and joined[-1].last + 1 == part.first:
+            joined[-1] = Range(joined[-1].first, part.last, part.kind)
+        else:
+            joined.append(part)
+    return tuple(joined)
+
+
+def _absorb(watermark: int, above: tuple[Range, ...]) -> tuple[int, tuple[Range, ...]]:
+    """Move the watermark over what is settled right behind it."""
+    rest = list(above)
+    while rest and rest[0].first <= watermark + 1:
+        watermark = max(watermark, rest.pop(0).last)
+    return watermark, tuple(rest)
+
+
+def begin_replay(state: RouteState, first: int, last: int) -> RouteState:
+    """Return *state* in the next generation, with *first* to *last* to be delivered again."""
+    replay = Replay(first, last, first)
+    return replace(state, generation=state.generation + 1, replay=replay)
+
+
+def advance_replay(state: RouteState, through: int) -> RouteState:
+    """Return *state* with the replay settled up to *through*; at its end the replay is gone."""
+    if state.replay is None or through < state.replay.next:
+        return state
+    if through >= state.replay.last:
+        return replace(state, replay=None)
+    return replace(state, replay=replace(state.replay, next=through + 1))
+
+
+def cancel_replay(state: RouteState) -> RouteState:
+    """Return *state* without its replay; the generation stays, for sinks have seen it."""
+    return replace(state, replay=None)
