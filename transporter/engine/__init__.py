@@ -1,0 +1,1 @@
+"""The engine process: feeds, route loops, delivery and its listener."""

@@ -1,0 +1,218 @@
+"""Carries slices to Spark: keeps one Spark host alive and gives routes their workers."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from transporter.engine.backoff import Backoff
+from transporter.engine.listener import Listener
+from transporter.engine.protocol import (
+    Hello,
+    HostHello,
+    HostReady,
+    StartWorker,
+    StopHost,
+    WorkerEnded,
+    WorkerSpec,
+)
+from transporter.errors import HostFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+    from transporter.engine.events import Observer
+
+HOST_START: Final = 90.0
+"""Seconds a Spark host may take until Spark is up."""
+WORKER_START: Final = 60.0
+"""Seconds a worker may take to call back once Spark is up."""
+_GRACE: Final = 10.0
+_Key = tuple[str, int]
+
+
+class Launch(Protocol):
+    """Starts a Spark host that connects to *address* with *authkey*."""
+
+    def __call__(self, address: Any, authkey: bytes) -> subprocess.Popen[bytes]:  # noqa: ANN401 - what multiprocessing takes
+        """Return the process; it must be in a session of its own."""
+
+
+class Carrier:
+    """Owns the listener and the Spark host process. Thread-safe.
+
+    When the host dies it is started again, and every shard that lacks a worker
+    gets one; a host that never comes up is reported through *on_failure*.
+    """
+
+    def __init__(
+        self, launch: Launch, observe: Observer, on_failure: Callable[[HostFailed], None]
+    ) -> None:
+        self._launch, self._observe, self._on_failure = launch, observe, on_failure
+        self._listener = Listener(self._host_called, self._worker_called)
+        self._changed = threading.Condition()
+        self._host: Connection | None = None
+        self._ready = self._stopping = self._was_ready = False
+        self._wanted: dict[_Key, WorkerSpec] = {}
+        self._arrived: dict[_Key, Connection] = {}
+        self._problems: dict[_Key, str] = {}
+        self._thread = threading.Thread(target=self._keep_host, name="spark-host")
+
+    @property
+    def address(self) -> Any:  # noqa: ANN401 - what multiprocessing takes
+        """Where workers call back."""
+        return self._listener.address
+
+    @property
+    def authkey(self) -> bytes:
+        """What workers prove themselves with."""
+        return self._listener.authkey
+
+    @property
+    def ready(self) -> bool:
+        """Whether Spark is up."""
+        return self._ready
+
+    def start(self) -> None:
+        """Begin to listen and start the host; returns at once."""
+        self._listener.start()
+        self._thread.start()
+
+    def connect(self, spec: WorkerSpec, stopping: threading.Event) -> Connection | None:
+        """Return a connection to a new worker for *spec*; ``None`` once *stopping* is set.
+
+        Waits for Spark as long as it takes.
+
+        Raises:
+            HostFailed: this worker could not be started; say why.
+
+        """
+        key = (spec.route, spec.shard)
+        with self._changed:
+            self._wanted[key] = spec
+            self._problems.pop(key, None)
+            if self._ready:
+                self._send(StartWorker(spec))
+        try:
+            return self._await(key, stopping)
+        finally:
+            with self._changed:
+                self._wanted.pop(key, None)
+
+    def stop(self) -> None:
+        """Stop Spark, its host and the listener; every worker must have been closed before."""
+        with self._changed:
+            self._stopping = True
+            self._send(StopHost())
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._listener.close()
+
+    def wake(self) -> None:
+        """Let every waiting :meth:`connect` look at its *stopping* event."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _await(self, key: _Key, stopping: threading.Event) -> Connection | None:
+        with self._changed:
+            # No worker is expected before Spark is up, so that wait is the host's, not ours.
+            self._changed.wait_for(lambda: self._ready or stopping.is_set())
+            answered = self._changed.wait_for(
+                lambda: key in self._arrived or key in self._problems or stopping.is_set(),
+                WORKER_START,
+            )
+            if key in self._arrived:
+                return self._arrived.pop(key)
+            if stopping.is_set():
+                return None
+            problem = self._problems.pop(key, "") if answered else ""
+        raise HostFailed(
+            problem
+            or f"no worker for route {key[0]}, shard {key[1]}, within {WORKER_START:.0f} s: "
+            "Spark has no free slot for it, or cannot start Python"
+        )
+
+    def _send(self, message: object) -> None:
+        if self._host is not None:
+            with suppress(OSError):
+                self._host.send(message)
+
+    def _host_called(self, hello: HostHello, caller: Connection) -> None:
+        with self._changed:
+            self._observe("spark-host-connected", pid=hello.pid)
+            self._host = caller
+            self._changed.notify_all()
+
+    def _worker_called(self, hello: Hello, caller: Connection) -> None:
+        key = (hello.route, hello.shard)
+        with self._changed:
+            wanted = self._wanted.get(key)
+            if wanted is None or wanted.epoch != hello.epoch:
+                caller.close()
+                return
+            self._observe("worker-connected", route=hello.route, shard=hello.shard, pid=hello.pid)
+            self._arrived[key] = caller
+            self._changed.notify_all()
+
+    def _keep_host(self) -> None:
+        backoff = Backoff()
+        while not self._stopping:
+            process = self._launch(self.address, self.authkey)
+            try:
+                self._serve_host(process)
+            finally:
+                self._reap(process)
+            if self._stopping:
+                return
+            if not self._was_ready:
+                self._on_failure(HostFailed("the Spark host ended before Spark was up"))
+                return
+            delay = backoff.next()
+            self._observe("spark-host-lost", code=process.returncode, retry_in=round(delay, 2))
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping, delay)
+
+    def _serve_host(self, process: subprocess.Popen[bytes]) -> None:
+        """Talk to the host until it is gone."""
+        with self._changed:
+            while not (self._host or self._stopping):
+                # The process may end without ever having called.
+                if process.poll() is not None:
+                    return
+                self._changed.wait(0.2)
+            host = self._host
+        if host is None:
+            return
+        with host, suppress(EOFError, OSError):
+            while True:
+                self._heard(host.recv())
+
+    def _heard(self, message: object) -> None:
+        with self._changed:
+            match message:
+                case HostReady():
+                    self._ready = self._was_ready = True
+                    self._observe("spark-ready", version=message.version, master=message.master)
+                    for spec in self._wanted.values():
+                        self._send(StartWorker(spec))
+                case WorkerEnded(route, shard, problem) if problem:
+                    self._problems[route, shard] = problem
+            self._changed.notify_all()
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> None:
+        with self._changed:
+            was_ready, self._ready, self._host = self._ready, False, None
+        if process.stdin is not None:
+            process.stdin.close()
+        if not was_ready:
+            # It is still starting Spark and would not hear us; its JVM ends with it.
+            process.kill()
+        try:
+            process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

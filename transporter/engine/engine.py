@@ -1,0 +1,159 @@
+"""The engine: owns the log, the offset logs, the feeds, the routes and their carrier."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from transporter.engine.carrier import Carrier
+from transporter.engine.events import EngineStatus
+from transporter.engine.feed import Feed
+from transporter.engine.route import Route
+from transporter.log.commit_log import CommitLog
+from transporter.log.inspect import segments_size
+from transporter.offsets.offset_log import OffsetLog, proved_offset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transporter.engine.carrier import Launch
+    from transporter.engine.events import Observer
+    from transporter.pipeline.config import Pipeline
+
+
+class Engine:
+    """Runs one pipeline until it is stopped, its sources end, or it fails.
+
+    ``start``, ``wait`` and ``stop`` belong to one thread; ``status`` and
+    ``request_stop`` may be called from any, ``request_stop`` from a signal handler.
+    """
+
+    def __init__(self, pipeline: Pipeline, launch: Launch, observe: Observer) -> None:
+        """Open the log and declare the routes; nothing runs yet.
+
+        Raises:
+            LogLocked: another engine runs on this log.
+            EnvironmentFault: the log directory cannot be used.
+            Corrupt: the log is damaged; nothing was changed.
+
+        """
+        self._pipeline, self._observe = pipeline, observe
+        directory = pipeline.log.dir
+        self._log = CommitLog.open(
+            directory,
+            proved=proved_offset(directory),
+            segment_bytes=pipeline.log.segment_bytes,
+            compression=None if pipeline.log.compression == "none" else pipeline.log.compression,
+        )
+        self._failure: BaseException | None = None
+        self._ending = threading.Event()
+        # Declared before the first append that could follow (Invariant 11).
+        self._offsets = [OffsetLog(directory, route.name) for route in pipeline.routes]
+        self._carrier = Carrier(launch, observe, self._fail)
+        self._feeds = [
+            Feed(reader, self._log, observe, self._fail) for reader in pipeline.readers
+        ]
+        self._routes = [
+            Route(
+                config, pipeline.file.parent, self._log, offsets, self._carrier, observe, self._fail
+            )
+            for config, offsets in zip(pipeline.routes, self._offsets, strict=True)
+        ]
+        self._committer = threading.Thread(target=self._commit_regularly, name="committer")
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Start everything and return; readers begin before Spark is up."""
+        self._observe(
+            "engine-started",
+            log=str(self._log.directory),
+            log_id=self._log.log_id,
+            epoch=self._log.epoch,
+            last_offset=self._log.durable,
+        )
+        for feed in self._feeds:
+            feed.start()
+        self._carrier.start()
+        for route in self._routes:
+            route.start()
+        self._committer.start()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to *timeout* seconds; return whether there is nothing more to wait for."""
+        return self._ending.wait(timeout) or self._finished()
+
+    def request_stop(self) -> None:
+        """Let :meth:`wait` return."""
+        self._ending.set()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Drain for up to *timeout* seconds (default: as configured), then leave all in order.
+
+        Raises:
+            TransporterError: why the engine failed, if it did.
+
+        """
+        limit = self._pipeline.shutdown_timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        for feed in self._feeds:
+            feed.stop()
+        for feed in self._feeds:
+            feed.join()
+        self._end_routes(deadline)
+        self._carrier.stop()
+        self._stopped.set()
+        self._committer.join()
+        for offsets in self._offsets:
+            offsets.close()
+        self._log.close()
+        self._observe("engine-stopped", last_offset=self._log.durable)
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def halted(self) -> list[str]:
+        """The routes that wait for an operator."""
+        return [route.status().name for route in self._routes if route.halted]
+
+    def status(self) -> EngineStatus:
+        """Return what everything is doing now."""
+        return EngineStatus(
+            directory=str(self._log.directory),
+            last=self._log.durable,
+            size=segments_size(self._log.directory),
+            spark=self._carrier.ready,
+            readers=tuple(feed.status() for feed in self._feeds),
+            routes=tuple(route.status() for route in self._routes),
+        )
+
+    def _end_routes(self, deadline: float) -> None:
+        for route in self._routes:
+            route.drain()
+        for route in self._routes:
+            # A failed engine has nothing to wait for, least of all a Spark that never came.
+            patience = 0.0 if self._failure else max(0.0, deadline - time.monotonic())
+            if not route.join(patience):
+                self._observe("route-abandoned", route=route.status().name)
+                route.stop()
+        for route in self._routes:
+            route.join()
+
+    def _finished(self) -> bool:
+        return all(feed.ended for feed in self._feeds) and all(
+            route.halted or route.status().lag == 0 for route in self._routes
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        """End the engine because of *error*; the first one is the reason."""
+        if self._failure is None:
+            self._failure = error
+        self._ending.set()
+
+    def _commit_regularly(self) -> None:
+        try:
+            while not self._stopped.wait(self._pipeline.commit_interval):
+                for offsets in self._offsets:
+                    offsets.sync()
+        except BaseException as error:  # noqa: BLE001 - a thread must not die silently
+            self._fail(error)

@@ -1,0 +1,172 @@
+"""What the engine, its Spark host and its workers say to each other.
+
+Plain frozen values, sent over ``multiprocessing.connection`` (authenticated).
+A worker's conversation is ``Hello``, ``Opened | OpenFailed``, then for each
+``Slice`` any number of ``Output`` and one ``Outcome``, until the engine closes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Self
+
+from transporter.errors import Rejected, SinkTimeout, SinkUnavailable, TransporterError
+
+if TYPE_CHECKING:
+    from transporter.adaptor import StoredOffset
+
+
+class FailureKind(Enum):
+    """What a failure asks for."""
+
+    UNAVAILABLE = "unavailable"
+    TIMEOUT = "timeout"
+    REJECTED = "rejected"
+    FAULT = "fault"
+
+    @property
+    def retriable(self) -> bool:
+        """Whether trying again, for as long as it takes, is the answer."""
+        return self in (FailureKind.UNAVAILABLE, FailureKind.TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a slice was not delivered to its end, and at which offset, if that is known."""
+
+    kind: FailureKind
+    text: str
+    offset: int | None = None
+
+    @classmethod
+    def of(cls, error: BaseException, offset: int | None = None) -> Self:
+        """Classify what a writer raised or reported."""
+        match error:
+            case SinkUnavailable():
+                return cls(FailureKind.UNAVAILABLE, str(error), offset)
+            case SinkTimeout():
+                return cls(FailureKind.TIMEOUT, str(error), offset)
+            case Rejected():
+                named = error.offset if offset is None else offset
+                return cls(FailureKind.REJECTED, str(error), named)
+            case TransporterError():
+                return cls(FailureKind.FAULT, str(error), offset)
+            case _:
+                return cls(FailureKind.REJECTED, f"{type(error).__name__}: {error}", offset)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """All that a worker needs to serve one shard of a route; travels in the job's closure.
+
+    ``settings`` may hold secrets: never log a spec, and never put it into Spark's
+    configuration (Invariant 20).
+    """
+
+    address: Any = field(repr=False)
+    authkey: bytes = field(repr=False)
+    route: str
+    shard: int
+    shards: int
+    epoch: int
+    generation: int
+    log_directory: str
+    log_id: str
+    namespace: str
+    writer: str
+    settings: dict[str, Any] = field(repr=False)
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A worker is there, of this epoch, as this process."""
+
+    route: str
+    shard: int
+    epoch: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The worker's writer is open; *stored* is what its sink remembers."""
+
+    stored: StoredOffset | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFailed:
+    """The worker's writer could not be opened; the worker ends."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Deliver the offsets ``first`` to ``last``."""
+
+    first: int
+    last: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Text that a writer printed: it belongs on the engine's standard output."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a slice.
+
+    Everything up to ``through`` was delivered or skipped; ``through`` is the
+    slice's last offset unless ``failure`` says why not. ``size`` counts the
+    bytes of ``data`` delivered; ``namespaces`` gives the newest settled offset of each.
+    """
+
+    through: int
+    delivered: int
+    skipped: int
+    size: int
+    namespaces: dict[str, int]
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostHello:
+    """The Spark host is there, as this process; Spark is not up yet."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostReady:
+    """Spark is up."""
+
+    version: str
+    master: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Submit one more long-running task."""
+
+    spec: WorkerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """The task of this shard has ended; *problem* is empty when it ended as asked."""
+
+    route: str
+    shard: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopHost:
+    """Stop Spark and end."""

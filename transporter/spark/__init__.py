@@ -1,0 +1,1 @@
+"""The only package that imports pyspark: the Spark host and its pumps."""

@@ -1,0 +1,86 @@
+"""Starting the Spark host: a child process in a session of its own.
+
+Imports neither pyspark nor py4j, so the engine process stays small and starts
+at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOG: Final = "spark.log"
+SCRATCH: Final = "spark"
+_MAX_LOG: Final = 10 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """What a Spark host is told on its standard input; secrets never go anywhere else."""
+
+    address: Any
+    authkey: str = field(repr=False)
+    master: str
+    config: dict[str, str]
+    scratch: str
+
+    def to_json(self) -> str:
+        """Return one line of JSON."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+
+class SparkLauncher:
+    """Starts Spark hosts for one pipeline; finds Java once, when it is made."""
+
+    def __init__(self, directory: Path, cache: Path, master: str, config: dict[str, str]) -> None:
+        """Keep Spark's scratch files and its log below *directory*, generated ones in *cache*.
+
+        Raises:
+            HostFailed: no Java 17 or newer can be found.
+
+        """
+        self._java = find_java(os.environ, cache)
+        self._directory, self._master, self._config = directory, master, config
+
+    @property
+    def log(self) -> Path:
+        """Where Spark and its workers write what they have to say."""
+        return self._directory / LOG
+
+    def __call__(self, address: Any, authkey: bytes) -> subprocess.Popen[bytes]:  # noqa: ANN401 - what multiprocessing takes
+        """Start a host that calls *address*."""
+        scratch = self._directory / SCRATCH
+        # Whatever an earlier Spark left behind when it was killed.
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        options = HostOptions(address, authkey.hex(), self._master, self._config, str(scratch))
+        with self.log.open("ab") as log:
+            if log.tell() > _MAX_LOG:
+                log.truncate(0)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "transporter.spark.host"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=self._environment(),
+                # Ctrl-C in a terminal goes to the engine alone, which then stops us in order.
+                start_new_session=True,
+            )
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        process.stdin.write(options.to_json().encode() + b"\n")
+        process.stdin.flush()
+        return process
+
+    def _environment(self) -> dict[str, str]:
+        mine = {"JAVA_HOME": str(self._java), "PYSPARK_PYTHON": sys.executable}
+        return {**os.environ, **mine, "SPARK_LOCAL_HOSTNAME": "localhost"}
