@@ -43,7 +43,7 @@ class AdaptorConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class EndOfSource(Exception):  # noqa: N818 - a signal, like StopIteration, not an error
+class EndOfSource(Exception):
     """Raised by :meth:`Reader.poll` when the source will never have more."""
 
 
@@ -140,13 +140,13 @@ class Ack(Protocol):
     """How a writer tells what the sink has taken. Not thread-safe: call it from ``write``."""
 
     def __call__(self, offsets: Iterable[int]) -> None:
-        """The sink has durably taken these entries."""
+        """Take these entries as delivered: the sink has them durably."""
 
     def all(self) -> None:
-        """The sink has durably taken every entry of the batch."""
+        """Take every entry of the batch as delivered."""
 
     def fail(self, error: SinkError, offset: int | None = None) -> None:
-        """The entry at *offset* failed (unknown: ``None``).
+        """Take the entry at *offset* as failed; ``None`` when the sink does not tell which.
 
         Only the acked entries before the first failed or unacked one count.
         """

@@ -130,7 +130,7 @@ class Entries:
     generation: int = 0
 
     def __len__(self) -> int:
-        return self.batch.num_rows
+        return int(self.batch.num_rows)
 
     def __iter__(self) -> Iterator[Entry]:
         columns = {name: self.batch.column(name) for name in ENTRY_SCHEMA.names}

@@ -16,7 +16,7 @@ class Backoff:
 
     def next(self) -> float:
         """Count a failure and return the seconds to wait: between half of the delay and all."""
-        delay = min(self.most, self.first * 2 ** min(self.failures, 32))
+        delay = min(self.most, self.first * 2.0 ** min(self.failures, 32))
         self.failures += 1
         return delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 

@@ -143,6 +143,4 @@ def _newest(entries: pa.RecordBatch) -> dict[str, int]:
         return {names[0].as_py(): entries.column("offset")[-1].as_py()}
     table = pa.table({"namespace": names, "offset": entries.column("offset")})
     newest = table.group_by("namespace").aggregate([("offset", "max")])
-    return dict(
-        zip(newest["namespace"].to_pylist(), newest["offset_max"].to_pylist(), strict=True)
-    )
+    return dict(zip(newest["namespace"].to_pylist(), newest["offset_max"].to_pylist(), strict=True))

@@ -15,8 +15,6 @@ from transporter.log.inspect import segments_size
 from transporter.offsets.offset_log import OffsetLog, proved_offset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transporter.engine.carrier import Launch
     from transporter.engine.events import Observer
     from transporter.pipeline.config import Pipeline
@@ -51,9 +49,7 @@ class Engine:
         # Declared before the first append that could follow (Invariant 11).
         self._offsets = [OffsetLog(directory, route.name) for route in pipeline.routes]
         self._carrier = Carrier(launch, observe, self._fail)
-        self._feeds = [
-            Feed(reader, self._log, observe, self._fail) for reader in pipeline.readers
-        ]
+        self._feeds = [Feed(reader, self._log, observe, self._fail) for reader in pipeline.readers]
         self._routes = [
             Route(
                 config, pipeline.file.parent, self._log, offsets, self._carrier, observe, self._fail

@@ -45,7 +45,7 @@ class Route:
     one back (Invariant 15).
     """
 
-    def __init__(  # noqa: PLR0913 - what a route is made of
+    def __init__(
         self,
         config: RouteConfig,
         folder: Path,
@@ -74,7 +74,7 @@ class Route:
         self._draining.set()
 
     def stop(self) -> None:
-        """Ask for the end at once: a slice in flight is abandoned, and repeated at the next start."""
+        """Ask for the end at once; the next start repeats a slice that was in flight."""
         self._stopping.set()
         self._carrier.wake()
 

@@ -56,15 +56,15 @@ def _sealed(body: bytes) -> bytes:
 
 
 def _intact(data: bytes) -> bool:
-    return _CRC.unpack(data[-4:])[0] == crc32c(memoryview(data)[:-4])
+    return int.from_bytes(data[-4:], "little") == crc32c(memoryview(data)[:-4])
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
     """What a segment says of itself and of all before it.
 
-    ``previous`` is the last offset that the segments before it cover (−1: none),
-    so ``previous + 1 … base − 1`` is a declared gap. ``next_offset`` is the first
+    ``previous`` is the last offset that the segments before it cover (-1: none),
+    so ``previous + 1 … base - 1`` is a declared gap. ``next_offset`` is the first
     offset to give behind the frames that recovery copied here: ``base`` in an
     ordinary segment. ``positions`` holds every reader's newest position.
     """
@@ -277,7 +277,7 @@ class Trailer:
 
     def encode(self) -> bytes:
         """Return the trailer's bytes."""
-        # 'last' may be base − 1 = −1 in an empty first segment, so it is stored plus one.
+        # 'last' may be base - 1 = -1 in an empty first segment, so it is stored plus one.
         return _sealed(
             _TRAILER.pack(
                 TRAILER_MAGIC,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from transporter.errors import EnvironmentFault
-from transporter.log.filesystem import RealFileSystem
+from transporter.log.filesystem import RealFileSystem, opened
 from transporter.log.lock import owner_of
 from transporter.log.meta import published, read_meta
 from transporter.log.recovery import survey
@@ -32,7 +32,7 @@ class SegmentInfo:
 class LogInfo:
     """A log directory at a glance.
 
-    ``last`` is the last readable offset (−1: none). Entries up to ``confirmed``
+    ``last`` is the last readable offset (-1: none). Entries up to ``confirmed``
     were proved durable; those behind it are readable but, after an unclean stop
     and before the next start, nobody has promised them. ``owner`` is the pid of
     the engine that runs on it, if one does.
@@ -51,6 +51,16 @@ class LogInfo:
     def size(self) -> int:
         """Bytes of all segment files, preallocated ones included."""
         return sum(segment.size for segment in self.segments)
+
+
+def segments_size(directory: Path, files: FileSystem | None = None) -> int:
+    """Return the bytes of all segment files in *directory*, preallocated ones included."""
+    files = files or RealFileSystem()
+    total = 0
+    for base in segment_bases(files, directory):
+        with opened(files, directory / segment_name(base)) as file:
+            total += file.size()
+    return total
 
 
 def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) -> LogInfo:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from transporter.errors import Corrupt, OffsetRefused
@@ -126,6 +127,18 @@ class LogReader:
             reached = min(frame.last, limit)
         return limit
 
+    def offset_at(self, time: int, last: int) -> int:
+        """Return the first offset up to *last* logged at *time* (µs UTC) or later.
+
+        Raises:
+            OffsetRefused: everything in the log is older.
+
+        """
+        for _, frame in self.frames(self.first_offset(), last):
+            if frame.logged_at >= time:
+                return frame.first
+        raise OffsetRefused(f"{self.directory}: nothing was logged at or after that time")
+
     def backwards(self, last: int) -> Iterator[Located]:
         """Yield the frames up to *last*, newest first."""
         self._refresh()
@@ -186,7 +199,7 @@ class LogReader:
     def _refresh(self) -> None:
         bases = segment_bases(self._files, self.directory)
         self._bases = bases
-        for before, base in zip(bases, bases[1:], strict=False):
+        for before, base in pairwise(bases):
             if before not in self._ends:
                 # Whatever lies behind this end is ignored by all (Invariant 13).
                 self._ends[before] = self._segment(base).header.previous

@@ -130,7 +130,7 @@ def _advance(positions: dict[str, str], source: layout.Source | None) -> None:
         positions[source.reader] = source.position
 
 
-def _above(  # noqa: PLR0913 - the parts of one survey
+def _above(
     files: FileSystem,
     segment: Segment,
     floor: int,
@@ -186,7 +186,7 @@ def _positions_at(files: FileSystem, segment: Segment, walk: Walk, floor: int) -
     return positions
 
 
-def copy_tail(  # noqa: PLR0913 - the new segment's identity
+def copy_tail(
     files: FileSystem,
     segment: Segment,
     found: Survey,

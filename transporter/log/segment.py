@@ -166,7 +166,9 @@ def _read_header(file: File, name: str) -> tuple[layout.SegmentHeader, int]:
     return layout.SegmentHeader.decode(file.pread(length, 0), name), length
 
 
-def write_segment(files: FileSystem, directory: Path, header: layout.SegmentHeader, rest: bytes = b"") -> Path:
+def write_segment(
+    files: FileSystem, directory: Path, header: layout.SegmentHeader, rest: bytes = b""
+) -> Path:
     """Create the segment that *header* describes, holding *rest* already; durable on return.
 
     A segment appears whole or not at all, so a bad segment header is never a

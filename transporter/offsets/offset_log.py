@@ -47,7 +47,7 @@ def read_state(directory: Path, route: str, files: FileSystem | None = None) -> 
 
 
 def proved_offset(directory: Path, files: FileSystem | None = None) -> int:
-    """Return the highest offset that any offset log proves durable; −1 when none does."""
+    """Return the highest offset that any offset log proves durable; -1 when none does."""
     routes = declared_routes(directory, files)
     return max((read_state(directory, route, files).highest() for route in routes), default=-1)
 

@@ -1,0 +1,110 @@
+"""Opening a log directory: begin a new log, or recover the one that is there.
+
+Afterwards the last segment may be extended (Invariant 13), its header and all
+before it were checked, and ``meta`` says so durably.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from transporter.errors import Corrupt, EnvironmentFault
+from transporter.log import format as layout
+from transporter.log.index import index_path
+from transporter.log.meta import Meta, read_meta, write_meta
+from transporter.log.recovery import copy_tail, survey
+from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+
+
+def make_directory(files: FileSystem, directory: Path) -> None:
+    """Create the log's directory durably."""
+    try:
+        files.make_directory(directory)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{directory}: cannot create the log directory: {error.strerror}"
+        ) from error
+
+
+def prepare(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
+    """Recover what is there, or begin a log; afterwards the last segment may be extended."""
+    meta = read_meta(files, directory)
+    bases = segment_bases(files, directory)
+    if meta is None:
+        _refuse_without_meta(files, directory, bases)
+        return _begin(files, directory, now)
+    if not bases:
+        raise Corrupt("the log has a meta file but no segment", str(directory))
+    _check_chain(files, directory, bases, meta)
+    meta = replace(meta, epoch=meta.epoch + 1)
+    segment = Segment(files, directory / segment_name(bases[-1]))
+    try:
+        found = survey(files, segment, max(proved, meta.proved), meta.clean)
+        if not found.clean:
+            copy_tail(
+                files,
+                segment,
+                found,
+                segment_id=secrets.randbits(63),
+                epoch=meta.epoch,
+                created_at=now,
+            )
+    finally:
+        segment.close()
+    # Cleared before the first append; the proof itself stays (Invariant 3).
+    meta = replace(meta, clean=None, proved=found.last)
+    write_meta(files, directory, meta)
+    return meta
+
+
+def _refuse_without_meta(files: FileSystem, directory: Path, bases: list[int]) -> None:
+    """Allow what a crash leaves of a log that was just begun: at most one empty segment."""
+    if not bases:
+        return
+    segment = Segment(files, directory / segment_name(bases[0]))
+    try:
+        if bases != [0] or next(segment.frames(), None) is not None:
+            raise Corrupt("this log's meta file is missing; restore it", str(directory))
+    finally:
+        segment.close()
+
+
+def _begin(files: FileSystem, directory: Path, now: int) -> Meta:
+    log_id = uuid.uuid4()
+    header = layout.SegmentHeader(
+        log_id=log_id.bytes,
+        segment_id=secrets.randbits(63),
+        base=0,
+        previous=-1,
+        next_offset=0,
+        epoch=1,
+        created_at=now,
+    )
+    # Segment first: a log without meta that holds only an empty segment 0 is simply begun anew.
+    path = write_segment(files, directory, header)
+    files.remove(index_path(path))
+    meta = Meta(log_id=str(log_id), epoch=1, proved=-1)
+    write_meta(files, directory, meta)
+    return meta
+
+
+def _check_chain(files: FileSystem, directory: Path, bases: list[int], meta: Meta) -> None:
+    """Refuse a log whose segments do not join, or do not belong together."""
+    covered = None
+    for base in bases:
+        path = directory / segment_name(base)
+        segment = Segment(files, path)
+        segment.close()
+        if str(uuid.UUID(bytes=segment.header.log_id)) != meta.log_id:
+            raise Corrupt("this segment belongs to another log", str(path), 16)
+        if covered is not None and not covered <= segment.header.previous < base:
+            raise Corrupt("a segment before this one is missing", str(path), 0, covered + 1)
+        covered = base - 1
