@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from transporter.message import Entries, Message
+from transporter.units import Duration, LocalPath, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,11 +27,14 @@ __all__ = [
     "Ack",
     "AdaptorConfig",
     "Batch",
+    "Duration",
     "EndOfSource",
     "Entries",
+    "LocalPath",
     "Message",
     "Reader",
     "Resume",
+    "Size",
     "StoredOffset",
     "Writer",
     "WriterContext",
@@ -38,9 +42,13 @@ __all__ = [
 
 
 class AdaptorConfig(BaseModel):
-    """Base of an adaptor's settings: unknown keys are errors, instances are frozen."""
+    """Base of an adaptor's settings: unknown keys are errors, instances are frozen.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    A docstring under a field is what ``adaptors show`` says of it. Use
+    :data:`Duration`, :data:`Size` and :data:`LocalPath` for such values.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class EndOfSource(Exception):

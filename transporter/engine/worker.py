@@ -9,7 +9,7 @@ import fcntl
 import io
 import os
 import sys
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from multiprocessing.connection import Client
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,18 +120,19 @@ def _deliver(asked: Slice, log: LogReader, route: Delivery, writer: Writer) -> O
     return deliver(entries, asked.last, asked.generation, route, writer)
 
 
-class _EngineOutput(io.TextIOBase):
+class _EngineOutput(io.TextIOWrapper):
     """Standard output of a worker: what writers print reaches the engine's own."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._parts: list[str] = []
-
-    def write(self, text: str) -> int:
-        self._parts.append(text)
-        return len(text)
+        self._held = io.BytesIO()
+        super().__init__(self._held, encoding="utf-8", newline="\n")
 
     def flush(self) -> None:
-        if self._parts:
-            self._connection.send(Output("".join(self._parts)))
-            self._parts.clear()
+        super().flush()
+        if data := self._held.getvalue():
+            self._held.seek(0)
+            self._held.truncate()
+            # An engine that is gone shows nothing; the slice's own answer will find that out.
+            with suppress(OSError):
+                self._connection.send(Output(data.decode(errors="replace")))

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from transporter.errors import Corrupt, EnvironmentFault
 from transporter.log import format as layout
 from transporter.log.index import index_path
 from transporter.log.meta import Meta, read_meta, write_meta
-from transporter.log.recovery import copy_tail, survey
+from transporter.log.recovery import copy_tail, last_covered, survey
 from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
 
 if TYPE_CHECKING:
@@ -98,13 +100,15 @@ def _begin(files: FileSystem, directory: Path, now: int) -> Meta:
 
 def _check_chain(files: FileSystem, directory: Path, bases: list[int], meta: Meta) -> None:
     """Refuse a log whose segments do not join, or do not belong together."""
-    covered = None
-    for base in bases:
-        path = directory / segment_name(base)
-        segment = Segment(files, path)
-        segment.close()
-        if str(uuid.UUID(bytes=segment.header.log_id)) != meta.log_id:
-            raise Corrupt("this segment belongs to another log", str(path), 16)
-        if covered is not None and not covered <= segment.header.previous < base:
-            raise Corrupt("a segment before this one is missing", str(path), 0, covered + 1)
-        covered = base - 1
+    with ExitStack() as stack:
+        segments = []
+        for base in bases:
+            segments.append(Segment(files, directory / segment_name(base)))
+            stack.callback(segments[-1].close)
+        for segment in segments:
+            if str(uuid.UUID(bytes=segment.header.log_id)) != meta.log_id:
+                raise Corrupt("this segment belongs to another log", str(segment.path), 16)
+        for segment, following in pairwise(segments):
+            covered = last_covered(files, segment)
+            if covered < following.header.previous:
+                raise Corrupt("the segment before it is missing", str(following.path), 0, covered + 1)

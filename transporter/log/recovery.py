@@ -98,6 +98,12 @@ def walk_tail(files: FileSystem, segment: Segment) -> Walk:
     return _walk(files, segment, _LAST)
 
 
+def last_covered(files: FileSystem, segment: Segment) -> int:
+    """Return the last offset that *segment* holds: by its trailer, or else by its frames."""
+    trailer = segment.trailer()
+    return trailer.last if trailer is not None else walk_tail(files, segment).last(segment)
+
+
 def _walk(files: FileSystem, segment: Segment, offset: int) -> Walk:
     """Walk from the index entry nearest below *offset* to the end of the frames."""
     start = nearest(files, segment, offset)

@@ -97,6 +97,12 @@ class Segment:
             return Stop(byte, End.SEALED)
         return Stop(byte, End.CLEAN if self._zeros_from(byte) else End.BAD)
 
+    def trailer(self) -> layout.Trailer | None:
+        """Return the trailer of a segment that was sealed."""
+        byte = self._file.size() - layout.TRAILER_BYTES
+        data = self._file.pread(layout.TRAILER_BYTES, max(0, byte))
+        return layout.Trailer.decode(data, self.header.segment_id, byte)
+
     def later_frames(self, byte: int) -> Iterator[layout.FrameHeader]:
         """Yield every valid header behind damage at *byte*, searching place by place.
 

@@ -1,0 +1,31 @@
+"""Fixtures for every test: where real services come from, and what a test may rely on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from transporter.message import Message, messages_to_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+pytest_plugins = ["services.postgres", "services.kafka"]
+
+
+@pytest.fixture
+def batch() -> Callable[..., pa.RecordBatch]:
+    """Return a maker of message batches: ``batch(3)`` has the keys k0, k1, k2."""
+
+    def make(count: int, namespace: str = "orders.placed", size: int = 10) -> pa.RecordBatch:
+        return messages_to_batch(
+            [
+                Message(namespace, b'{"n":%d,"x":"%s"}' % (number, b"x" * size), b"k%d" % number)
+                for number in range(count)
+            ]
+        )
+
+    return make

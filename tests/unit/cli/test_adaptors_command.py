@@ -1,0 +1,117 @@
+"""What ``transporter adaptors`` prints."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from transporter.cli import app
+from transporter.cli.adaptors import example
+from transporter.pipeline.describe import AdaptorInfo, Setting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODULE = '''\
+from pydantic import Field
+from transporter.adaptor import AdaptorConfig
+class Sink:
+    """Writes to a thing.
+
+    Slowly.
+    """
+    class Config(AdaptorConfig):
+        path: str = Field(description="Where to.")
+        size: int = 5
+    def open(self, context): ...
+    def write(self, batch, ack): ...
+    def close(self): ...
+'''
+
+
+@pytest.fixture(autouse=True)
+def thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a writer ``zz-thing`` and one ``zz-lost`` that cannot be imported."""
+    info = tmp_path / "thing-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[transporter.writers]\nzz-thing = zz_thing_sink:Sink\nzz-lost = zz_lost:Sink\n"
+    )
+    (tmp_path / "zz_thing_sink.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each adaptor has one line, a broken one with what is wrong."""
+    assert app.execute(["adaptors", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    words = [line.split(maxsplit=2) for line in lines]
+    assert ["zz-thing", "writer", "Writes to a thing."] in words
+    assert ["zz-lost", "writer", "there is no module 'zz_lost'"] in words
+
+
+def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json every setting is there, too."""
+    assert app.execute(["adaptors", "list", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    (found,) = [each for each in result if each["name"] == "zz-thing"]
+    assert found["reference"] == "zz_thing_sink:Sink"
+    assert [each["name"] for each in found["settings"]] == ["path", "size"]
+
+
+def test_show(capsys: pytest.CaptureFixture[str]) -> None:
+    """An adaptor is shown with its text, its settings and an example."""
+    assert app.execute(["adaptors", "show", "zz-thing"]) == 0
+    shown = capsys.readouterr().out
+    assert "Writes to a thing.\n\nSlowly.\n" in shown
+    assert "path     text          (required)  Where to.\n" in shown
+    assert "size     whole number  5\n" in shown
+    assert "      adaptor: zz-thing\n" in shown
+
+
+def test_show_one_that_cannot_be_imported(capsys: pytest.CaptureFixture[str]) -> None:
+    """A broken adaptor is shown with what is wrong."""
+    assert app.execute(["adaptors", "show", "zz-lost"]) == 0
+    assert "It cannot be used: there is no module 'zz_lost'" in capsys.readouterr().out
+
+
+def test_show_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown name is answered with the nearest known one."""
+    assert app.execute(["adaptors", "show", "zz-thnig"]) == 2
+    assert "did you mean 'zz-thing'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        (
+            "reader",
+            [
+                "readers:",
+                "  - name: my-x",
+                "    adaptor: x",
+                "    dsn: ${X_DSN:?set it to the dsn}",
+            ],
+        ),
+        (
+            "writer",
+            [
+                "routes:",
+                "  - name: to-x",
+                "    writer:",
+                "      adaptor: x",
+                "      dsn: ${X_DSN:?set it to the dsn}",
+            ],
+        ),
+    ],
+)
+def test_example_has_what_is_required(kind: str, lines: list[str]) -> None:
+    """The example gives each required setting a variable, and leaves the others out."""
+    settings = (
+        Setting("dsn", "text", required=True, default=None, doc=""),
+        Setting("size", "size", required=False, default="1", doc=""),
+    )
+    assert example(AdaptorInfo("x", kind, "m:X", settings=settings)) == lines

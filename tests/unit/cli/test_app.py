@@ -1,0 +1,109 @@
+"""Exit codes and errors of the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from transporter import __version__
+from transporter.cli import app, check
+from transporter.errors import EnvironmentFault, LogError, TransporterError
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let ``check`` raise *error* from its inside."""
+
+    def explode(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("transporter.pipeline.config.load", explode)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (LogError("broken"), 1),
+        (EnvironmentFault("no Java"), 3),
+        (TransporterError("odd"), 1),
+        (KeyboardInterrupt(), 130),
+        (RuntimeError("x"), 1),
+    ],
+)
+def test_errors_become_exit_codes(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    """Each kind of error has its own exit code."""
+    failing(monkeypatch, error)
+    assert app.execute(["check", "x.yaml"]) == code
+
+
+def test_an_interrupt_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C is no error to read about."""
+    failing(monkeypatch, KeyboardInterrupt())
+    app.execute(["check", "x.yaml"])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_unexpected_error_is_one_line_without_its_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bug is told by type and place; its text may hold a secret and stays away."""
+    monkeypatch.delenv(app.DEBUG, raising=False)
+    failing(monkeypatch, RuntimeError("password=hunter22"))
+    app.execute(["check", "x.yaml"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "this is a bug in transporter: RuntimeError at test_app.py:" in line
+    assert "hunter22" not in line
+
+
+def test_debug_shows_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TRANSPORTER_DEBUG=1 adds the traceback, on stderr only."""
+    monkeypatch.setenv(app.DEBUG, "1")
+    failing(monkeypatch, RuntimeError("x"))
+    app.execute(["check", "x.yaml", "--json"])
+    captured = capsys.readouterr()
+    assert "Traceback (most recent call last)" in captured.err
+    assert json.loads(captured.out)["error"]["type"] == "InternalError"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["chek"], "No such command 'chek'. Did you mean 'check'?"),
+        (["check"], "Missing argument 'PIPELINE'. Try 'transporter check --help'."),
+        (["check", "x", "--jsno"], "No such option"),
+        (["adaptors"], "Missing command. Try 'transporter adaptors --help'."),
+    ],
+)
+def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], text: str) -> None:
+    """A command line that cannot be understood is exit 2 and says where help is."""
+    assert app.execute(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert text in captured.err
+
+
+def test_wrong_usage_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json wrong usage is an object, too."""
+    assert app.execute(["chek", "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["type"], error["exit_code"]) == ("UsageError", 2)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """--version prints the version and nothing else."""
+    assert app.execute(["--version"]) == 0
+    assert capsys.readouterr().out == f"transporter {__version__}\n"
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bare command lists the commands."""
+    assert app.execute([]) == 0
+    assert check.check.__doc__ is not None
+    assert "Validate a pipeline file" in capsys.readouterr().out

@@ -1,0 +1,106 @@
+"""What reaches the user's terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from transporter.cli.output import aligned, printable, table, write_error, write_json
+from transporter.errors import ConfigError, EnvironmentFault
+from transporter.pipeline.problems import InvalidPipeline
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain é 日本", "plain é 日本"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\nb\tc\r", "a\\nb\\tc\\r"),
+        ("\u202egnp", "\\u202egnp"),
+        ("\udcff", "\\udcff"),
+        ("\x9b1m", "\\x9b1m"),
+        (5, "5"),
+    ],
+)
+def test_printable_escapes_what_a_terminal_would_obey(text: object, shown: str) -> None:
+    """No control character, and no invisible one, gets through."""
+    assert printable(text) == shown
+
+
+def test_aligned_columns() -> None:
+    """Columns stand under one another, without blanks at the end of a line."""
+    assert aligned([["a", "bb", ""], ["ccc", "d", "e"]]) == ["a    bb", "ccc  d   e"]
+
+
+def test_a_piped_table_is_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table that no terminal shows is aligned text with escaped cells."""
+    table(["name", "size"], [["a\x1b", 1], ["bb", 22]])
+    assert capsys.readouterr().out == "NAME   SIZE\na\\x1b  1\nbb     22\n"
+
+
+def test_an_empty_table_has_its_head(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing to show is still an answer."""
+    table(["name", "size"], [])
+    assert capsys.readouterr().out == "NAME  SIZE\n"
+
+
+def test_a_table_on_a_terminal_has_no_colours_with_no_color(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal rich draws the table; markup in a cell stays text, NO_COLOR is respected."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    table(["name"], [["[red]x\x1b[0m"]])
+    shown = capsys.readouterr().out
+    assert "[red]x\\x1b[0m" in shown
+    assert "─" in shown
+    assert "\x1b[3" not in shown
+
+
+def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    """A result is wrapped once, and paths become text."""
+    write_json({"dir": Path("/x"), "text": "\x1b"})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"ok": True, "result": {"dir": "/x", "text": "\x1b"}}
+    assert out.count("\n") == 1
+    assert "\x1b" not in out
+
+
+def test_an_error_with_a_place_starts_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Editors find ``file:line:`` at the start of the line, once for each problem."""
+    write_error(
+        InvalidPipeline(ConfigError("a", "f", 1), ConfigError("b\x07", "f", 2)), as_json=False
+    )
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "f:1: a\nf:2: b\\x07\n")
+
+
+def test_an_error_without_a_place_says_that_it_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Other errors are marked as such."""
+    write_error(EnvironmentFault("no Java"), as_json=False)
+    assert capsys.readouterr().err == "error: no Java\n"
+
+
+def test_an_error_as_json_holds_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json an error is one object on stdout and nothing on stderr."""
+    write_error(InvalidPipeline(ConfigError("a", "f", 1), ConfigError("b", "f", 2)), as_json=True)
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert json.loads(captured.out) == {
+        "ok": False,
+        "error": {
+            "type": "InvalidPipeline",
+            "message": "f:1: a\nf:2: b",
+            "file": "f",
+            "line": 1,
+            "exit_code": 2,
+            "problems": [
+                {"message": "a", "file": "f", "line": 1},
+                {"message": "b", "file": "f", "line": 2},
+            ],
+        },
+    }

@@ -1,0 +1,127 @@
+"""Durations, sizes and paths as texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from transporter.units import (
+    FOLDER,
+    Duration,
+    LocalPath,
+    Size,
+    duration,
+    duration_text,
+    size,
+    size_text,
+)
+
+
+class Settings(BaseModel):
+    """A model with one setting of each kind."""
+
+    wait: Duration = 1.0
+    buffer: Size = 1
+    path: LocalPath = Path("x")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("250us", 0.00025),
+        ("200ms", 0.2),
+        ("5s", 5),
+        ("1.5s", 1.5),
+        ("1m", 60),
+        ("24h", 86400),
+        ("7d", 604800),
+        ("0s", 0),
+    ],
+)
+def test_duration_reads_each_unit(text: str, seconds: float) -> None:
+    """A duration is its number times its unit, in seconds."""
+    assert duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("value", ["5", "", "5 s", "-5s", "5S", "s", "1h30m", "٣s", 5, None, True])
+def test_duration_refuses_the_rest(value: object) -> None:
+    """Without a number and one known unit there is no duration, and the value is not echoed."""
+    with pytest.raises(ValueError, match=r"^is not a duration"):
+        duration(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("512", 512),
+        (512, 512),
+        ("512B", 512),
+        ("10MB", 10_000_000),
+        ("64KiB", 65536),
+        ("64 MiB", 64 * 1024**2),
+        ("1GiB", 1024**3),
+        ("2TiB", 2 * 1024**4),
+        (0, 0),
+    ],
+)
+def test_size_reads_each_unit(text: object, count: int) -> None:
+    """Decimal units count in thousands, binary ones in 1024s, none in bytes."""
+    assert size(text) == count
+
+
+@pytest.mark.parametrize("value", ["", "1.5MiB", "-1", -1, "1mib", "MiB", 1.0, None, True])
+def test_size_refuses_the_rest(value: object) -> None:
+    """Anything but a whole number with a known unit is refused."""
+    with pytest.raises(ValueError, match=r"^is not a size"):
+        size(value)
+
+
+def test_size_refuses_what_no_file_can_hold() -> None:
+    """A size beyond 63 bits is refused instead of overflowing later."""
+    with pytest.raises(ValueError, match="too large"):
+        size("9999999999TiB")
+
+
+@given(st.integers(0, 2**62))
+def test_size_text_reads_back(count: int) -> None:
+    """Writing a size and reading it again changes nothing."""
+    assert size(size_text(count)) == count
+
+
+@given(st.integers(0, 10**9))
+def test_duration_text_reads_back(milliseconds: int) -> None:
+    """Writing a duration and reading it again changes nothing that matters."""
+    assert duration(duration_text(milliseconds / 1000)) == pytest.approx(milliseconds / 1000)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "200ms"), (5, "5s"), (86400, "1d"), (0, "0s")])
+def test_duration_text_uses_the_largest_whole_unit(seconds: float, text: str) -> None:
+    """A duration is written as a person would."""
+    assert duration_text(seconds) == text
+
+
+def test_a_bare_number_is_a_duration_in_code_only() -> None:
+    """Code may give seconds; a pipeline file must name the unit."""
+    assert Settings(wait=0.25).wait == 0.25
+    with pytest.raises(ValidationError, match="is not a duration"):
+        Settings.model_validate({"wait": 5}, context={FOLDER: Path("/x")})
+
+
+def test_paths_start_at_the_pipeline_file(tmp_path: Path) -> None:
+    """A relative path belongs to the pipeline file's folder, an absolute one stays."""
+    context = {FOLDER: tmp_path}
+    assert Settings.model_validate({"path": "a/b"}, context=context).path == tmp_path / "a/b"
+    assert Settings.model_validate({"path": "/etc"}, context=context).path == Path("/etc")
+    assert Settings(path=Path("a")).path == Path("a").absolute()
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """``~`` never becomes a folder of that name, and an unknown user is an error."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Settings(path=Path("~/data")).path == tmp_path / "data"
+    with pytest.raises(ValidationError, match="needs a user that exists"):
+        Settings(path=Path("~nobody-of-this-name/data"))

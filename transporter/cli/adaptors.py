@@ -1,0 +1,109 @@
+"""``transporter adaptors``: the installed readers and writers, and how to write them down."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from transporter.cli.output import printable, table, write, write_json
+from transporter.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transporter.pipeline.describe import AdaptorInfo, Setting
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def build() -> typer.Typer:
+    """Put the commands of this group together."""
+    group = typer.Typer(rich_markup_mode=None, help="List the installed readers and writers.")
+    group.command("list")(list_adaptors)
+    group.command("show")(show_adaptor)
+    return group
+
+
+def list_adaptors(*, as_json: AsJson = False) -> None:
+    """List every installed reader and writer."""
+    from transporter.pipeline.describe import installed  # noqa: PLC0415 - imports all of them
+
+    found = installed()
+    if as_json:
+        write_json([asdict(each) for each in found])
+        return
+    table(
+        ["name", "kind", "what it does"],
+        [(each.name, each.kind, each.problem or _headline(each)) for each in found],
+    )
+
+
+def show_adaptor(
+    name: Annotated[str, typer.Argument(help="A name that `adaptors list` shows.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show an adaptor's settings, and an example to start a pipeline file from."""
+    from transporter.pipeline.describe import installed  # noqa: PLC0415 - imports all of them
+    from transporter.pipeline.problems import suggestion  # noqa: PLC0415
+
+    everything = installed()
+    found = [each for each in everything if each.name == name]
+    if not found:
+        names = {each.name for each in everything}
+        raise ConfigError(f"there is no adaptor {name!r}{suggestion(name, names, 'installed')}")
+    if as_json:
+        write_json([asdict(each) for each in found])
+        return
+    for each in found:
+        _show(each)
+
+
+def _headline(adaptor: AdaptorInfo) -> str:
+    return adaptor.doc.partition("\n")[0]
+
+
+def _show(adaptor: AdaptorInfo) -> None:
+    write(printable(f"{adaptor.name} ({adaptor.kind}, {adaptor.reference})"))
+    write()
+    if adaptor.problem:
+        write(f"It cannot be used: {printable(adaptor.problem)}")
+        return
+    for line in adaptor.doc.splitlines():
+        write(printable(line))
+    write()
+    if adaptor.settings:
+        rows = [(each.name, each.type, _default(each), each.doc) for each in adaptor.settings]
+        table(["setting", "type", "default", "what it changes"], rows)
+        write()
+    for line in example(adaptor):
+        write(printable(line))
+
+
+def _default(setting: Setting) -> str:
+    return "(required)" if setting.required else setting.default or ""
+
+
+def example(adaptor: AdaptorInfo) -> list[str]:
+    """Return the lines of a pipeline file that use *adaptor*, with its required settings."""
+    required = [_line(adaptor, each) for each in adaptor.settings if each.required]
+    if adaptor.kind == "reader":
+        return [
+            "readers:",
+            f"  - name: my-{adaptor.name}",
+            f"    adaptor: {adaptor.name}",
+            *(f"    {line}" for line in required),
+        ]
+    return [
+        "routes:",
+        f"  - name: to-{adaptor.name}",
+        "    writer:",
+        f"      adaptor: {adaptor.name}",
+        *(f"      {line}" for line in required),
+    ]
+
+
+def _line(adaptor: AdaptorInfo, setting: Setting) -> str:
+    # With the adaptor's name in front, a setting `path` does not become $PATH.
+    variable = f"{adaptor.name}_{setting.name}".upper().replace("-", "_")
+    return f"{setting.name}: ${{{variable}:?set it to the {setting.name}}}"

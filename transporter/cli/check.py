@@ -1,0 +1,71 @@
+"""``transporter check``: whether a pipeline file is right, and what it says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transporter.cli.output import aligned, printable, write, write_json
+
+if TYPE_CHECKING:
+    from transporter.pipeline.config import Pipeline
+
+
+def check(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Validate a pipeline file: every key, every adaptor's settings. Connects to nothing."""
+    from transporter.pipeline.config import load  # noqa: PLC0415 - heavy; `--help` does without
+
+    found = load(pipeline, os.environ)
+    if as_json:
+        write_json(_summary(found))
+    else:
+        _tree(found)
+
+
+def _summary(pipeline: Pipeline) -> dict[str, Any]:
+    """Return what the pipeline consists of, without any adaptor's settings."""
+    return {
+        "name": pipeline.name,
+        "file": pipeline.file,
+        "log": pipeline.log.model_dump(),
+        "readers": [{"name": each.name, "adaptor": each.adaptor} for each in pipeline.readers],
+        "routes": [
+            {
+                "name": each.name,
+                "namespace": each.namespace,
+                "writer": each.writer.adaptor,
+                "slice_rows": each.slice_rows,
+                "slice_bytes": each.slice_bytes,
+            }
+            for each in pipeline.routes
+        ],
+        "spark": {"master": pipeline.spark.master},
+        "commit_interval": pipeline.commit_interval,
+        "shutdown_timeout": pipeline.shutdown_timeout,
+    }
+
+
+def _tree(pipeline: Pipeline) -> None:
+    from transporter.units import size_text  # noqa: PLC0415 - imports pydantic
+
+    log = pipeline.log
+    cut = f"(segments of {size_text(log.segment_bytes)}, {log.compression})"
+    write(printable(f"{pipeline.name} is valid: {pipeline.file}"))
+    rows = [
+        *(["reader", each.name, each.adaptor] for each in pipeline.readers),
+        ["log", "", f"{log.dir} {cut}"],
+        *(
+            ["route", each.name, f"{each.namespace} -> {each.writer.adaptor}"]
+            for each in pipeline.routes
+        ),
+        ["spark", "", pipeline.spark.master],
+    ]
+    for line in aligned([[printable(cell) for cell in row] for row in rows]):
+        write(f"  {line}")

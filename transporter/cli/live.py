@@ -1,0 +1,191 @@
+"""What a running engine shows: a live table on a terminal, structured lines otherwise."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from transporter.cli.output import printable
+from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transporter.pipeline.config import Pipeline
+
+PROGRESS: Final = 10.0
+"""Seconds between two lines of progress where there is no live table."""
+_ERRORS: Final = ("route-stopped", "log-full")
+_WARNINGS: Final = (
+    "reader-unavailable",
+    "route-retrying",
+    "route-abandoned",
+    "spark-host-lost",
+)
+_COLOURS: Final = {
+    State.RUNNING: "green",
+    State.ENDED: "blue",
+    State.STARTING: "cyan",
+    State.RETRYING: "yellow",
+    State.WAITING: "yellow",
+    State.STOPPED: "red",
+}
+
+
+class Rates:
+    """Turns growing counts into rates over the last few seconds. Pure but for its memory."""
+
+    def __init__(self, window: float = 3.0) -> None:
+        """Look back *window* seconds."""
+        self._window = window
+        self._seen: dict[str, list[tuple[float, int]]] = {}
+
+    def rate(self, name: str, count: int, now: float) -> float:
+        """Take note that *name* stands at *count* at the time *now*; return counts a second."""
+        seen = self._seen.setdefault(name, [])
+        seen.append((now, count))
+        while len(seen) > 2 and now - seen[1][0] >= self._window:  # noqa: PLR2004 - two points make a rate
+            seen.pop(0)
+        start, before = seen[0]
+        return (count - before) / (now - start) if now > start else 0.0
+
+
+class Lines:
+    """Writes events to stderr, one line each; an ``engine.events.Observer``."""
+
+    def __init__(self, log_format: str, *, colours: bool) -> None:
+        """Write ``text`` or ``json``."""
+        renderer: Any = (
+            structlog.processors.JSONRenderer()
+            if log_format == "json"
+            else structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=22)
+        )
+        self._chain = [structlog.processors.TimeStamper(fmt="iso", utc=True), renderer]
+        self._last_progress = time.monotonic()
+
+    def __call__(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
+        """Write one line."""
+        level = "error" if event in _ERRORS else "warning" if event in _WARNINGS else "info"
+        shown = {
+            name: printable(value) if isinstance(value, str) else value
+            for name, value in details.items()
+        }
+        line: Any = {"event": event, "level": level, **shown}
+        for step in self._chain:
+            line = step(None, level, line)
+        self.emit(line)
+
+    def emit(self, line: str) -> None:
+        """Put the finished *line* out."""
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+    def show(self, status: EngineStatus, *, stopping: bool = False) -> None:
+        """Write a line of progress for each reader and route, now and then."""
+        now = time.monotonic()
+        if now - self._last_progress < PROGRESS and not stopping:
+            return
+        self._last_progress = now
+        for reader in status.readers:
+            self(
+                "reader-progress",
+                reader=reader.name,
+                state=reader.state.value,
+                logged=reader.logged,
+            )
+        for route in status.routes:
+            self(
+                "route-progress",
+                route=route.name,
+                state=route.state.value,
+                delivered=route.delivered,
+                skipped=route.skipped,
+                watermark=route.watermark,
+                lag=route.lag,
+            )
+
+
+class LiveTable(Lines):
+    """The same lines, above a table that shows every reader and route as they are now."""
+
+    def __init__(self, live: Live, pipeline: Pipeline, log_format: str, hints: str) -> None:
+        """Draw into *live*."""
+        super().__init__(log_format, colours=not live.console.no_color)
+        self._live, self._pipeline, self._hints = live, pipeline, hints
+        self._rates = Rates()
+
+    def emit(self, line: str) -> None:
+        """Print *line* above the table."""
+        self._live.console.print(Text.from_ansi(line))
+
+    def show(self, status: EngineStatus, *, stopping: bool = False) -> None:
+        """Draw *status*."""
+        now = time.monotonic()
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for column in ("", "adaptor", "state"):
+            table.add_column(column)
+        for column in ("total", "per second", "skipped", "lag"):
+            table.add_column(column, justify="right")
+        for reader in status.readers:
+            table.add_row(*self._reader(reader, now))
+        for route in status.routes:
+            table.add_row(*self._route(route, now))
+        footer = self._footer(status, stopping=stopping)
+        self._live.update(Group(table, *self._problems(status), footer), refresh=True)
+
+    def _reader(self, reader: ReaderStatus, now: float) -> list[Text | str]:
+        rate = self._rates.rate(f"reader {reader.name}", reader.logged, now)
+        count, speed = f"{reader.logged:,}", f"{rate:,.0f}"
+        return [f"reader {reader.name}", reader.adaptor, _state(reader.state), count, speed, "", ""]
+
+    def _route(self, route: RouteStatus, now: float) -> list[Text | str]:
+        rate = self._rates.rate(f"route {route.name}", route.delivered, now)
+        return [
+            f"route {route.name}",
+            route.adaptor,
+            _state(route.state),
+            f"{route.delivered:,}",
+            f"{rate:,.0f}",
+            f"{route.skipped:,}",
+            f"{route.lag:,}",
+        ]
+
+    def _problems(self, status: EngineStatus) -> list[Text]:
+        told = [(each.name, each.problem) for each in status.readers]
+        told += [(each.name, each.problem) for each in status.routes]
+        return [Text(f"{name}: {printable(text)}", style="yellow") for name, text in told if text]
+
+    def _footer(self, status: EngineStatus, *, stopping: bool) -> Text:
+        size = f"{status.size / (1 << 20):,.0f} MiB"
+        spark = "" if status.spark else " · Spark is starting"
+        doing = " · stopping" if stopping else spark
+        text = f"log {status.directory} · last offset {status.last:,} · {size}{doing}"
+        return Text(f"{text}\n{self._hints}" if self._hints else text, style="dim")
+
+
+def _state(state: State) -> Text:
+    return Text(state.value, style=_COLOURS[state])
+
+
+@contextmanager
+def reporter(
+    pipeline: Pipeline, log_format: str, *, live: bool | None, hints: str = ""
+) -> Iterator[Lines]:
+    """Return what tells of a running engine, fitting to where stderr goes."""
+    console = Console(stderr=True)
+    if not (console.is_terminal if live is None else live):
+        yield Lines(log_format, colours=False)
+        return
+    # What writers print to the same terminal belongs above the table, not into it.
+    shared = sys.stdout.isatty()
+    with Live(console=console, auto_refresh=False, redirect_stdout=shared) as drawn:
+        yield LiveTable(drawn, pipeline, log_format, hints)

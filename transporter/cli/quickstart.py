@@ -1,0 +1,60 @@
+"""``transporter quickstart``: a first pipeline that needs nothing else."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def quickstart(
+    *,
+    postgres: Annotated[
+        bool,
+        typer.Option("--postgres", help="With an embedded PostgreSQL and a shop's outbox table."),
+    ] = False,
+    folder: Annotated[
+        Path, typer.Option("--dir", help="Where the pipeline file, its log and its sink go.")
+    ] = Path("transporter-quickstart"),
+) -> int:
+    """Run a small pipeline: a source, the log, Spark, LMDB and the terminal.
+
+    The pipeline file it runs stays in the folder, to be read and changed.
+    """
+    from transporter.cli.run import run_pipeline  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.pipeline.config import load  # noqa: PLC0415
+
+    folder = folder.absolute()
+    file = _pipeline_file(folder, "postgres.yaml" if postgres else "demo.yaml")
+    environ = {**os.environ, "QUICKSTART_DIR": str(folder)}
+    with ExitStack() as services:
+        if postgres:
+            environ["ORDERS_DSN"] = services.enter_context(_shop(folder / "postgres"))
+        return run_pipeline(load(file, environ))
+
+
+def _pipeline_file(folder: Path, name: str) -> Path:
+    """Return the pipeline file in *folder*, written there if it is missing."""
+    file = folder / name
+    folder.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        packaged = files("transporter.quickstart").joinpath(name)
+        file.write_text(packaged.read_text(encoding="utf-8"), encoding="utf-8")
+    return file
+
+
+@contextmanager
+def _shop(folder: Path) -> Iterator[str]:
+    """Run a database and a client that takes orders in it; yield the database's DSN."""
+    from transporter.quickstart.postgres import embedded_postgres  # noqa: PLC0415 - optional
+    from transporter.quickstart.shop import open_for_orders  # noqa: PLC0415
+
+    with embedded_postgres(folder) as dsn, open_for_orders(dsn):
+        yield dsn

@@ -1,0 +1,1 @@
+"""Pipeline files: from YAML to checked configuration."""

@@ -1,0 +1,265 @@
+"""The pipeline file as frozen, validated values; the reference is docs/configuration.md."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from transporter.errors import ConfigError
+from transporter.pipeline.document import Document, KeyPath, read
+from transporter.pipeline.explain import Section, validate
+from transporter.pipeline.namespace import EVERYTHING, Namespace
+from transporter.pipeline.problems import InvalidPipeline
+from transporter.pipeline.registry import READER, WRITER, find
+from transporter.units import FOLDER, Duration, LocalPath, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_SMALLEST_SEGMENT: Final = 64 * 1024
+_MOST_ROWS: Final = 10_000_000
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(
+            "must be 1 to 63 letters, digits, - or _, and begin with a letter or digit"
+        )
+    return text
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number")  # noqa: TRY004 - pydantic reports ValueError
+    return value
+
+
+def _not_empty(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not items:
+        raise ValueError("needs at least one")
+    return items
+
+
+def _namespace(pattern: str) -> str:
+    return Namespace(pattern).pattern
+
+
+def _spark_text(value: object) -> object:
+    """Write a YAML boolean or number the way Spark reads it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _spark_key(key: str) -> str:
+    if not key.startswith("spark."):
+        raise ValueError("does not begin with 'spark.'; Spark would ignore it")
+    if key == "spark.master":
+        raise ValueError("belongs beside config, as master")
+    return key
+
+
+Name = Annotated[str, AfterValidator(_name)]
+PositiveDuration = Annotated[Duration, Field(gt=0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Place(_Model):
+    dir: LocalPath
+
+
+class LogConfig(_Place):
+    """Where the commit log is, and how its segments are cut and compressed."""
+
+    segment_bytes: Annotated[Size, Field(ge=_SMALLEST_SEGMENT)] = 1024**3
+    compression: Literal["none", "lz4"] = "lz4"
+
+
+class WriterConfig(_Model):
+    """A route's writer: its class, and ``config``, a valid instance of the class's ``Config``."""
+
+    adaptor: str
+    # Out of every repr, for settings hold secrets (Invariant 20).
+    settings: dict[str, Any] = Field(repr=False)
+    cls: type[Any]
+    config: Any = Field(repr=False)
+
+
+class ReaderConfig(WriterConfig):
+    """A reader with its name, its class, and a valid instance of the class's ``Config``."""
+
+    name: Name
+
+
+class RouteConfig(_Model):
+    """One way through the log: which entries, how many at a time, into which writer."""
+
+    name: Name
+    namespace: Annotated[str, AfterValidator(_namespace)] = EVERYTHING
+    writer: WriterConfig
+    slice_rows: Annotated[int, BeforeValidator(_no_boolean), Field(ge=1, le=_MOST_ROWS)] = 50_000
+    slice_bytes: Annotated[Size, Field(ge=1)] = 16 * 1024**2
+
+
+class SparkConfig(_Model):
+    """How Spark is started."""
+
+    master: Annotated[str, Field(min_length=1)] = "local"
+    config: dict[
+        Annotated[str, AfterValidator(_spark_key)], Annotated[str, BeforeValidator(_spark_text)]
+    ] = Field(default={}, repr=False)
+
+
+class _Keys(_Model):
+    """What a pipeline file may hold at its top."""
+
+    name: Name
+    log: LogConfig
+    readers: Annotated[tuple[ReaderConfig, ...], AfterValidator(_not_empty)]
+    routes: Annotated[tuple[RouteConfig, ...], AfterValidator(_not_empty)]
+    spark: SparkConfig = SparkConfig()
+    commit_interval: PositiveDuration = 1.0
+    shutdown_timeout: PositiveDuration = 30.0
+
+
+class Pipeline(_Keys):
+    """A whole pipeline. Durations are seconds, sizes are bytes, paths are absolute."""
+
+    file: Path
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Pipeline:
+    """Read and validate the pipeline file at *path*, taking variables from *environ*.
+
+    Adaptors are imported and their settings validated; nothing is opened or
+    connected to. Raise :class:`ConfigError` when the file cannot be read as
+    strict YAML, else :class:`InvalidPipeline` with every problem that it has.
+    """
+    document = read(path, environ)
+    file = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
+    draft = _Draft(document, file)
+    keys, problems = validate(_Keys, draft.values(), Section(document), draft.context)
+    problems += draft.problems
+    if keys is None or problems:
+        raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
+    return Pipeline(file=file, **dict(keys))
+
+
+def log_directory(path: Path, environ: Mapping[str, str]) -> Path:
+    """Return the log directory of the pipeline file at *path*, and look at nothing else in it.
+
+    So an operator needs neither the variables that hold the pipeline's secrets
+    nor its adaptors. Raise :class:`ConfigError` as :func:`load` does.
+    """
+    document = read(path, environ, only=frozenset([("name",), ("log", "dir")]))
+    file = Path(os.path.abspath(path))  # noqa: PTH100 - as in load()
+    root = document.root if isinstance(document.root, dict) else {}
+    directory = (root.get("log") or {}).get("dir", f"data/{root.get('name', file.stem)}")
+    section = Section(document, ("log",))
+    found, problems = validate(_Place, {"dir": directory}, section, {FOLDER: file.parent})
+    if found is None:
+        raise InvalidPipeline(*problems)
+    return found.dir
+
+
+class _Draft:
+    """One document on its way to a pipeline; collects problems instead of stopping at one."""
+
+    def __init__(self, document: Document, file: Path) -> None:
+        self.document, self.file = document, file
+        self.context = {FOLDER: file.parent}
+        self.problems: list[ConfigError] = []
+
+    def values(self) -> object:
+        """Return the document with its defaults and adaptors filled in, ready to validate."""
+        root = self.document.root
+        if not isinstance(root, dict):
+            return root
+        values = {"name": self._stem() if "name" not in root else root["name"], "log": {}, **root}
+        if isinstance(values["log"], dict):
+            values["log"] = {"dir": f"data/{values['name']}", **values["log"]}
+        if "readers" in root:
+            values["readers"] = self._each(("readers",), self._reader)
+        if "routes" in root:
+            values["routes"] = self._each(("routes",), self._route)
+        return values
+
+    def _stem(self) -> str:
+        if _NAME.fullmatch(self.file.stem):
+            return self.file.stem
+        text = "the file's name cannot name the pipeline; add name: with letters, digits, - and _"
+        self.problems.append(self.document.problem((), text))
+        return "unnamed"
+
+    def _each(self, path: KeyPath, fill: Callable[[dict[str, Any], KeyPath], object]) -> object:
+        items = self.document.root[path[0]]
+        if not isinstance(items, list):
+            return items
+        self._refuse_same_names(items, path)
+        return [
+            fill(item, (*path, index)) if isinstance(item, dict) else item
+            for index, item in enumerate(items)
+        ]
+
+    def _refuse_same_names(self, items: list[Any], path: KeyPath) -> None:
+        """Names become folders, and some file systems take ``a`` and ``A`` for one."""
+        seen: dict[str, int] = {}
+        for index, item in enumerate(items):
+            name = item.get("name") if isinstance(item, dict) else None
+            if isinstance(name, str) and seen.setdefault(name.lower(), index) != index:
+                first = f"{path[0]}[{seen[name.lower()]}]"
+                text = f"{path[0]}[{index}].name is that of {first} (upper or lower case alike)"
+                self.problems.append(self.document.problem((*path, index, "name"), text))
+
+    def _reader(self, item: dict[str, Any], path: KeyPath) -> object:
+        return self._adaptor(READER, item, path, ("name", "adaptor"))
+
+    def _route(self, item: dict[str, Any], path: KeyPath) -> object:
+        writer = item.get("writer")
+        if not isinstance(writer, dict):
+            return item
+        return item | {"writer": self._adaptor(WRITER, writer, (*path, "writer"), ("adaptor",))}
+
+    def _adaptor(
+        self, kind: str, values: dict[str, Any], path: KeyPath, own: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Part the adaptor's *settings* from our *own* keys, find its class, validate them."""
+        settings = {key: value for key, value in values.items() if key not in own}
+        filled = {key: values[key] for key in own if key in values}
+        filled |= {"settings": settings, "cls": object, "config": None}
+        cls = self._class(kind, values.get("adaptor"), (*path, "adaptor"))
+        if cls is not None:
+            filled |= {"cls": cls, "config": self._config(cls, settings, path, own)}
+        return filled
+
+    def _class(self, kind: str, reference: object, path: KeyPath) -> type[Any] | None:
+        if not isinstance(reference, str):
+            return None  # missing or no text: the model says so
+        try:
+            return find(kind, reference, self.file.parent)
+        except ConfigError as error:
+            hidden = path in self.document.substituted
+            text = f"the {kind} that a variable names here cannot be used"
+            self.problems.append(self.document.problem(path, text if hidden else error.problem))
+            return None
+
+    def _config(
+        self, cls: type[Any], settings: dict[str, Any], path: KeyPath, own: tuple[str, ...]
+    ) -> object:
+        try:
+            section = Section(self.document, path, own)
+            config, problems = validate(cls.Config, settings, section, self.context)
+        except Exception as error:  # noqa: BLE001 - a validator is the adaptor's author's code
+            reason = str(error) if isinstance(error, ConfigError) else type(error).__name__
+            text = f"{cls.__name__} cannot validate its settings: {reason}"
+            config, problems = None, [self.document.problem(path, text)]
+        self.problems += problems
+        return config

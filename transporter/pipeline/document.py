@@ -1,0 +1,249 @@
+"""A pipeline file as plain values that know their lines: strict YAML 1.2, variables replaced.
+
+Stricter than YAML: one document, text keys, no duplicate keys, no anchors,
+aliases, merge keys or tags (a few lines of them can unfold into gigabytes), a
+bounded size and depth. Only ruamel's pure parser is used, never a C one, which
+ends the process on deep nesting. Scalars follow the YAML 1.2 core schema:
+``yes`` is text, ``true`` a boolean, dates are text.
+
+A scalar that holds a variable is always text; the setting it is given to
+decides what it means. So ``${PORT}`` is a number where a number is asked for,
+and a password of ``0123`` never turns into 123.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.errors import ConfigError
+from transporter.pipeline.problems import InvalidPipeline, one_line
+from transporter.pipeline.variables import substitute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+MAX_BYTES: Final = 256 * 1024
+MAX_DEPTH: Final = 32
+_SHORTEST_SECRET: Final = 4
+"""Shorter values are not blotted out of any text: they would match by chance."""
+
+_NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLEANS: Final = {
+    spelling: word == "true"
+    for word in ("true", "false")
+    for spelling in (word, word.title(), word.upper())
+}
+# At most 300 digits: Python refuses to read much longer numbers.
+_NUMBERS: Final = (
+    (re.compile(r"[-+]?[0-9]{1,300}"), int),
+    (re.compile(r"0o[0-7]{1,300}"), lambda text: int(text, 8)),
+    (re.compile(r"0x[0-9a-fA-F]{1,300}"), lambda text: int(text, 16)),
+    (re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?"), float),
+    (re.compile(r"[-+]?\.(inf|Inf|INF)"), lambda text: float(text.replace(".", ""))),
+    (re.compile(r"\.(nan|NaN|NAN)"), lambda _: float("nan")),
+)
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The values of one file, the line of every key path, and what came from variables."""
+
+    file: str
+    root: Any = field(repr=False)
+    lines: Mapping[KeyPath, int]
+    substituted: frozenset[KeyPath] = frozenset()
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+    def line(self, path: KeyPath) -> int:
+        """Return the line of *path*, or of its nearest parent that is in the file."""
+        return next(
+            (self.lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self.lines), 1
+        )
+
+    def problem(self, path: KeyPath, text: str) -> ConfigError:
+        """Return an error at *path*, with every value that came from a variable blotted out."""
+        return ConfigError(self.redact(text), self.file, self.line(path))
+
+    def redact(self, text: str) -> str:
+        """Blot every value of a variable, but for very short ones, out of *text* (Invariant 20)."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "***")
+        return text
+
+    def repeats(self, text: str, value: object) -> bool:
+        """Tell whether *text* repeats *value* or that of a variable, of two letters or more."""
+        return any(len(each) > 1 and each in text for each in (*self.secrets, str(value)))
+
+
+def read(
+    path: Path, environ: Mapping[str, str], only: frozenset[KeyPath] | None = None
+) -> Document:
+    """Read the pipeline file at *path*, taking variables from *environ*.
+
+    With *only*, variables at any other key path stay as they are written.
+
+    Raise :class:`ConfigError` when it cannot be read or is no strict YAML, and
+    :class:`InvalidPipeline` with one problem for each variable that is unset.
+    """
+    return parse(_text(path), str(path), environ, only)
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", str(path)) from error
+    except ValueError as error:
+        raise ConfigError("is not a file name", one_line(path)) from error
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"is larger than {MAX_BYTES} bytes; no pipeline needs that", str(path))
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError("is not UTF-8 text", str(path), line) from error
+
+
+def parse(
+    text: str, file: str, environ: Mapping[str, str], only: frozenset[KeyPath] | None = None
+) -> Document:
+    """Turn *text* into a document; *file* is only named in errors. See :func:`read`."""
+    builder = _Builder(file, environ, only)
+    root = builder.document(text)
+    if builder.problems:
+        raise InvalidPipeline(*builder.problems)
+    substituted, secrets = frozenset(builder.substituted), frozenset(builder.secrets)
+    return Document(file, root, builder.lines, substituted, secrets)
+
+
+class _Builder:
+    """Builds plain values from parse events, so that nothing is unfolded before it is checked."""
+
+    def __init__(
+        self, file: str, environ: Mapping[str, str], only: frozenset[KeyPath] | None
+    ) -> None:
+        self.file, self.environ, self.only = file, environ, only
+        self.lines: dict[KeyPath, int] = {}
+        self.substituted: set[KeyPath] = set()
+        self.secrets: set[str] = set()
+        self.problems: list[ConfigError] = []
+        self.events: Iterator[Any] = iter(())
+
+    def document(self, text: str) -> object:
+        from ruamel.yaml import YAML  # noqa: PLC0415 - `--help` does without it
+        from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
+
+        try:
+            self.events = YAML(typ="safe", pure=True).parse(text)
+            return self._only_document()
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = mark.line + 1 if mark else 0
+            raise self._error(f"is no YAML: {error.problem or error.context}", line) from error
+        except YAMLError as error:
+            # A character that no text may hold; the error knows its place, not its line.
+            line = text.count("\n", 0, getattr(error, "position", 0)) + 1
+            reason = getattr(error, "reason", "it cannot be read")
+            raise self._error(f"is no YAML: {reason}", line) from error
+
+    def _error(self, text: str, line: int) -> ConfigError:
+        return ConfigError(one_line(text), self.file, line)
+
+    def _only_document(self) -> object:
+        next(self.events)  # the start of the stream
+        start = next(self.events)
+        if _kind(start) == "StreamEnd":
+            raise self._error("is empty; a pipeline needs readers and routes", 1)
+        if start.version not in (None, (1, 2)):
+            raise self._error("asks for another version than YAML 1.2", start.start_mark.line + 1)
+        root = self._value(next(self.events), ())
+        next(self.events)  # the end of the document
+        rest = next(self.events)
+        if _kind(rest) != "StreamEnd":
+            raise self._error("holds a second document; one file is one pipeline", _line(rest))
+        return root
+
+    def _value(self, event: Any, path: KeyPath) -> object:  # noqa: ANN401 - ruamel's own events
+        self._refuse_indirection(event)
+        self.lines.setdefault(path, _line(event))
+        if len(path) > MAX_DEPTH:
+            raise self._error(f"is nested more than {MAX_DEPTH} deep", _line(event))
+        match _kind(event):
+            case "MappingStart":
+                return dict(self._pairs(path))
+            case "SequenceStart":
+                return list(self._items(path))
+            case _:
+                return self._scalar(event, path)
+
+    def _refuse_indirection(self, event: Any) -> None:  # noqa: ANN401 - ruamel's own events
+        if _kind(event) == "Alias" or event.anchor is not None:
+            text = "anchors (&) and aliases (*) are not allowed; use ${VARIABLES} to share a value"
+            raise self._error(text, _line(event))
+        if event.tag is not None:
+            raise self._error("tags (!) are not allowed; quote the text instead", _line(event))
+
+    def _pairs(self, path: KeyPath) -> Iterator[tuple[str, object]]:
+        seen: dict[str, int] = {}
+        while _kind(event := next(self.events)) != "MappingEnd":
+            key, line = self._key(event), _line(event)
+            if key in seen:
+                text = f"duplicate key {key!r} (first on line {seen[key]}); keep one of the two"
+                raise self._error(text, line)
+            seen[key] = self.lines[*path, key] = line
+            yield key, self._value(next(self.events), (*path, key))
+
+    def _key(self, event: Any) -> str:  # noqa: ANN401 - ruamel's own events
+        self._refuse_indirection(event)
+        if _kind(event) != "Scalar":
+            raise self._error("a key must be text", _line(event))
+        if event.value == "<<" and event.style is None:
+            raise self._error("merge keys (<<) are not allowed; write the keys out", _line(event))
+        return str(event.value)
+
+    def _items(self, path: KeyPath) -> Iterator[object]:
+        index = 0
+        while _kind(event := next(self.events)) != "SequenceEnd":
+            yield self._value(event, (*path, index))
+            index += 1
+
+    def _scalar(self, event: Any, path: KeyPath) -> object:  # noqa: ANN401 - ruamel's own events
+        if self.only is not None and path not in self.only:
+            return event.value
+        try:
+            text, replaced, values = substitute(event.value, self.environ)
+        except ValueError as error:
+            self.problems.append(self._error(str(error), self.lines[path]))
+            return None
+        self.secrets |= values
+        if replaced:
+            self.substituted.add(path)
+            return text
+        return typed(text) if event.style is None else text
+
+
+def typed(text: str) -> object:
+    """Return what the YAML 1.2 core schema takes a plain scalar for."""
+    if text in _NULL:
+        return None
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    for pattern, read_number in _NUMBERS:
+        if pattern.fullmatch(text):
+            return read_number(text)
+    return text
+
+
+def _kind(event: object) -> str:
+    return type(event).__name__.removesuffix("Event")
+
+
+def _line(event: Any) -> int:  # noqa: ANN401 - ruamel's own events
+    return int(event.start_mark.line) + 1

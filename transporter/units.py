@@ -1,0 +1,116 @@
+"""Durations, sizes and paths as a pipeline file writes them; types for any adaptor's settings.
+
+Each is an annotated type for a pydantic model: :data:`Duration` reads ``5s`` as
+seconds, :data:`Size` reads ``64MiB`` as bytes, :data:`LocalPath` reads a path
+relative to the pipeline file. Error texts never repeat the value: it may hold a
+secret, and whoever reports the error knows whether it may be shown.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo, WithJsonSchema
+
+FOLDER: Final = "folder"
+"""Key of the validation context under which the pipeline file's folder is given."""
+
+DURATION: Final = "duration"
+SIZE: Final = "size"
+"""Titles of the types in a JSON schema, and in lists of settings."""
+
+_SECONDS: Final = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_BYTES: Final = {"": 1, "B": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("KMGT", start=1)
+    for suffix, base in (("B", 1000), ("iB", 1024))
+}
+_DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(us|µs|ms|s|m|h|d)")
+_SIZE: Final = re.compile(r"([0-9]{1,19}) ?([KMGT]i?B|B|)")
+_LARGEST: Final = 2**63 - 1
+
+
+def duration(value: object) -> float:
+    """Return the seconds that a text such as ``200ms``, ``1.5s`` or ``7d`` stands for.
+
+    Raise :class:`ValueError` for anything else.
+    """
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("is not a duration; write for example 200ms, 5s, 1m, 24h or 7d")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def size(value: object) -> int:
+    """Return the bytes that ``64MiB``, ``10MB``, ``512`` or a whole number stand for.
+
+    Raise :class:`ValueError` for anything else.
+    """
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    found = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError("is not a size; write for example 512, 64KiB, 10MB or 1GiB")
+    count: int = int(found[1]) * _BYTES[found[2]]
+    if count > _LARGEST:
+        raise ValueError("is too large for a size")
+    return count
+
+
+def duration_text(seconds: float) -> str:
+    """Write *seconds*, to the microsecond, the way a pipeline file would."""
+    microseconds = round(seconds * 1e6)
+    for unit in ("d", "h", "m", "s", "ms", "us"):
+        width = round(_SECONDS[unit] * 1e6)
+        if microseconds and microseconds % width == 0:
+            return f"{microseconds // width}{unit}"
+    return "0s"
+
+
+def size_text(count: int) -> str:
+    """Write *count* bytes the way a pipeline file would, in the largest whole unit."""
+    for unit, width in sorted(_BYTES.items(), key=lambda item: -item[1]):
+        if unit not in ("", "B") and count and count % width == 0:
+            return f"{count // width}{unit}"
+    return str(count)
+
+
+def _duration_setting(value: object, info: ValidationInfo) -> float:
+    """Take seconds as a number from code, but only with a unit from a pipeline file."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and info.context is None and value >= 0:  # type: ignore[operator]
+        return float(value)  # type: ignore[arg-type]
+    return duration(value)
+
+
+def _beside_the_pipeline(value: Path, info: ValidationInfo) -> Path:
+    folder = (info.context or {}).get(FOLDER, ".")
+    try:
+        # Not resolve(): a symlinked folder that moves must not make a second log.
+        return Path(folder, value.expanduser()).absolute()
+    except (RuntimeError, ValueError) as error:
+        raise ValueError("is not a path; `~` needs a user that exists") from error
+
+
+def _schema(title: str, *types: str) -> WithJsonSchema:
+    schema: dict[str, Any] = {"title": title, "type": list(types)}
+    return WithJsonSchema(schema)
+
+
+Duration = Annotated[float, BeforeValidator(_duration_setting), _schema(DURATION, "string")]
+"""Seconds; ``200ms``, ``5s``, ``1m``, ``24h`` or ``7d`` in a pipeline file.
+
+A bare number is refused there, for nobody knows its unit; code may pass seconds.
+"""
+
+Size = Annotated[int, BeforeValidator(size), _schema(SIZE, "string", "integer")]
+"""Bytes; ``512``, ``64KiB``, ``10MB`` or ``1GiB`` in a pipeline file."""
+
+LocalPath = Annotated[Path, AfterValidator(_beside_the_pipeline), _schema("path", "string")]
+"""An absolute path; a relative one is taken from the pipeline file's folder.
+
+So a pipeline means the same files wherever it is started from. Symbolic links
+are kept as they are written. In code, without a pipeline file, relative paths
+start at the working directory.
+"""
