@@ -111,4 +111,6 @@ def _check_chain(files: FileSystem, directory: Path, bases: list[int], meta: Met
         for segment, following in pairwise(segments):
             covered = last_covered(files, segment)
             if covered < following.header.previous:
-                raise Corrupt("the segment before it is missing", str(following.path), 0, covered + 1)
+                raise Corrupt(
+                    "the segment before it is missing", str(following.path), 0, covered + 1
+                )

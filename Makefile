@@ -1,0 +1,58 @@
+# The front door. `make help` lists what there is.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+JOBS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format lock clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+demo: $(VENV)/demo  ## A shop's outbox through the log and Spark into LMDB, live; Ctrl-C ends it
+	@$(BIN)/python -m transporter.quickstart.shop --dir data/postgres -- \
+		$(BIN)/transporter run pipelines/quickstart.yaml
+
+test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka and Spark
+	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
+	$(BIN)/pytest
+
+check: $(VENV)/dev  ## Formatting, lint rules, types, and which package may import which
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev  ## Format the code and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: $(VENV)/dev  ## Resolve the dependencies anew into requirements/*.lock
+	$(BIN)/pip install --quiet 'uv>=0.13,<0.14'
+	$(LOCK) --extra java --extra embedded --group build -o requirements/demo.lock
+	$(LOCK) --extra java --extra embedded --group dev -o requirements/dev.lock
+
+clean:  ## Remove what was built and what demos left; keeps the environment and the cache
+	rm -rf build data transporter-quickstart .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-annotate --custom-compile-command 'make lock' pyproject.toml
+
+$(VENV)/demo: requirements/demo.lock pyproject.toml
+	$(call environment,demo)
+
+$(VENV)/dev: requirements/dev.lock pyproject.toml
+	$(call environment,dev)
+
+# Everything is pinned by hash; the package itself is installed in place.
+define environment
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "transporter needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 3; }
+	@echo "installing what requirements/$(1).lock names (once; Spark alone is 450 MB)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/$(1).lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(VENV)/$(1)
+endef

@@ -1,0 +1,666 @@
+"""The outbox reader on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from threading import Timer
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from psycopg.conninfo import make_conninfo
+from services.postgres import PASSWORD, free_port
+
+from adaptors.postgres.config import OutboxConfig
+from adaptors.postgres.position import Position
+from adaptors.postgres.reader import OutboxReader
+from adaptors.postgres.table import TableName, outbox_ddl, term_ddl
+from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
+from transporter.message import Entries, Message, with_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import psycopg
+    from services.postgres import Database
+
+    from transporter.adaptor import Batch
+
+pytestmark = pytest.mark.postgres
+
+
+class Log:
+    """A list instead of a log: what was appended, newest last, with positions."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[str | None, Entries]] = []
+
+    @property
+    def position(self) -> str | None:
+        return next((text for text, _ in reversed(self.frames) if text is not None), None)
+
+    def recent(self) -> Iterator[tuple[str | None, Entries]]:
+        return iter(self.frames[::-1])
+
+    def append(self, batch: Batch, *, position: bool = True) -> None:
+        """Log *batch*; without its *position* it is the first frame of several."""
+        entries = Entries(with_offsets(batch.messages, len(self), 0))
+        self.frames.append((batch.position if position else None, entries))
+
+    def __len__(self) -> int:
+        return sum(len(entries) for _, entries in self.frames)
+
+    @property
+    def messages(self) -> list[Message]:
+        return [entry.message for _, entries in self.frames for entry in entries]
+
+
+def messages(batch: Batch) -> list[Message]:
+    """Return the messages of *batch*, none when it is empty."""
+    if batch.position is None:
+        assert len(batch.messages) == 0
+        return []
+    return [entry.message for entry in Entries(with_offsets(batch.messages, 0, 0))]
+
+
+def ids(batch: Batch) -> list[int]:
+    """Return the row ids of *batch*."""
+    return [int((message.source_id or "").rpartition("/")[2]) for message in messages(batch)]
+
+
+@pytest.fixture
+def outbox(postgres: Database) -> Database:
+    """Create the outbox with its trigger."""
+    postgres.execute(outbox_ddl(TableName("outbox")))
+    return postgres
+
+
+@pytest.fixture
+def opened(postgres: Database) -> Iterator[Callable[..., OutboxReader]]:
+    """Open readers on the database; all are closed at the end."""
+    readers: list[OutboxReader] = []
+
+    def opener(log: Log | None = None, dsn: str | None = None, **settings: Any) -> OutboxReader:
+        config = OutboxConfig.model_validate({"dsn": dsn or postgres.dsn, **settings})
+        readers.append(OutboxReader(config))
+        readers[-1].open(log or Log())
+        return readers[-1]
+
+    yield opener
+    for reader in readers:
+        reader.close()
+
+
+def insert(
+    at: Database | psycopg.Connection[Any],
+    key: str = "k",
+    value: str | None = "v",
+    topic: str = "orders",
+    keys: list[str | None] | None = None,
+    values: list[str | None] | None = None,
+) -> int:
+    """Insert one row and return its id."""
+    found = at.execute(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys,"
+        " kafka_header_values) VALUES (%s, %s, %s, %s::text[], %s::text[]) RETURNING id",
+        [topic, key, value, keys or [], values or []],
+    )
+    rows = found if isinstance(found, list) else found.fetchall()
+    return int(rows[0][0])
+
+
+def remaining(database: Database) -> list[int]:
+    """Return the ids that are still in the table."""
+    return [row[0] for row in database.execute("SELECT id FROM outbox ORDER BY id")]
+
+
+# --- reading
+
+
+def test_rows_come_in_order_as_messages(outbox: Database, opened: Callable[..., Any]) -> None:
+    """Every column arrives unchanged, in id order, in one batch."""
+    insert(outbox, "k1", '{"n": 12345678901234567890}', "orders", ["a", "a"], ["1", None])
+    insert(outbox, "schlüssel-鍵", "žluťoučký 🐎", "zákazníci")
+    insert(outbox, "k1", None)
+    created = outbox.execute(
+        "SELECT (extract(epoch FROM create_time) * 1000000)::bigint FROM outbox ORDER BY id"
+    )
+    found = messages(opened().poll(5))
+    assert found == [
+        Message(
+            "orders",
+            b'{"n": 12345678901234567890}',
+            b"k1",
+            timestamp=created[0][0],
+            source_id="outbox/1",
+            headers=(("a", b"1"), ("a", None)),
+        ),
+        Message(
+            "zákazníci",
+            "žluťoučký 🐎".encode(),
+            "schlüssel-鍵".encode(),
+            timestamp=created[1][0],
+            source_id="outbox/2",
+        ),
+        Message("orders", None, b"k1", "delete", timestamp=created[2][0], source_id="outbox/3"),
+    ]
+
+
+def test_an_empty_table_gives_an_empty_batch_in_time(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """A poll that finds nothing returns when its time is over, without a position."""
+    reader = opened(poll_interval=0.05)
+    began = monotonic()
+    batch = reader.poll(0.3)
+    assert (len(batch.messages), batch.position) == (0, None)
+    assert 0.25 < monotonic() - began < 3
+
+
+def test_large_values_are_bounded_by_bytes(outbox: Database, opened: Callable[..., Any]) -> None:
+    """A batch ends before it exceeds its bytes, but takes a row that is larger alone."""
+    for letter in "abcde":
+        insert(outbox, value=letter * 1_000_000)
+    reader = opened(batch_bytes=2_500_000)
+    assert [ids(reader.poll(5)) for _ in range(2)] == [[1, 2, 3], [4, 5]]
+    assert ids(reader.poll(0)) == []
+    insert(outbox, value="x" * 3_000_000)
+    insert(outbox, value="y")
+    assert [ids(reader.poll(5)) for _ in range(2)] == [[6], [7]]
+
+
+def test_header_arrays_count_as_bytes(outbox: Database, opened: Callable[..., Any]) -> None:
+    """Large headers are bounded like large values, however well they compress in the table."""
+    for _ in range(3):
+        insert(outbox, keys=["h"], values=["x" * 500_000])
+    reader = opened(batch_bytes=600_000)
+    assert [ids(reader.poll(5)) for _ in range(2)] == [[1, 2], [3]]
+
+
+def test_batches_are_bounded_by_rows(outbox: Database, opened: Callable[..., Any]) -> None:
+    """A backlog comes in batches of batch_rows, without a pause between them."""
+    outbox.execute(
+        "INSERT INTO outbox (kafka_topic, kafka_key) SELECT 't', 'k' FROM generate_series(1, 25)"
+    )
+    reader = opened(batch_rows=10, poll_interval=60)
+    assert [len(ids(reader.poll(5))) for _ in range(3)] == [10, 10, 5]
+
+
+def test_another_table_and_channel(postgres: Database, opened: Callable[..., Any]) -> None:
+    """A table with an awkward name in a schema of its own works, and so does its channel."""
+    table = TableName.parse('"My Shop"."Out""box;"')
+    postgres.execute('CREATE SCHEMA "My Shop"')
+    postgres.execute(outbox_ddl(table, "Chan nel"))
+    reader = opened(table=str(table), notify_channel="Chan nel", poll_interval=60)
+    assert ids(reader.poll(0)) == []
+    row = f"INSERT INTO {table} (kafka_topic, kafka_key) VALUES ('t', 'k')"
+    timer = Timer(0.3, postgres.execute, [row])
+    timer.start()
+    batch = reader.poll(20)
+    timer.join()
+    assert [message.source_id for message in messages(batch)] == [f"{table}/1"]
+    reader.commit(batch.position)
+    assert postgres.execute(f"SELECT count(*) FROM {table}") == [(0,)]
+    terms = 'SELECT outbox, term FROM "My Shop".transporter_term'
+    assert postgres.execute(terms) == [(str(table), 1)]
+
+
+# --- gaps (Invariant 8)
+
+
+def test_a_late_commit_with_a_lower_id_is_found(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """A row that commits after a higher id was read comes with the next look, not a sweep."""
+    reader = opened(poll_interval=60)
+    with outbox.connect(autocommit=False) as slow:
+        late = insert(slow, key="slow")
+        insert(outbox, key="fast")
+        assert ids(reader.poll(5)) == [2]
+        slow.commit()
+        then = insert(outbox, key="slow")
+        assert ids(reader.poll(5)) == [late, then]
+    assert ids(reader.poll(0)) == []
+
+
+def test_a_row_in_flight_at_open_is_not_overtaken(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """Ids below the first row seen are waited for as well."""
+    with outbox.connect(autocommit=False) as slow:
+        late = insert(slow, key="slow")
+        insert(outbox, key="fast")
+        reader = opened(poll_interval=60)
+        assert ids(reader.poll(5)) == [2]
+        reader._pace.swept(monotonic(), monotonic() + 60)  # no sweep may help
+        slow.commit()
+        then = insert(outbox, key="slow")
+        assert ids(reader.poll(5)) == [late, then]
+
+
+def test_gaps_of_rolled_back_rows_close(outbox: Database, opened: Callable[..., Any]) -> None:
+    """Ids that will never come are forgotten after a while."""
+    reader = opened(poll_interval=0.05)
+    with outbox.connect(autocommit=False) as connection:
+        for _ in range(3):
+            insert(connection)
+        connection.rollback()
+        insert(outbox)
+        assert ids(reader.poll(5)) == [4]
+        assert reader._gaps.ranges
+        deadline = monotonic() + 30
+        while reader._gaps.ranges and monotonic() < deadline:
+            outbox.execute("SELECT pg_current_xact_id()")
+            assert ids(reader.poll(0.1)) == []
+    assert reader._gaps.ranges == []
+
+
+def test_a_row_far_below_is_swept_up(outbox: Database, opened: Callable[..., Any]) -> None:
+    """A row with an id that no open gap covers is found by the sweep."""
+    reader = opened(poll_interval=0.05)
+    insert(outbox)
+    assert ids(reader.poll(5)) == [1]
+    reader._gaps._gaps.clear()  # as after a long time
+    outbox.execute("INSERT INTO outbox (id, kafka_topic, kafka_key) VALUES (-5, 't', 'k')")
+    assert ids(reader.poll(10)) == [-5]
+
+
+# --- purging (Invariant 7)
+
+
+def test_commit_purges_exactly_the_logged_rows(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """A late row between the ids of a batch survives the batch's purge and is read next."""
+    reader = opened()
+    with outbox.connect(autocommit=False) as slow:
+        insert(outbox)
+        late = insert(slow)
+        insert(outbox)
+        batch = reader.poll(5)
+        assert ids(batch) == [1, 3]
+        slow.commit()
+        assert remaining(outbox) == [1, late, 3]
+        reader.commit(batch.position)
+    assert remaining(outbox) == [late]
+    assert ids(reader.poll(5)) == [late]
+
+
+def test_rows_are_there_until_they_are_committed(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """Polling on does not purge what the log has not confirmed (Invariant 1)."""
+    reader = opened(batch_rows=1)
+    insert(outbox)
+    insert(outbox)
+    first, second = reader.poll(5), reader.poll(5)
+    assert remaining(outbox) == [1, 2]
+    reader.commit(first.position)
+    assert remaining(outbox) == [2]
+    reader.commit(second.position)
+    assert remaining(outbox) == []
+
+
+def test_a_commit_covers_the_batches_before_it(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """A position means everything up to it."""
+    reader = opened(batch_rows=1)
+    insert(outbox)
+    insert(outbox)
+    reader.poll(5)
+    reader.commit(reader.poll(5).position)
+    assert remaining(outbox) == []
+
+
+def test_an_idle_reader_writes_no_wal(outbox: Database, opened: Callable[..., Any]) -> None:
+    """Looks at an empty table take no transaction number."""
+    reader = opened(poll_interval=0.01)
+    reader.poll(0.1)
+    with outbox.connect() as connection:
+        query = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
+        before = connection.execute(query).fetchone()
+        for _ in range(20):
+            assert ids(reader.poll(0.02)) == []
+        assert connection.execute(query).fetchone() == before
+
+
+# --- recognition
+
+
+def test_rows_logged_before_a_crash_are_not_read_again(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """Batches that were appended but not purged, several in a row, leave the table at open."""
+    log = Log()
+    for number in range(6):
+        insert(outbox, value=str(number))
+    reader = opened(log, batch_rows=2)
+    first = reader.poll(5)
+    log.append(first)
+    reader.commit(first.position)
+    for _ in range(2):
+        log.append(reader.poll(5))
+    reader.close()
+    assert remaining(outbox) == [3, 4, 5, 6]
+    again = opened(log)
+    assert remaining(outbox) == []
+    assert ids(again.poll(0)) == []
+    insert(outbox, value="new")
+    after = again.poll(5)
+    assert Position.parse(after.position) == Position(batch=4, purged=3)
+
+
+def test_a_half_logged_batch_is_recognised(outbox: Database, opened: Callable[..., Any]) -> None:
+    """Rows in the first frames of a batch whose last frame was lost are not read again."""
+    log = Log()
+    insert(outbox, value="1")
+    reader = opened(log)
+    log.append(reader.poll(5), position=False)
+    insert(outbox, value="2")
+    reader.poll(5)
+    reader.close()
+    assert ids(opened(log).poll(5)) == [2]
+
+
+def test_marked_but_unlogged_rows_are_read_again(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """What a crash took before the append is marked again by the next term, in order."""
+    insert(outbox)
+    insert(outbox)
+    reader = opened(batch_rows=1)
+    assert ids(reader.poll(5)) == [1]
+    reader.close()
+    assert ids(opened().poll(5)) == [1, 2]
+
+
+def test_a_reused_id_is_not_mistaken_for_a_logged_row(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """A row that only shares its id with a logged one is read, not purged."""
+    log = Log()
+    insert(outbox, value="old")
+    reader = opened(log)
+    log.append(reader.poll(5))
+    reader.close()
+    outbox.execute("TRUNCATE outbox RESTART IDENTITY")
+    insert(outbox, value="new")
+    assert [message.data for message in messages(opened(log).poll(5))] == [b"new"]
+
+
+def test_recognised_bad_rows_are_purged_too(outbox: Database, opened: Callable[..., Any]) -> None:
+    """A row that became an error entry is recognised like any other."""
+    log = Log()
+    insert(outbox, keys=["a"], values=[])
+    reader = opened(log)
+    log.append(reader.poll(5))
+    reader.close()
+    assert ids(opened(log).poll(0)) == []
+    assert remaining(outbox) == []
+
+
+def test_a_failed_purge_is_made_good(outbox: Database, opened: Callable[..., Any]) -> None:
+    """A purge that the database did not hear of is repeated before the next mark."""
+    reader = opened()
+    insert(outbox)
+    batch = reader.poll(5)
+    with outbox.connect(autocommit=False) as blocker:
+        blocker.execute("SELECT FROM outbox FOR UPDATE")
+        reader._connection.execute("SET lock_timeout = '50ms'")
+        with pytest.raises(SourceUnavailable, match="lock timeout"):
+            reader.commit(batch.position)
+    assert remaining(outbox) == [1]
+    insert(outbox)
+    assert ids(reader.poll(5)) == [2]
+    assert remaining(outbox) == [2]
+
+
+def test_a_lost_connection_is_retriable(outbox: Database, opened: Callable[..., Any]) -> None:
+    """Poll and commit say that trying again may help; the log recognises the rows afterwards."""
+    log = Log()
+    reader = opened(log)
+    insert(outbox)
+    batch = reader.poll(5)
+    log.append(batch)
+    outbox.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'transporter' AND datname = current_database()"
+    )
+    with pytest.raises(SourceUnavailable):
+        reader.commit(batch.position)
+    with pytest.raises(SourceUnavailable):
+        reader.poll(1)
+    reader.close()
+    reader.open(log)
+    assert remaining(outbox) == []
+    insert(outbox)
+    assert ids(reader.poll(5)) == [2]
+
+
+def test_a_connection_lost_while_waiting_ends_the_wait(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """A reader that waits for a notification notices at once that the server has gone."""
+    reader = opened(poll_interval=60)
+    reader.poll(0)
+    kill = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'transporter' AND datname = current_database()"
+    )
+    timer = Timer(0.2, outbox.execute, [kill])
+    timer.start()
+    began = monotonic()
+    with pytest.raises(SourceUnavailable, match="lost the connection"):
+        reader.poll(30)
+    timer.join()
+    assert monotonic() - began < 10
+
+
+# --- terms (Invariant 10)
+
+
+def test_an_older_term_has_no_effect(outbox: Database, opened: Callable[..., Any]) -> None:
+    """After a second open the first reader neither marks nor purges, and says who leads."""
+    insert(outbox)
+    old = opened(poll_interval=0.01)
+    batch = old.poll(5)
+    new = opened()
+    taken = new.poll(5)
+    assert ids(taken) == [1]
+    with pytest.raises(SourceError, match=r"fenced: term 1 .* has held term 2 since") as fenced:
+        old.commit(batch.position)
+    assert not fenced.value.retriable
+    assert remaining(outbox) == [1]
+    insert(outbox)
+    with pytest.raises(SourceError, match="fenced"):
+        old.poll(1)
+    assert ids(new.poll(5)) == [2]
+    new.commit(taken.position)
+    assert remaining(outbox) == [2]
+
+
+def test_an_idle_reader_notices_that_it_is_fenced(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """Even without rows a reader whose term has ended stops."""
+    old = opened(poll_interval=0.01)
+    old.poll(0.05)
+    opened()
+    with pytest.raises(SourceError, match="fenced"):
+        old.poll(5)
+
+
+def test_a_mark_that_waits_for_a_new_term_does_nothing(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """A mark that began before the bump and reads the term after it marks no row."""
+    reader = opened()
+    insert(outbox)
+    with outbox.connect(autocommit=False) as rival:
+        rival.execute("UPDATE transporter_term SET term = term + 1")
+        timer = Timer(0.3, rival.commit)
+        timer.start()
+        with pytest.raises(SourceError, match="fenced"):
+            reader.poll(5)
+        timer.join()
+    assert outbox.execute("SELECT leader_id FROM outbox") == [(None,)]
+
+
+# --- waiting
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_notification_wakes_the_reader(
+    outbox: Database, opened: Callable[..., Any], rows: int
+) -> None:
+    """With the trigger a row is read long before the next look is due."""
+    reader = opened(poll_interval=60)
+    assert ids(reader.poll(0)) == []
+    for number in range(rows):
+        timer = Timer(0.2, insert, [outbox])
+        timer.start()
+        began = monotonic()
+        assert ids(reader.poll(30)) == [number + 1]
+        timer.join()
+        assert monotonic() - began < 10
+
+
+def test_a_notification_during_a_statement_is_kept(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """A row that commits while a mark or a purge runs does not wait for the next interval."""
+    reader = opened(poll_interval=60)
+    assert ids(reader.poll(0)) == []
+    insert(outbox)
+    reader._connection.execute("SELECT pg_sleep(0.3)")
+    assert reader._pace.hurry, "the notification came with the statement's answer"
+    assert ids(reader.poll(0)) == [1]
+
+
+def test_polling_suffices_without_a_trigger(outbox: Database, opened: Callable[..., Any]) -> None:
+    """Without notifications a row is found when the next look is due."""
+    outbox.execute("DROP TRIGGER outbox_notify ON outbox")
+    reader = opened(poll_interval=0.2)
+    assert ids(reader.poll(0)) == []
+    insert(outbox)
+    assert ids(reader.poll(10)) == [1]
+
+
+# --- bad rows
+
+
+def test_bad_rows_do_not_stop_the_others(outbox: Database, opened: Callable[..., Any]) -> None:
+    """Rows that are no messages are published as what they are, between their neighbours."""
+    insert(outbox)
+    insert(outbox, keys=["a", "b"], values=["1"])
+    insert(outbox, keys=[None], values=["1"])
+    outbox.execute(
+        "INSERT INTO outbox (kafka_topic, kafka_key, create_time) VALUES ('t', 'k', 'infinity')"
+    )
+    outbox.execute(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys, kafka_header_values)"
+        " VALUES ('t', 'k', '{{a,b}}', '{{c,d}}')"
+    )
+    insert(outbox)
+    reader = opened()
+    batch = reader.poll(5)
+    marked = [[name for name, _ in message.headers] for message in messages(batch)]
+    assert marked == [[], *[["transporter-error"]] * 4, []]
+    assert json.loads(messages(batch)[1].data or b"")["kafka_header_keys"] == ["a", "b"]
+    reader.commit(batch.position)
+    assert remaining(outbox) == []
+
+
+# --- faults
+
+
+def test_a_wrong_password_is_told_without_the_password(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """The server's refusal is quoted; the password that was tried is not (Invariant 20)."""
+    opened(dsn=outbox.tcp_dsn(PASSWORD)).close()
+    with pytest.raises(SourceUnavailable, match="password authentication failed") as caught:
+        opened(dsn=outbox.tcp_dsn("hunter2"))
+    assert "hunter2" not in str(caught.value) + repr(caught.value.__cause__)
+    assert caught.value.exit_code == 3
+
+
+def test_an_unreachable_server_is_retriable(postgres: Database, opened: Callable[..., Any]) -> None:
+    """A port on which nothing listens is an environment's fault that may pass."""
+    dsn = make_conninfo(host="127.0.0.1", port=free_port(), dbname="x", user="x")
+    with pytest.raises(SourceUnavailable, match="refused") as caught:
+        opened(dsn=dsn)
+    assert (caught.value.exit_code, caught.value.retriable) == (3, True)
+
+
+def test_a_missing_database_is_named(postgres: Database, opened: Callable[..., Any]) -> None:
+    """The name of the database that is not there is in the error."""
+    with pytest.raises(SourceUnavailable, match='database "nowhere" does not exist'):
+        opened(dsn=make_conninfo(postgres.dsn, dbname="nowhere"))
+
+
+def test_a_missing_table_comes_with_its_ddl(postgres: Database, opened: Callable[..., Any]) -> None:
+    """The error holds the SQL that creates the table, and that SQL works."""
+    with pytest.raises(EnvironmentFault, match="no outbox table events") as caught:
+        opened(table="events")
+    _, _, ddl = str(caught.value).partition("create it with\n")
+    postgres.execute(ddl)
+    postgres.execute(ddl)
+    opened(table="events")
+
+
+def test_missing_and_wrong_columns_are_named(outbox: Database, opened: Callable[..., Any]) -> None:
+    """A table that is no outbox is refused with what is wrong about it."""
+    outbox.execute(
+        "ALTER TABLE outbox DROP COLUMN leader_id, ALTER COLUMN kafka_value TYPE json USING NULL"
+    )
+    with pytest.raises(EnvironmentFault) as caught:
+        opened()
+    assert "leader_id is missing" in str(caught.value)
+    assert "kafka_value is json, not text or varchar" in str(caught.value)
+
+
+@pytest.fixture
+def reader_role(outbox: Database) -> Iterator[str]:
+    """Create a role that may do nothing yet."""
+    role = f"reader_{outbox.name}"
+    outbox.execute(f"CREATE ROLE {role} LOGIN")
+    yield role
+    outbox.execute(f"DROP OWNED BY {role}")
+    outbox.execute(f"DROP ROLE {role}")
+
+
+def test_missing_rights_are_named(
+    outbox: Database, opened: Callable[..., Any], reader_role: str
+) -> None:
+    """Each error names the next thing to grant; after all grants the reader works."""
+    dsn = outbox.dsn_as(reader_role)
+    with pytest.raises(EnvironmentFault, match="lacks SELECT, UPDATE, DELETE"):
+        opened(dsn=dsn)
+    outbox.execute(f"GRANT SELECT, UPDATE, DELETE ON outbox TO {reader_role}")
+    with pytest.raises(EnvironmentFault, match="CREATE on schema public") as caught:
+        opened(dsn=dsn)
+    _, _, ddl = str(caught.value).partition("run\n")
+    outbox.execute(ddl.partition("and grant")[0])
+    with pytest.raises(EnvironmentFault, match="transporter_term"):
+        opened(dsn=dsn)
+    outbox.execute(f"GRANT SELECT, INSERT, UPDATE ON transporter_term TO {reader_role}")
+    insert(outbox)
+    reader = opened(dsn=dsn)
+    batch = reader.poll(5)
+    reader.commit(batch.position)
+    assert remaining(outbox) == []
+
+
+def test_readers_that_start_together_agree_on_the_terms(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """Opening creates the table of terms once, however many try at the same time."""
+    with outbox.connect(autocommit=False) as rival:
+        rival.execute(term_ddl(TableName("transporter_term", "public")))
+        timer = Timer(0.3, rival.commit)
+        timer.start()
+        opened()
+        timer.join()
+    assert outbox.execute("SELECT outbox, term FROM transporter_term") == [("public.outbox", 1)]

@@ -1,0 +1,315 @@
+"""A real Apache Kafka broker for tests, run from its jars.
+
+The jars are listed in ``kafka.lock`` and kept in ``.cache/kafka``, or below the
+folder that ``TRANSPORTER_TEST_CACHE`` names. ``python -m services.kafka --fetch``
+(with ``tests`` on the path) fetches them ahead of a test run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+from maven_artifact import Artifact, Downloader
+
+from transporter.errors import HostFailed
+from transporter.spark.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOCK = Path(__file__).with_name("kafka.lock")
+PARALLEL_FETCHES = 8
+FETCH_SECONDS = 30.0
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+CLUSTER_ID = "dHJhbnNwb3J0ZXItdGVzdA"
+
+# The broker dies with the process that started it, even if that one is killed.
+_LEASH = """
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+log.dirs={data}
+auto.create.topics.enable=false
+default.replication.factor=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+"""
+
+
+class Absent(Exception):  # noqa: N818 - a state of this machine, told apart from failures
+    """The broker cannot be had here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One line of the lock list."""
+
+    coordinate: str
+    sha256: str
+
+    @property
+    def path(self) -> str:
+        """Its file name in the cache."""
+        return "-".join(self.coordinate.split(":")[1:]) + ".jar"
+
+
+def locked_jars() -> list[Jar]:
+    """Return what the lock list holds."""
+    lines = (line for line in LOCK.read_text().splitlines() if not line.startswith("#"))
+    return [Jar(*line.split()) for line in lines]
+
+
+def cache_folder() -> Path:
+    """Return the folder that keeps what tests fetch."""
+    named = os.environ.get("TRANSPORTER_TEST_CACHE")
+    return Path(named) if named else Path(__file__).parents[2] / ".cache"
+
+
+def fetch(jars: list[Jar], folder: Path) -> list[Path]:
+    """Return the paths of *jars* in *folder*, fetching those that are absent or damaged.
+
+    :raises Absent: when one cannot be fetched, or is not what the lock list says.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [jar for jar in jars if not _intact(folder / jar.path, jar)]
+    with ThreadPoolExecutor(PARALLEL_FETCHES, "fetch-jar") as pool:
+        tasks = [pool.submit(_fetch_one, jar, folder) for jar in missing]
+        try:
+            for done, task in enumerate(tasks, start=1):
+                task.result()
+                _progress(done, len(tasks))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [folder / jar.path for jar in jars]
+
+
+def _progress(done: int, total: int) -> None:
+    if sys.stderr.isatty() or done == total:
+        end = "\n" if done == total else "\r"
+        print(f"Kafka broker: fetched {done} of {total} jars", end=end, file=sys.stderr)  # noqa: T201 - progress
+
+
+def _intact(path: Path, jar: Jar) -> bool:
+    return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == jar.sha256
+
+
+def _fetch_one(jar: Jar, folder: Path) -> None:
+    downloader = Downloader()
+    url = downloader.resolver.uri_for_artifact(Artifact(*jar.coordinate.split(":")))
+    try:
+        body = downloader.requestor.request(
+            url, None, lambda response: response.content, timeout=FETCH_SECONDS
+        )
+    except Exception as error:
+        raise Absent(f"cannot fetch {jar.coordinate} ({type(error).__name__})") from error
+    found = hashlib.sha256(body).hexdigest()
+    if found != jar.sha256:
+        raise Absent(f"{jar.coordinate} has sha256 {found}, kafka.lock says {jar.sha256}")
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+        file.write(body)
+    Path(file.name).replace(folder / jar.path)
+
+
+def _free_port() -> int:
+    # Below the range that outgoing connections use: while the broker is down, a client
+    # that keeps trying could otherwise be given the broker's own port.
+    for port in random.SystemRandom().sample(range(15_000, 30_000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise Absent("no free port between 15000 and 30000")
+
+
+class Broker:
+    """One Kafka broker on loopback; keeps its topics and ports over stop and start.
+
+    Start it from the main thread: it dies with the thread that started it.
+    """
+
+    def __init__(self, java: Path, jars: list[Path], folder: Path) -> None:
+        self._folder = folder
+        heap = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        path = os.pathsep.join(map(str, jars))
+        self._java = [str(java / "bin" / "java"), *heap, "-cp", path]
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        (folder / "server.properties").write_text(
+            _PROPERTIES.format(port=self._port, controller=_free_port(), data=folder / "data")
+        )
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def output(self) -> Path:
+        """The file with all that the broker printed."""
+        return self._folder / "broker.out"
+
+    def format(self) -> None:
+        """Make the empty storage that the first start needs."""
+        command = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"]
+        subprocess.run(
+            [*self._java, *command, self._folder / "server.properties"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=START_SECONDS,
+            check=True,
+        )
+
+    def start(self) -> None:
+        """Start it and wait until it answers; nothing to do when it runs."""
+        if self._process and self._process.poll() is None:
+            return
+        command = [*self._java, "kafka.Kafka", str(self._folder / "server.properties")]
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _LEASH, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self._await(self._process)
+
+    def stop(self) -> None:
+        """Stop it as an operator would; nothing to do when it is down."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Freeze it: connections stay open and nothing is answered."""
+        if self._process:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after :meth:`pause`."""
+        if self._process:
+            self._process.send_signal(signal.SIGCONT)
+
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
+        """Create a topic and return its name; *config* are topic settings, ``_`` for ``.``."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        topic = NewTopic(name, partitions, 1, config=settings)
+        admin = self.admin()  # its requests end with it
+        for future in admin.create_topics([topic], operation_timeout=30).values():
+            future.result(timeout=30)
+        return name
+
+    def admin(self) -> AdminClient:
+        """Return a new administration client that stays silent about lost connections."""
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+
+    def _await(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        admin = self.admin()
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                if admin.list_topics(timeout=1).brokers:
+                    return
+            except KafkaException:
+                continue
+        self.kill()
+        tail = self.output.read_text(errors="replace")[-2000:]
+        raise RuntimeError(f"the Kafka broker did not start:\n{tail}")
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(how)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _absent(reason: str) -> None:
+    """Skip here, fail where every service must be there."""
+    if os.environ.get("CI"):
+        pytest.fail(f"no Kafka broker: {reason}")
+    pytest.skip(f"no Kafka broker: {reason}")
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Yield a running broker, shared by the session. A test that stops it starts it again."""
+    cache = cache_folder()
+    try:
+        java = find_java(os.environ, cache)
+        broker = Broker(
+            java, fetch(locked_jars(), cache / "kafka"), tmp_path_factory.mktemp("kafka")
+        )
+    except (Absent, HostFailed) as error:
+        _absent(str(error))
+        return
+    broker.format()
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
+def kafka_topic(kafka_broker: Broker) -> str:
+    """Return the name of a fresh topic with one partition, on a broker that runs."""
+    kafka_broker.start()
+    return kafka_broker.create_topic(f"topic-{uuid.uuid4().hex[:12]}")
+
+
+def main(arguments: list[str]) -> int:
+    """Fetch the jars ahead of a test run."""
+    if arguments != ["--fetch"]:
+        print("usage: python -m services.kafka --fetch", file=sys.stderr)  # noqa: T201 - a command
+        return 2
+    fetch(locked_jars(), cache_folder() / "kafka")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""Fixtures of a real PostgreSQL: one server a session, one fresh database a test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from transporter.errors import EnvironmentFault
+from transporter.quickstart.postgres import embedded_postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GUARDED_ROLE = "guarded"
+PASSWORD = "correct horse"  # noqa: S105 - of a role that exists for one test session
+# Trust on the unix socket; over TCP the one role with a password has to give it.
+_HBA = f"local all all trust\nhost all {GUARDED_ROLE} 127.0.0.1/32 scram-sha-256\n"
+
+
+@dataclass(frozen=True)
+class PostgresService:
+    """A running server. ``dsn`` names its maintenance database over the unix socket."""
+
+    dsn: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Database:
+    """A fresh database of one test."""
+
+    name: str
+    server: PostgresService
+
+    @property
+    def dsn(self) -> str:
+        """Connection string over the unix socket, as superuser, without a password."""
+        return make_conninfo(self.server.dsn, dbname=self.name)
+
+    def dsn_as(self, role: str) -> str:
+        """Return the connection string of another *role* over the unix socket."""
+        return make_conninfo(self.dsn, user=role)
+
+    def tcp_dsn(self, password: str = PASSWORD) -> str:
+        """Return a connection string over 127.0.0.1, where a password is asked for."""
+        return make_conninfo(
+            host="127.0.0.1",
+            port=self.server.port,
+            user=GUARDED_ROLE,
+            password=password,
+            dbname=self.name,
+        )
+
+    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+        """Open a connection in autocommit mode; the caller closes it."""
+        return psycopg.connect(self.dsn, **{"autocommit": True, **options})
+
+    def execute(self, query: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """Run *query* on a connection of its own and return its rows, if it has any."""
+        with self.connect() as connection:
+            cursor = connection.execute(query, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _running(directory: Path) -> Iterator[PostgresService]:
+    hba = directory / "pg_hba.conf"
+    hba.write_text(_HBA)
+    hba.chmod(0o644)
+    port = free_port()
+    settings = {
+        "listen_addresses": "127.0.0.1",
+        "port": str(port),
+        "hba_file": str(hba),
+        "wal_level": "logical",
+        # No test of ours cuts the power under the server.
+        "fsync": "off",
+    }
+    with embedded_postgres(directory, settings) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            statement = sql.SQL("CREATE ROLE {} LOGIN SUPERUSER PASSWORD {}")
+            connection.execute(statement.format(sql.Identifier(GUARDED_ROLE), PASSWORD))
+        yield PostgresService(dsn, port)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresService]:
+    """Run a real server for the whole session; skipped without the wheel, an error in CI."""
+    directory = Path(tempfile.mkdtemp(prefix="transporter-test-"))
+    try:
+        with _running(directory) as server:
+            yield server
+    except EnvironmentFault as fault:
+        if os.environ.get("CI"):
+            pytest.fail(str(fault))
+        pytest.skip(str(fault))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresService) -> Iterator[Database]:
+    """Yield a fresh, empty database; it is dropped with everything that is connected to it."""
+    name = f"test_{uuid4().hex}"
+    with psycopg.connect(postgres_server.dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield Database(name, postgres_server)
+        drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
+        connection.execute(drop.format(sql.Identifier(name)))

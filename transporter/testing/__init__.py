@@ -1,0 +1,18 @@
+"""What adaptor authors test with: doubles, hostile messages and contracts.
+
+The contracts are in ``transporter.testing.contracts``, which needs pytest; the
+rest does not.
+"""
+
+from transporter.testing.acks import RecordingAck
+from transporter.testing.doubles import FixedResume, ListReader, ListWriter
+from transporter.testing.hostile import entries, hostile_messages
+
+__all__ = [
+    "FixedResume",
+    "ListReader",
+    "ListWriter",
+    "RecordingAck",
+    "entries",
+    "hostile_messages",
+]

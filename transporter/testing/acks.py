@@ -1,0 +1,50 @@
+"""An ack that remembers what a writer told it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from transporter.errors import SinkError
+    from transporter.message import Entries
+
+
+class RecordingAck:
+    """Implements ``transporter.adaptor.Ack`` for one batch and keeps every call."""
+
+    def __init__(self, batch: Entries) -> None:
+        """Expect the offsets of *batch*; others are an error."""
+        self._expected = batch.offsets
+        self.acked: list[int] = []
+        """Offsets in the order in which they were acked."""
+        self.failures: list[tuple[SinkError, int | None]] = []
+        """Errors with the offset they name, in the order in which they were told."""
+
+    def __call__(self, offsets: Iterable[int]) -> None:
+        """Note *offsets* as delivered."""
+        told = list(offsets)
+        if strangers := set(told) - set(self._expected):
+            raise ValueError(f"acked offsets that are not in the batch: {sorted(strangers)}")
+        self.acked += told
+
+    def all(self) -> None:
+        """Note the whole batch as delivered."""
+        self.acked = list(self._expected)
+
+    def fail(self, error: SinkError, offset: int | None = None) -> None:
+        """Note a failure."""
+        self.failures.append((error, offset))
+
+    @property
+    def prefix(self) -> list[int]:
+        """What counts: the acked offsets before the first that failed or was not acked."""
+        stopped = {offset for _, offset in self.failures} | (set(self._expected) - set(self.acked))
+        first = next((at for at, one in enumerate(self._expected) if one in stopped), None)
+        return self._expected[:first]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole batch was acked and nothing failed."""
+        return self.prefix == self._expected and not self.failures

@@ -1,0 +1,296 @@
+"""What every reader and every writer must keep, as pytest mix-ins. Needs pytest.
+
+Derive a class named ``Test…`` from one of them and say how to make the adaptor
+and how to look into the system behind it.
+"""
+
+# ruff: noqa: S101 - these are tests
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+from transporter.adaptor import EndOfSource, StoredOffset, WriterContext
+from transporter.errors import Rejected, RouteFault, SinkError
+from transporter.message import Entries, Message, with_offsets
+from transporter.testing.acks import RecordingAck
+from transporter.testing.doubles import FixedResume
+from transporter.testing.hostile import entries, hostile_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from transporter.adaptor import Batch, Reader, Writer
+
+CONTEXT = WriterContext(log_id="log-1", route="route", epoch=3, deadline=10.0)
+
+
+class WriterContract:
+    """What every writer must keep. The sink must be empty when a test begins."""
+
+    exact: ClassVar[tuple[str, ...]] = ("namespace", "key", "data")
+    """Parts of a message that arrive exactly."""
+
+    def make_writer(self) -> Writer:
+        """Return a new writer to the sink of this test."""
+        raise NotImplementedError
+
+    def delivered(self) -> list[Message]:
+        """Return what the sink holds, in its order, with the parts that :attr:`exact` names."""
+        raise NotImplementedError
+
+    def held(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return what :meth:`delivered` should return after *messages*; all, unless it folds."""
+        return messages
+
+    @pytest.fixture
+    def writer(self) -> Iterator[Writer]:
+        """Give an open writer and close it."""
+        writer = self.make_writer()
+        try:
+            writer.open(CONTEXT)
+            yield writer
+        finally:
+            writer.close()
+
+    def test_hostile_values_arrive_exactly_and_in_order(self, writer: Writer) -> None:
+        """Every part that the adaptor claims to keep arrives byte for byte, in order."""
+        messages = hostile_messages()
+
+        ack = write(writer, entries(messages))
+
+        assert ack.complete
+        self.check(messages)
+
+    def test_slices_follow_one_another(self, writer: Writer) -> None:
+        """Entries of many slices arrive in the order of their offsets, none twice."""
+        messages = numbered(60)
+
+        for first in range(0, 60, 7):
+            assert write(writer, entries(messages[first : first + 7], first + 1)).complete
+
+        self.check(messages)
+
+    def test_an_empty_batch_changes_nothing(self, writer: Writer) -> None:
+        """A batch without entries is settled at once and delivers nothing."""
+        assert write(writer, entries([])).complete
+        assert self.delivered() == []
+
+    def test_a_new_writer_goes_on(self, writer: Writer) -> None:
+        """What one writer delivered stays when it is closed and the next one goes on."""
+        write(writer, entries(numbered(3)))
+        writer.close()
+        second = self.make_writer()
+        try:
+            second.open(CONTEXT)
+            assert write(second, entries(numbered(6)[3:], 4)).complete
+        finally:
+            second.close()
+
+        self.check(numbered(6))
+
+    def test_close_needs_no_open(self) -> None:
+        """Closing is safe before an open, and twice."""
+        writer = self.make_writer()
+        writer.close()
+        writer.close()
+
+    def check(self, messages: Sequence[Message]) -> None:
+        """Compare what the sink holds with what *messages* should have made of it."""
+        assert self.shown(self.delivered()) == self.shown(self.held(messages))
+
+    def shown(self, messages: Sequence[Message]) -> list[tuple[object, ...]]:
+        """Return the parts of *messages* that :attr:`exact` names."""
+        return [tuple(getattr(message, part) for part in self.exact) for message in messages]
+
+
+class RefusingWriterContract(WriterContract):
+    """What a writer must keep whose sink refuses some entries for their own sake."""
+
+    def refused_message(self) -> Message:
+        """Return a message that the sink refuses."""
+        raise NotImplementedError
+
+    def test_a_refused_entry_stops_the_slice(self, writer: Writer) -> None:
+        """Entries before a refused one are acked, it is named, and later ones do not arrive."""
+        refused, good = self.refused_message(), numbered(5)
+
+        ack = write(writer, entries([*good[:3], refused, *good[3:]]))
+
+        assert ack.prefix == [1, 2, 3]
+        error, offset = ack.failures[0]
+        assert isinstance(error, Rejected)
+        assert (error.offset, offset) == (4, 4)
+        self.check(good[:3])
+        assert write(writer, entries(good[3:], 5)).complete
+
+
+class UnreachableWriterContract(WriterContract):
+    """What a writer must keep whose sink cannot always be opened."""
+
+    def make_unreachable(self) -> Writer:
+        """Return a writer whose open fails."""
+        raise NotImplementedError
+
+    def test_a_failed_open_says_so_and_can_be_closed(self) -> None:
+        """A sink that cannot be opened is reported as a sink error, and close is safe."""
+        writer = self.make_unreachable()
+
+        with pytest.raises(SinkError):
+            writer.open(replace(CONTEXT, deadline=1.0))
+
+        writer.close()
+
+
+class StoredOffsetContract(WriterContract):
+    """What a writer must keep whose sink stores the offset in its own transaction."""
+
+    def test_the_stored_offset_is_that_of_the_last_entry(self, writer: Writer) -> None:
+        """A sink that stores the offset returns it at the next open, with who wrote it."""
+        write(writer, entries(numbered(4), first=7))
+        writer.close()
+
+        second = self.make_writer()
+        stored = second.open(CONTEXT)
+        second.close()
+
+        assert stored == StoredOffset("log-1", "route", 3, 0, 0, 1, 10)
+
+    def test_an_older_epoch_is_fenced(self, writer: Writer) -> None:
+        """After a newer epoch has written, an older one cannot, and changes nothing."""
+        write(writer, entries(numbered(2)))
+        writer.close()
+        zombie = self.make_writer()
+        zombie.open(replace(CONTEXT, epoch=2))
+        try:
+            ack = write(zombie, entries(numbered(4)[2:], 3))
+        finally:
+            zombie.close()
+
+        assert ack.prefix == []
+        assert isinstance(ack.failures[0][0], RouteFault)
+        self.check(numbered(2))
+
+
+class ReaderContract:
+    """What every reader must keep, on a source that ends."""
+
+    exact: ClassVar[tuple[str, ...]] = ("namespace", "key", "data")
+    """Parts of a message that the source determines."""
+
+    def make_reader(self) -> Reader:
+        """Return a new reader of the source of this test, with several batches to read."""
+        raise NotImplementedError
+
+    def expected(self) -> list[Message]:
+        """Return all that the source holds, in its order."""
+        raise NotImplementedError
+
+    def test_the_source_is_read_to_its_end(self) -> None:
+        """Everything in the source is read once and in order, in more than one batch."""
+        batches = read_all(self.make_reader())
+
+        assert len(batches) > 1
+        assert self.shown(joined(batches)) == self.shown(self.expected())
+
+    def test_a_restart_goes_on_exactly(self) -> None:
+        """From the position of any batch, a new reader reads exactly what follows it."""
+        batches = read_all(self.make_reader())
+
+        for done, (_, position) in enumerate(batches, start=1):
+            rest = read_all(self.make_reader(), position)
+            assert self.shown(joined(rest)) == self.shown(joined(batches[done:]))
+
+    def test_a_commit_forgets_nothing_that_follows(self) -> None:
+        """After a position was committed, a new reader still reads all that follows it."""
+        reader = self.make_reader()
+        reader.open(FixedResume())
+        try:
+            batch = first_batch(reader)
+            assert batch.position is not None
+            reader.commit(batch.position)
+        finally:
+            reader.close()
+
+        rest = joined(read_all(self.make_reader(), batch.position))
+
+        assert self.shown(rest) == self.shown(self.expected()[len(batch.messages) :])
+
+    def test_the_end_stays_the_end(self) -> None:
+        """Polling behind the end raises again and does not wait."""
+        reader = self.make_reader()
+        reader.open(FixedResume(read_all(self.make_reader())[-1][1]))
+        try:
+            for _ in range(2):
+                with pytest.raises(EndOfSource):
+                    first_batch(reader)
+        finally:
+            reader.close()
+
+    def test_close_needs_no_open(self) -> None:
+        """Closing is safe before an open, and twice."""
+        reader = self.make_reader()
+        reader.close()
+        reader.close()
+
+    def shown(self, messages: Sequence[Message]) -> list[tuple[object, ...]]:
+        """Return the parts of *messages* that :attr:`exact` names."""
+        return [tuple(getattr(message, part) for part in self.exact) for message in messages]
+
+
+Read = list[tuple[list[Message], str | None]]
+
+
+def numbered(count: int) -> list[Message]:
+    """Return *count* messages over five keys, each with its number as data."""
+    return [
+        Message("orders.placed", b"%d" % number, b"key-%d" % (number % 5), timestamp=1_000_000)
+        for number in range(count)
+    ]
+
+
+def write(writer: Writer, batch: Entries) -> RecordingAck:
+    """Write *batch* and return what the writer told about it."""
+    ack = RecordingAck(batch)
+    writer.write(batch, ack)
+    return ack
+
+
+def read_all(reader: Reader, position: str | None = None) -> Read:
+    """Read from *position* to the end and close; return each batch with its position."""
+    batches: Read = []
+    try:
+        reader.open(FixedResume(position))
+        while True:
+            batch = first_batch(reader)
+            batches.append((messages_of(batch.messages), batch.position))
+    except EndOfSource:
+        return batches
+    finally:
+        reader.close()
+
+
+def first_batch(reader: Reader, seconds: float = 20.0) -> Batch:
+    """Poll until something comes."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        batch = reader.poll(0.2)
+        if len(batch.messages):
+            return batch
+    raise AssertionError(f"nothing came within {seconds:g} s")
+
+
+def joined(batches: Read) -> list[Message]:
+    """Return the messages of all *batches*."""
+    return [message for messages, _ in batches for message in messages]
+
+
+def messages_of(found: object) -> list[Message]:
+    """Return a batch's messages as objects, in whichever form they came."""
+    if isinstance(found, list | tuple):
+        return list(found)
+    return [entry.message for entry in Entries(with_offsets(found, 0, 0))]

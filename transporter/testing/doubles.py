@@ -1,0 +1,130 @@
+"""A reader and a writer over lists: real adaptors without a system behind them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
+
+from pydantic import Field
+
+from transporter.adaptor import AdaptorConfig, Batch, EndOfSource
+from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
+from transporter.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from transporter.adaptor import Ack, Entries, Resume, StoredOffset, WriterContext
+    from transporter.message import Entry
+
+FailureName = Literal["rejected", "unavailable", "timeout", "fault", "unnamed"]
+
+_FAILURES: Final[dict[FailureName, Callable[[str, int], SinkError]]] = {
+    "rejected": Rejected,
+    "unavailable": lambda text, _: SinkUnavailable(text),
+    "timeout": lambda text, _: SinkTimeout(text),
+    "fault": lambda text, _: RouteFault(text),
+    "unnamed": lambda text, _: Rejected(text),
+}
+
+
+class FixedResume:
+    """Implements ``transporter.adaptor.Resume`` for a position that a test chose."""
+
+    def __init__(self, position: str | None = None) -> None:
+        """Remember *position*, and no batches."""
+        self.position = position
+
+    def recent(self) -> Iterator[tuple[str | None, Entries]]:
+        """Yield nothing: no batch is remembered."""
+        return iter(())
+
+
+class ListReaderConfig(AdaptorConfig):
+    """What a :class:`ListReader` reads."""
+
+    data: tuple[str, ...] = ()
+    """Data of the messages, in order."""
+
+    namespace: str = "list"
+    """Namespace of every message."""
+
+    rows: Annotated[int, Field(ge=1)] = 100
+    """Messages in a batch, at most."""
+
+
+class ListReader:
+    """Reads a list to its end. The position is the number of messages read."""
+
+    Config: ClassVar[type[AdaptorConfig]] = ListReaderConfig
+
+    def __init__(self, config: ListReaderConfig) -> None:
+        """Read what *config* holds; assign :attr:`messages` to read others."""
+        self._rows = config.rows
+        self._next = 0
+        self.messages = [Message(config.namespace, text.encode()) for text in config.data]
+        self.committed: list[str] = []
+        """Positions that were committed, in order."""
+
+    def open(self, resume: Resume) -> None:
+        """Go on behind the newest logged message."""
+        self._next = int(resume.position or 0)
+
+    def poll(self, timeout: float) -> Batch:  # noqa: ARG002 - it never has to wait
+        """Return the next messages, or raise ``EndOfSource`` behind the last."""
+        found = self.messages[self._next : self._next + self._rows]
+        if not found:
+            raise EndOfSource
+        self._next += len(found)
+        return Batch(found, str(self._next))
+
+    def commit(self, position: str) -> None:
+        """Keep *position* for a test to look at."""
+        self.committed.append(position)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class ListWriterConfig(AdaptorConfig):
+    """How a :class:`ListWriter` behaves."""
+
+    failures: dict[int, tuple[FailureName, ...]] = Field(default_factory=dict)
+    """By offset: how the deliveries of this entry fail, one after another, before it succeeds."""
+
+
+class ListWriter:
+    """Keeps what it is given, in memory, in the order of delivery.
+
+    An entry that fails stops the batch, as Invariant 9 demands. ``unnamed``
+    is a refusal that does not tell which entry it was about.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = ListWriterConfig
+
+    def __init__(self, config: ListWriterConfig) -> None:
+        """Fail as *config* says."""
+        self._script = {offset: list(names) for offset, names in config.failures.items()}
+        self.entries: list[Entry] = []
+        """What was delivered."""
+        self.contexts: list[WriterContext] = []
+        """The context of each open."""
+
+    def open(self, context: WriterContext) -> StoredOffset | None:
+        """Keep *context* for a test to look at."""
+        self.contexts.append(context)
+        return None
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        """Keep the entries up to the first that is to fail."""
+        for entry in batch:
+            if script := self._script.get(entry.offset):
+                name = script.pop(0)
+                error = _FAILURES[name](f"offset {entry.offset} fails as scripted", entry.offset)
+                ack.fail(error, entry.offset if name == "rejected" else None)
+                return
+            self.entries.append(entry)
+            ack([entry.offset])
+        ack.all()
+
+    def close(self) -> None:
+        """Nothing is held open."""
