@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspect import inspect
 from transporter.log.reader import LogReader
-from transporter.log.filesystem import RealFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,6 +8,7 @@ secret, and whoever reports the error knows whether it may be shown.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -88,7 +89,7 @@ def _beside_the_pipeline(value: Path, info: ValidationInfo) -> Path:
     folder = (info.context or {}).get(FOLDER, ".")
     try:
         # Not resolve(): a symlinked folder that moves must not make a second log.
-        return Path(folder, value.expanduser()).absolute()
+        return Path(os.path.abspath(Path(folder, value.expanduser())))  # noqa: PTH100 - see above
     except (RuntimeError, ValueError) as error:
         raise ValueError("is not a path; `~` needs a user that exists") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import subprocess
 import sys
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from services.kafka import Broker
     from services.postgres import Database
 
+logger = logging.getLogger(__name__)
 ROWS = 100_000
 SLICE_ROWS = 2_000
 KILLS = 3
@@ -54,7 +56,7 @@ def test_every_row_arrives_across_three_kills(
 ) -> None:
     """100 000 rows, three kill -9: none missing, keys in order, LMDB without a duplicate."""
     seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    logger.info("seed %d", seed)
     chance = random.Random(seed)
     topic = kafka_broker.create_topic(f"{kafka_topic}-rows", partitions=6)
     postgres.execute(outbox_client.SCHEMA)
@@ -111,10 +113,12 @@ def check_kafka(broker: Broker, topic: str) -> None:
         tombstones += message.value() is None
         large += len(message.value() or b"") > 900_000
         if message.value() and len(message.value()) < 900_000:
-            assert message.value().decode().endswith(
-                ', "price": 12345678901234567890.10, "note": "Grüße, 世界 🚚"}'
+            assert (
+                message.value()
+                .decode()
+                .endswith(', "price": 12345678901234567890.10, "note": "Grüße, 世界 🚚"}')
             )
-    print(f"duplicates {duplicates}, tombstones {tombstones}, large {large}")
+    logger.info("duplicates %d, tombstones %d, large %d", duplicates, tombstones, large)
     assert traces == {f"t-{number}" for number in range(ROWS)}
     assert all(sequence == list(range(1, len(sequence) + 1)) for sequence in first.values())
     assert duplicates <= KILLS * SLICE_ROWS

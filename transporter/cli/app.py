@@ -21,7 +21,7 @@ import typer
 from transporter import __version__
 from transporter.cli import adaptors, check, log, offsets, quickstart, run
 from transporter.cli.output import write, write_error
-from transporter.errors import ConfigError, TransporterError
+from transporter.errors import ConfigError, EnvironmentFault, TransporterError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,6 +89,10 @@ def execute(arguments: Sequence[str]) -> int:
         _trace()
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        failure = EnvironmentFault(f"{place}{error.strerror or type(error).__name__}")
+        _trace()
     except Exception as error:  # noqa: BLE001 - the last resort, and it says so
         failure = InternalError(_bug(error))
         _trace()

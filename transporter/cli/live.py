@@ -20,8 +20,6 @@ from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, S
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from transporter.pipeline.config import Pipeline
-
 PROGRESS: Final = 10.0
 """Seconds between two lines of progress where there is no live table."""
 _ERRORS: Final = ("route-stopped", "log-full")
@@ -89,10 +87,10 @@ class Lines:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
-    def show(self, status: EngineStatus, *, stopping: bool = False) -> None:
+    def show(self, status: EngineStatus, doing: str = "") -> None:
         """Write a line of progress for each reader and route, now and then."""
         now = time.monotonic()
-        if now - self._last_progress < PROGRESS and not stopping:
+        if now - self._last_progress < PROGRESS and not doing:
             return
         self._last_progress = now
         for reader in status.readers:
@@ -117,17 +115,17 @@ class Lines:
 class LiveTable(Lines):
     """The same lines, above a table that shows every reader and route as they are now."""
 
-    def __init__(self, live: Live, pipeline: Pipeline, log_format: str, hints: str) -> None:
+    def __init__(self, live: Live, log_format: str, hints: str) -> None:
         """Draw into *live*."""
         super().__init__(log_format, colours=not live.console.no_color)
-        self._live, self._pipeline, self._hints = live, pipeline, hints
+        self._live, self._hints = live, hints
         self._rates = Rates()
 
     def emit(self, line: str) -> None:
         """Print *line* above the table."""
         self._live.console.print(Text.from_ansi(line))
 
-    def show(self, status: EngineStatus, *, stopping: bool = False) -> None:
+    def show(self, status: EngineStatus, doing: str = "") -> None:
         """Draw *status*."""
         now = time.monotonic()
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -139,7 +137,7 @@ class LiveTable(Lines):
             table.add_row(*self._reader(reader, now))
         for route in status.routes:
             table.add_row(*self._route(route, now))
-        footer = self._footer(status, stopping=stopping)
+        footer = self._footer(status, doing)
         self._live.update(Group(table, *self._problems(status), footer), refresh=True)
 
     def _reader(self, reader: ReaderStatus, now: float) -> list[Text | str]:
@@ -164,12 +162,12 @@ class LiveTable(Lines):
         told += [(each.name, each.problem) for each in status.routes]
         return [Text(f"{name}: {printable(text)}", style="yellow") for name, text in told if text]
 
-    def _footer(self, status: EngineStatus, *, stopping: bool) -> Text:
+    def _footer(self, status: EngineStatus, doing: str) -> Text:
         size = f"{status.size / (1 << 20):,.0f} MiB"
-        spark = "" if status.spark else " · Spark is starting"
-        doing = " · stopping" if stopping else spark
-        text = f"log {status.directory} · last offset {status.last:,} · {size}{doing}"
-        return Text(f"{text}\n{self._hints}" if self._hints else text, style="dim")
+        parts = [f"log {status.directory}", f"last offset {status.last:,}", size]
+        parts += [doing] if doing else [] if status.spark else ["Spark is starting"]
+        text = " · ".join(parts)
+        return Text(f"{text}\n{self._hints}", style="dim")
 
 
 def _state(state: State) -> Text:
@@ -177,10 +175,11 @@ def _state(state: State) -> Text:
 
 
 @contextmanager
-def reporter(
-    pipeline: Pipeline, log_format: str, *, live: bool | None, hints: str = ""
-) -> Iterator[Lines]:
-    """Return what tells of a running engine, fitting to where stderr goes."""
+def reporter(log_format: str, *, live: bool | None, hints: str) -> Iterator[Lines]:
+    """Return what tells of a running engine, fitting to where stderr goes.
+
+    *hints* are shown below a live table only: a log file has nobody to try them.
+    """
     console = Console(stderr=True)
     if not (console.is_terminal if live is None else live):
         yield Lines(log_format, colours=False)
@@ -188,4 +187,4 @@ def reporter(
     # What writers print to the same terminal belongs above the table, not into it.
     shared = sys.stdout.isatty()
     with Live(console=console, auto_refresh=False, redirect_stdout=shared) as drawn:
-        yield LiveTable(drawn, pipeline, log_format, hints)
+        yield LiveTable(drawn, log_format, hints)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import sys
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -50,10 +52,8 @@ def run(
     return run_pipeline(load(pipeline, os.environ), log_format=log_format.value, live=live)
 
 
-def run_pipeline(
-    pipeline: Pipeline, *, log_format: str = "text", live: bool | None = None, hints: str = ""
-) -> int:
-    """Run *pipeline* to its end and return the exit code; *hints* are shown below the table."""
+def run_pipeline(pipeline: Pipeline, *, log_format: str = "text", live: bool | None = None) -> int:
+    """Run *pipeline* to its end and return the exit code."""
     from transporter.cli.live import reporter  # noqa: PLC0415 - imports rich and structlog
     from transporter.engine.engine import Engine  # noqa: PLC0415
     from transporter.spark.launch import SparkLauncher  # noqa: PLC0415
@@ -61,7 +61,7 @@ def run_pipeline(
     launcher = SparkLauncher(
         pipeline.log.dir, cache_directory(), pipeline.spark.master, pipeline.spark.config
     )
-    with reporter(pipeline, log_format, live=live, hints=hints) as report:
+    with reporter(log_format, live=live, hints=_hints(pipeline.log.dir)) as report:
         engine = Engine(pipeline, launcher, report)
         with _signals(engine.request_stop):
             _until_stopped(engine, report)
@@ -80,9 +80,22 @@ def _until_stopped(engine: Engine, report: Any) -> None:  # noqa: ANN401 - the r
         while not engine.wait(TICK):
             report.show(engine.status())
     finally:
-        report.show(engine.status(), stopping=True)
+        report.show(engine.status(), "stopping")
         engine.stop()
-        report.show(engine.status(), stopping=True)
+        report.show(engine.status(), "stopped")
+
+
+def _hints(directory: Path) -> str:
+    """Return what somebody who watches may want to try next, ready to be copied."""
+    me = sys.argv[0]
+    command = "transporter" if shutil.which("transporter") == me else _short(Path(me))
+    log = _short(directory)
+    tries = (f"log show {log} --last 5", f"offsets list {log}", f"log info {log}")
+    return "\n".join(["in another terminal, try:", *(f"  {command} {each}" for each in tries)])
+
+
+def _short(path: Path) -> str:
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def cache_directory() -> Path:

@@ -128,7 +128,7 @@ class RealFileSystem:
         """List *directory*, sorted."""
         try:
             return sorted(os.listdir(directory))  # noqa: PTH208 - names are wanted, not paths
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def make_directory(self, directory: Path) -> None:

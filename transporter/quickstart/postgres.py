@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,11 +26,11 @@ from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 30.0
 _ROLE: Final = "postgres"
+_SOCKET_PREFIX: Final = "transporter-pg-"
 # Fast shutdown, then immediate, then the end.
 _STOPS: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
 
@@ -122,15 +123,21 @@ def _wheel(data: Path) -> _Wheel:
 
 def _stop_stale(wheel: _Wheel, data: Path) -> None:
     """Stop the server of a process that was killed; we hold the lock, so nobody uses it."""
-    if (data / "postmaster.pid").exists():
-        stop = wheel.command("pg_ctl", "-D", str(data), "-m", "fast", "-w", "stop")
-        subprocess.run(stop, check=False, capture_output=True, **wheel.identity)
+    left = data / "postmaster.pid"
+    if not left.exists():
+        return
+    # The fifth line, which a server that was killed while it started has not written.
+    socket = Path("".join(left.read_text().split("\n")[4:5]))
+    stop = wheel.command("pg_ctl", "-D", str(data), "-m", "fast", "-w", "stop")
+    subprocess.run(stop, check=False, capture_output=True, **wheel.identity)
+    if socket.name.startswith(_SOCKET_PREFIX):
+        shutil.rmtree(socket, ignore_errors=True)
 
 
 @contextmanager
 def _socket_folder(user: str | None) -> Iterator[str]:
     # A place of its own: the path of a unix socket may have about a hundred bytes.
-    with tempfile.TemporaryDirectory(prefix="transporter-pg-") as folder:
+    with tempfile.TemporaryDirectory(prefix=_SOCKET_PREFIX) as folder:
         if user:
             shutil.chown(folder, user)
         yield folder

@@ -197,7 +197,7 @@ def test_damage_below_the_floor_is_refused_and_nothing_changed(tmp_path: Path, b
 
 
 def test_an_offset_log_proves_durability(tmp_path: Path, batch: Make) -> None:
-    """Invariant 3: what a route has settled is durable, so its loss is corruption, not a torn tail."""
+    """Invariant 3: what a route has settled is durable: its loss is corruption, not a torn tail."""
     log = CommitLog.open(tmp_path)
     log.append(batch(1), "r")
     log.append(batch(1), "r")

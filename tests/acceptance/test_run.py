@@ -1,0 +1,153 @@
+"""The real command on real Spark: a pipeline from its first start to an operator's acts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+import psutil
+import pytest
+from acceptance_tools import TRANSPORTER, await_true, gone, running, transporter
+
+ROOT = Path(__file__).parents[2]
+FILES = """
+log: {dir: log}
+readers:
+  - {name: lines, adaptor: file, path: in.jsonl, namespace: orders.placed, key: id}
+routes:
+  - {name: copy, writer: {adaptor: file, path: out.jsonl, format: data}}
+  - {name: none, namespace: ^nothing, writer: {adaptor: file, path: none.jsonl}}
+"""
+PICKY = """
+from transporter.adaptor import AdaptorConfig
+from transporter.errors import Rejected
+
+
+class Picky:
+    '''Refuses the entry whose data says so.'''
+
+    class Config(AdaptorConfig):
+        path: str
+
+    def __init__(self, config):
+        self.config = config
+
+    def open(self, context):
+        self.file = open(self.config.path, "ab", buffering=0)
+
+    def write(self, batch, ack):
+        for entry in batch:
+            if b"bad" in entry.message.data:
+                raise Rejected("the sink does not take this", entry.offset)
+            self.file.write(entry.message.data + b"\\n")
+            ack([entry.offset])
+
+    def close(self):
+        self.file.close()
+"""
+
+pytestmark = pytest.mark.spark
+
+
+def lines(count: int) -> bytes:
+    """Return *count* JSON lines that differ."""
+    return b"".join(b'{"id": %d, "big": 12345678901234567890.10}\n' % n for n in range(count))
+
+
+def test_finite_sources_end_the_run_with_exit_0_and_exact_bytes(tmp_path: Path) -> None:
+    """A file is copied byte for byte through log and Spark, and the command ends by itself."""
+    (tmp_path / "in.jsonl").write_bytes(lines(1000))
+    (tmp_path / "p.yaml").write_text(FILES)
+    with running(tmp_path / "p.yaml") as engine:
+        left = engine.descendants()
+        assert engine.wait() == 0
+        assert gone(left) == []
+    assert (tmp_path / "out.jsonl").read_bytes() == lines(1000)
+    routes = {route["route"]: route for route in transporter("offsets", "list", f"{tmp_path}/log")}
+    assert (routes["copy"]["lag"], routes["none"]["lag"]) == (0, 0)
+    with running(tmp_path / "p.yaml") as engine:
+        assert engine.wait() == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == lines(1000)
+
+
+def test_a_refused_entry_stops_its_route_until_an_operator_acks_it(tmp_path: Path) -> None:
+    """The route stops before the bad entry, exit 1; after an ack the rest flows; replay repeats."""
+    (tmp_path / "in.jsonl").write_bytes(b'{"n": 1}\n{"n": 2}\n{"n": "bad"}\n{"n": 4}\n')
+    (tmp_path / "picky.py").write_text(PICKY)
+    out = tmp_path / "out"
+    (tmp_path / "p.yaml").write_text(
+        "log: {dir: log}\n"
+        "readers: [{name: lines, adaptor: file, path: in.jsonl}]\n"
+        f'routes: [{{name: picky, writer: {{adaptor: "picky:Picky", path: {out}}}}}]\n'
+    )
+    pipeline = str(tmp_path / "p.yaml")
+    with running(tmp_path / "p.yaml") as engine:
+        assert engine.wait() == 1
+        stopped = engine.await_event("route-stopped")
+        assert (stopped["offset"], stopped["watermark"]) == (2, 1)
+    assert out.read_bytes() == b'{"n": 1}\n{"n": 2}\n'
+
+    transporter("ack", pipeline, "picky", "2", "--reason", "broken order")
+    with running(tmp_path / "p.yaml") as engine:
+        assert engine.wait() == 0
+    assert out.read_bytes() == b'{"n": 1}\n{"n": 2}\n{"n": 4}\n'
+
+    transporter("replay", pipeline, "picky", "--from", "0", "--to", "1")
+    with running(tmp_path / "p.yaml") as engine:
+        assert engine.wait() == 0
+    assert out.read_bytes() == b'{"n": 1}\n{"n": 2}\n{"n": 4}\n{"n": 1}\n{"n": 2}\n'
+    audit = (tmp_path / "log" / "offsets" / "picky" / "audit.jsonl").read_text().splitlines()
+    assert [json.loads(line)["action"] for line in audit] == ["ack", "replay"]
+    assert json.loads(audit[0])["reason"] == "broken order"
+
+
+def test_the_demo_pipeline_runs_and_stops_in_order(tmp_path: Path) -> None:
+    """pipelines/demo.yaml delivers to LMDB and the terminal, beside a log that can be read."""
+    folder = tmp_path / "quickstart"
+    pipeline = ROOT / "pipelines" / "demo.yaml"
+    with running(pipeline, QUICKSTART_DIR=str(folder)) as engine:
+        engine.await_output("carrier")
+        shown = transporter("log", "show", str(folder / "log"), "--last", "3")
+        assert [entry["unconfirmed"] for entry in shown] == [False] * len(shown)
+        # Only the host below the engine has Spark in it.
+        assert not any("pyspark" in each.path for each in maps(engine.process.pid))
+        assert engine.stop() == 0
+    routes = transporter("offsets", "list", str(folder / "log"))
+    assert [route["lag"] for route in routes] == [0, 0]
+    with lmdb.open(str(folder / "orders.lmdb"), max_dbs=8, readonly=True) as environment:
+        assert environment.stat()["entries"] >= 1
+
+
+def maps(pid: int) -> list:
+    """Return the files that a process has mapped."""
+    return psutil.Process(pid).memory_maps()
+
+
+@pytest.mark.postgres
+def test_the_quickstart_pipeline_runs_beside_the_shop(tmp_path: Path) -> None:
+    """pipelines/quickstart.yaml takes the shop's orders; a stop leaves nothing running."""
+    pipeline = ROOT / "pipelines" / "quickstart.yaml"
+    shop = [sys.executable, "-m", "transporter.quickstart.shop", "--dir", str(tmp_path / "pg")]
+    process = subprocess.Popen(
+        [*shop, "--rate", "50", "--", *TRANSPORTER, "run", str(pipeline)],
+        env={**os.environ, "QUICKSTART_DIR": str(tmp_path / "q")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert "carrier" in process.stdout.readline()
+        below = psutil.Process(process.pid).children(recursive=True)
+        await_true(
+            lambda: len(transporter("offsets", "list", f"{tmp_path}/q/log")) == 2, 20, "routes"
+        )
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert gone(below) == []
+    assert all(route["lag"] == 0 for route in transporter("offsets", "list", f"{tmp_path}/q/log"))
