@@ -71,7 +71,7 @@ broker.heartbeat.interval.ms=500
 """
 
 
-class Absent(Exception):  # noqa: N818 - a state of this machine, told apart from failures
+class Absent(Exception):
     """The broker cannot be had here; the text says why."""
 
 

@@ -1,0 +1,56 @@
+"""Settings of the ``postgres-outbox`` reader."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr
+
+from adaptors.postgres.table import TableName
+from transporter.adaptor import AdaptorConfig, Duration, Size
+
+
+def _conninfo(dsn: SecretStr) -> SecretStr:
+    try:
+        conninfo_to_dict(dsn.get_secret_value())
+    except ProgrammingError:
+        # libpq's own text quotes the part it stumbled over, which may be the password.
+        raise ValueError(
+            "is not a PostgreSQL connection string; write postgresql://user@host:5432/database "
+            "or 'host=... dbname=... user=...'"
+        ) from None
+    return dsn
+
+
+def _table(text: str) -> str:
+    return str(TableName.parse(text))
+
+
+class OutboxConfig(AdaptorConfig):
+    """Where the outbox is, how much is taken at once, and how often it is looked at."""
+
+    # Invariant 20: a refused DSN is not quoted in the error about it.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    dsn: Annotated[SecretStr, AfterValidator(_conninfo)]
+    """Connection string of the database that holds the outbox.
+
+    A direct connection or a session pool: LISTEN needs a session.
+    """
+
+    table: Annotated[str, AfterValidator(_table)] = "outbox"
+    """The outbox table: ``name``, ``schema.name``, or quoted as in SQL."""
+
+    batch_rows: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    """Most rows of one batch."""
+
+    batch_bytes: Annotated[Size, Field(ge=1)] = 8 * 1024**2
+    """Most bytes of keys, values and headers in one batch; a larger row is a batch of its own."""
+
+    poll_interval: Annotated[Duration, Field(gt=0, le=3600)] = 1.0
+    """Time between two looks at the table when no notification arrives."""
+
+    notify_channel: Annotated[str, Field(min_length=1, max_length=63)] = "outbox"
+    """Channel of NOTIFY that the table's trigger uses."""

@@ -1,0 +1,58 @@
+"""When to look at the outbox, and when without a lower bound.
+
+Pure: time comes in as an argument, in seconds of a monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+SWEEP_INTERVAL: Final = 1.0
+SWEEP_SHARE: Final = 0.05
+"""Sweeps take at most this share of the time, however slow they become."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Decides when the next look is due. Not thread-safe.
+
+    ``interval`` is the time between two looks of an idle reader. A look is due
+    at once after one that left rows behind and after a notification.
+    """
+
+    interval: float
+    _look_at: float = float("-inf")
+    _sweep_at: float = float("-inf")
+    _hurry: bool = True
+
+    def woken(self) -> None:
+        """Note that something was committed."""
+        self._hurry = True
+
+    @property
+    def hurry(self) -> bool:
+        """Whether rows are known to wait, so that asking first would be a waste."""
+        return self._hurry
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until the next look is due; 0 when it is due now."""
+        return 0.0 if self._hurry else max(0.0, self._look_at - now)
+
+    def sweep_due(self, now: float) -> bool:
+        """Whether the next look should have no lower bound."""
+        return now >= self._sweep_at
+
+    def begin(self, now: float) -> None:
+        """Note that a look begins: only what is committed from here on hurries the next."""
+        self._hurry = False
+        self._look_at = now + self.interval
+
+    def more(self) -> None:
+        """Note that the look left rows behind."""
+        self._hurry = True
+
+    def swept(self, began: float, ended: float) -> None:
+        """Note a sweep, and put the next one far enough away to keep the share."""
+        took = ended - began
+        self._sweep_at = began + max(SWEEP_INTERVAL, took / SWEEP_SHARE)

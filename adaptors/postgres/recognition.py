@@ -1,0 +1,56 @@
+"""Which rows are already in the log: the ones a crash left between append and purge.
+
+Pure: both sides come in as record batches.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from adaptors.postgres.position import Position
+from transporter.message import Entries, with_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from transporter.adaptor import Resume
+
+
+def unpurged(resume: Resume) -> Iterator[Entries]:
+    """Yield the logged batches whose rows may still be in the table, newest first.
+
+    Frames of a batch that never got its position are among them: their rows
+    are logged, but the source was not told.
+    """
+    batch = purged = None
+    for text, entries in resume.recent():
+        if text is not None:
+            position = Position.parse(text)
+            batch = position.batch
+            purged = position.purged if purged is None else purged
+        if batch is not None and purged is not None and batch <= purged:
+            return
+        yield entries
+
+
+def logged_ids(entries: Entries, table: str) -> list[int]:
+    """Return the ids of the rows of *table* that *entries* were made from."""
+    prefix = f"{table}/"
+    return [
+        int(source_id.removeprefix(prefix))
+        for source_id in entries.batch.column("source_id").to_pylist()
+        if source_id is not None and source_id.startswith(prefix)
+    ]
+
+
+def same(entries: Entries, rows: pa.RecordBatch) -> list[bool]:
+    """Tell for each message of *rows* whether *entries* hold it with equal content.
+
+    Equal means every column: id, topic, key, value, headers and create_time. A
+    row that only shares its id (a sequence that was set back) is another one.
+    """
+    logged = {entry.message.source_id: entry.message for entry in entries}
+    found = Entries(with_offsets(rows, first=0, logged_at=0))
+    return [logged.get(entry.message.source_id) == entry.message for entry in found]

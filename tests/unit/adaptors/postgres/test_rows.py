@@ -1,0 +1,127 @@
+"""Rows of the outbox as messages."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adaptors.postgres.rows import Row, flaw, to_batch
+from transporter.message import ERROR_HEADER, JSON, MESSAGE_SCHEMA, Entries, Message, with_offsets
+
+AT_2000 = 946_684_800_000_000
+GOOD = Row(7, 5, b"orders", b"k1", b'{"a":1}', [b"h"], [b"v"])
+
+
+def messages(*rows: Row) -> list[Message]:
+    """Return what *rows* become."""
+    batch = to_batch(rows, "outbox")
+    assert batch.schema == MESSAGE_SCHEMA
+    batch.validate(full=True)
+    return [entry.message for entry in Entries(with_offsets(batch, 0, 0))]
+
+
+def test_a_row_maps_to_a_message() -> None:
+    """Every column has its place; time counts from 1970."""
+    assert messages(GOOD) == [
+        Message(
+            namespace="orders",
+            data=b'{"a":1}',
+            key=b"k1",
+            op="insert",
+            timestamp=AT_2000 + 5,
+            source_id="outbox/7",
+            content_type=JSON,
+            headers=(("h", b"v"),),
+        )
+    ]
+
+
+def test_null_is_a_tombstone_and_empty_is_not() -> None:
+    """NULL becomes a delete without data; the empty text stays data."""
+    gone, empty = messages(GOOD._replace(value=None), GOOD._replace(value=b""))
+    assert (gone.op, gone.data) == ("delete", None)
+    assert (empty.op, empty.data) == ("insert", b"")
+
+
+def test_headers_keep_order_duplicates_and_nulls() -> None:
+    """Header pairs of each row stay with their row, as they were."""
+    one = GOOD._replace(header_keys=[b"a", b"b", b"a"], header_values=[b"1", None, "ü".encode()])
+    none = GOOD._replace(header_keys=[], header_values=[])
+    assert [message.headers for message in messages(one, none, GOOD)] == [
+        (("a", b"1"), ("b", None), ("a", "ü".encode())),
+        (),
+        (("h", b"v"),),
+    ]
+
+
+def test_a_row_without_a_key_has_none() -> None:
+    """A NULL key (goharvest's table forbids it, others may not) is a message without a key."""
+    assert messages(GOOD._replace(key=None))[0].key is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"header_keys": [b"a", b"b"]}, "2 header names, but 1 header values"),
+        ({"header_keys": [None]}, "header name is NULL"),
+        ({"header_keys": [[b"a"]]}, "nested"),
+        ({"header_values": [[b"a"]]}, "more than one dimension"),
+        ({"header_keys": None}, "header array is NULL"),
+        ({"header_values": None}, "header array is NULL"),
+        ({"topic": None}, "topic"),
+        ({"topic": b"\xff"}, "not valid UTF-8"),
+        ({"create_time": 2**63 - 1}, "create_time"),
+        ({"create_time": -(2**63)}, "create_time"),
+        ({"create_time": 10**18}, "create_time"),
+    ],
+)
+def test_a_bad_row_is_marked_and_keeps_its_columns(change: dict[str, object], reason: str) -> None:
+    """A row that is no message is published as JSON of its columns, with the reason."""
+    bad = GOOD._replace(**change)  # type: ignore[arg-type] # the point of it
+    before, message, after = messages(GOOD, bad, GOOD)
+    assert before == after
+    ((name, why),) = message.headers
+    assert name == "transporter-error"
+    assert reason in (why or b"").decode()
+    raw = json.loads(message.data or b"")
+    assert (raw["id"], raw["kafka_key"]) == (7, "k1")
+    assert raw["kafka_value"] == '{"a":1}'
+    assert (message.op, message.key, message.source_id) == ("insert", b"k1", "outbox/7")
+    assert message.namespace == ("outbox" if "topic" in change else "orders")
+
+
+def test_an_infinite_time_is_told_by_name() -> None:
+    """The raw columns of a bad row show PostgreSQL's spelling of infinity."""
+    (message,) = messages(GOOD._replace(create_time=2**63 - 1))
+    assert json.loads(message.data or b"")["create_time"] == "infinity"
+
+
+def test_the_first_and_last_expressible_times_are_good() -> None:
+    """Years 1 and 9999 are within what is let through."""
+    assert flaw(GOOD._replace(create_time=-63_082_281_600_000_000)) is None
+    assert flaw(GOOD._replace(create_time=252_455_615_999_999_999)) is None
+    assert flaw(GOOD._replace(create_time=252_455_616_000_000_000)) is not None
+
+
+TEXT = st.none() | st.sampled_from([b"", b"a", b"\xff", "ü".encode()])
+HEADERS = st.none() | st.lists(TEXT | st.lists(TEXT, max_size=1), max_size=2)
+ROWS = st.builds(
+    Row,
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**63), 2**63 - 1) | st.integers(-(10**9), 10**9),
+    TEXT,
+    TEXT,
+    TEXT,
+    HEADERS,
+    HEADERS,
+)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=4))
+def test_no_row_fails(rows: list[Row]) -> None:
+    """Whatever the columns hold, each row becomes one message, marked exactly when flawed."""
+    marked = [ERROR_HEADER in dict(message.headers) for message in messages(*rows)]
+    assert marked == [flaw(row) is not None for row in rows]

@@ -1,0 +1,100 @@
+"""Table names, DDL and settings of the outbox reader."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from adaptors.postgres.config import OutboxConfig
+from adaptors.postgres.reader import OutboxReader
+from adaptors.postgres.table import TableName, outbox_ddl
+from transporter.errors import SourceError
+
+DSN = "postgresql://app:hunter2@127.0.0.1/shop"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "written"),
+    [
+        ("outbox", TableName("outbox"), "outbox"),
+        ("Outbox", TableName("outbox"), "outbox"),
+        ("shop.outbox", TableName("outbox", "shop"), "shop.outbox"),
+        ('"Order Outbox"', TableName("Order Outbox"), '"Order Outbox"'),
+        ('"a.b"."c""d"', TableName('c"d', "a.b"), '"a.b"."c""d"'),
+    ],
+)
+def test_names_are_read_as_sql_reads_them(text: str, expected: TableName, written: str) -> None:
+    """Unquoted parts fold to lower case, quoted ones stay, and both are written back."""
+    assert TableName.parse(text) == expected
+    assert str(expected) == written
+    assert TableName.parse(written) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a.b.c", "outbox; drop table x", '"open', "a b", "1st"])
+def test_what_is_no_name_is_refused(text: str) -> None:
+    """Nothing but a name gets near a statement."""
+    with pytest.raises(ValueError, match="not a table name"):
+        TableName.parse(text)
+
+
+def test_the_ddl_quotes_every_name() -> None:
+    """The statements that are shown as a hint can be pasted, whatever the table is called."""
+    ddl = outbox_ddl(TableName('o"x', "Shop"), channel="it's")
+    assert 'CREATE TABLE IF NOT EXISTS "Shop"."o""x"' in ddl
+    assert 'FUNCTION "Shop"."o""x_notify"()' in ddl
+    assert "pg_notify('it''s', '')" in ddl
+
+
+def test_defaults() -> None:
+    """A DSN is all that must be given."""
+    config = OutboxConfig(dsn=DSN)  # type: ignore[arg-type] # as YAML gives it
+    assert (config.table, config.batch_rows, config.batch_bytes) == ("outbox", 10_000, 8 << 20)
+    assert (config.poll_interval, config.notify_channel) == (1.0, "outbox")
+
+
+def test_units_are_read_as_in_a_pipeline_file() -> None:
+    """Sizes and durations come with their units."""
+    given = {"dsn": DSN, "batch_bytes": "1MiB", "poll_interval": "200ms"}
+    config = OutboxConfig.model_validate(given)
+    assert (config.batch_bytes, config.poll_interval) == (1024**2, 0.2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"table": "a;b"},
+        {"batch_rows": 0},
+        {"batch_bytes": 0},
+        {"poll_interval": 0},
+        {"notify_channel": ""},
+        {"notify_channel": "x" * 64},
+        {"batch_row": 5},
+    ],
+)
+def test_impossible_settings_are_refused(change: dict[str, object]) -> None:
+    """A setting out of its range, or one that does not exist, is an error."""
+    with pytest.raises(ValidationError):
+        OutboxConfig(dsn=DSN, **change)  # type: ignore[arg-type] # the point of it
+
+
+def test_a_broken_dsn_is_refused_without_quoting_it() -> None:
+    """The error about a DSN shows neither the DSN nor the password in it (Invariant 20)."""
+    with pytest.raises(ValidationError) as caught:
+        OutboxConfig(dsn="password=hunter2 and nonsense")  # type: ignore[arg-type]
+    assert "not a PostgreSQL connection string" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_the_dsn_does_not_show() -> None:
+    """Printing the settings does not print the password."""
+    assert "hunter2" not in repr(OutboxConfig(dsn=DSN))  # type: ignore[arg-type]
+
+
+def test_a_reader_that_is_not_open_says_so() -> None:
+    """Polling before open is an error with a text, and closing is always fine."""
+    reader = OutboxReader(OutboxConfig(dsn=DSN))  # type: ignore[arg-type]
+    reader.close()
+    with pytest.raises(SourceError, match="not open"):
+        reader.poll(0)
+    reader.close()
