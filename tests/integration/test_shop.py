@@ -118,11 +118,12 @@ def test_a_server_left_behind_is_replaced(
         assert owner.stdout.readline() == b"up\n"
         owner.kill()
     pid = directory / "data" / "postmaster.pid"
-    orphan = int(pid.read_text().split()[0])
+    orphan, *_, socket = pid.read_text().split("\n")[:5]
     with embedded_postgres(directory) as dsn, psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
-        assert int(pid.read_text().split()[0]) != orphan
+        assert pid.read_text().split("\n")[0] != orphan
     assert not pid.exists()
+    assert not Path(socket).exists()
 
 
 def test_a_server_that_cannot_start_says_why(

@@ -1,0 +1,1 @@
+"""The adaptors that ship with transporter, one folder a system."""

@@ -1,0 +1,108 @@
+"""Makes up the orders of a shop, to try pipelines with."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from adaptors.demo.config import DemoReaderConfig
+from transporter.adaptor import Batch, EndOfSource
+from transporter.message import Message
+
+if TYPE_CHECKING:
+    from transporter.adaptor import AdaptorConfig, Resume
+
+_MOST: Final = 1000
+"""Messages in a batch, at most."""
+
+_CUSTOMERS: Final = ("Ada", "Grace", "Alan", "Edsger", "Barbara", "Zoë", "José", "Mei")
+_GOODS: Final = (("tea", 450), ("coffee", 1290), ("cup", 800), ("kettle", 3999), ("honey", 675))
+_CARRIERS: Final = ("post", "bike", "van")
+
+
+class DemoReader:
+    """Reads orders that were never placed, at a steady rate.
+
+    The messages depend on the seed and their number alone, times excepted; the
+    position is the number of messages made, so a restart goes on with the next.
+    After a pause it goes on at its rate: it does not catch up.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = DemoReaderConfig
+
+    def __init__(self, config: DemoReaderConfig) -> None:
+        """Make messages as *config* says."""
+        self._config = config
+        self._number = 0
+        self._due = 0.0
+        self._pause = threading.Event()  # never set: waiting on it is a bounded pause
+
+    def open(self, resume: Resume) -> None:
+        """Go on behind the newest logged message."""
+        self._number = int(resume.position or 0)
+        self._due = time.monotonic()
+
+    def poll(self, timeout: float) -> Batch:
+        """Return the messages that are due, waiting up to *timeout* seconds for one."""
+        if self._config.count is not None and self._number >= self._config.count:
+            raise EndOfSource
+        wait = self._due - time.monotonic()
+        if wait > 0:
+            self._pause.wait(min(wait, timeout))
+            if wait > timeout:
+                return Batch([])
+        return self._made(self._now_due(time.monotonic()))
+
+    def commit(self, position: str) -> None:
+        """Nothing has to be forgotten: messages are made on demand."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _now_due(self, now: float) -> int:
+        rate = self._config.rate
+        due = max(1, 1 + int((now - self._due) * rate))
+        count = min(due, _MOST)
+        self._due = now if due > count else self._due + count / rate
+        if self._config.count is None:
+            return count
+        return min(count, self._config.count - self._number)
+
+    def _made(self, count: int) -> Batch:
+        first, self._number = self._number, self._number + count
+        timestamp = time.time_ns() // 1000
+        messages = [
+            order_message(self._config.seed, number, timestamp)
+            for number in range(first, self._number)
+        ]
+        return Batch(messages, str(self._number))
+
+
+def order_message(seed: int, number: int, timestamp: int = 0) -> Message:
+    """Return message *number*: orders are placed two by two, then shipped two by two."""
+    group, part = divmod(number, 4)
+    order = 2 * group + part % 2
+    choose = random.Random(f"{seed}/{order}")  # noqa: S311 - made-up goods are no secret
+    placed = _placed(choose, 1000 + order)
+    shipped = {"id": 1000 + order, "carrier": choose.choice(_CARRIERS)}
+    return Message(
+        namespace="orders.placed" if part < 2 else "orders.shipped",  # noqa: PLR2004 - first two of four
+        data=json.dumps(placed if part < 2 else shipped, ensure_ascii=False).encode(),  # noqa: PLR2004
+        key=f"order-{1000 + order}".encode(),
+        timestamp=timestamp,
+        source_id=f"{seed}/{number}",
+    )
+
+
+def _placed(choose: random.Random, order: int) -> dict[str, object]:
+    goods = choose.sample(_GOODS, choose.randint(1, 3))
+    basket = [(sku, choose.randint(1, 4), cents) for sku, cents in goods]
+    return {
+        "id": order,
+        "customer": choose.choice(_CUSTOMERS),
+        "items": [{"sku": sku, "quantity": many, "cents": cents} for sku, many, cents in basket],
+        "total": sum(many * cents for _, many, cents in basket),
+    }

@@ -1,0 +1,23 @@
+"""Settings of the LMDB writer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from transporter.adaptor import AdaptorConfig
+from transporter.units import LocalPath, Size  # noqa: TC001 - pydantic reads it at run time
+
+
+class LmdbWriterConfig(AdaptorConfig):
+    """Where the database is, and what is kept in it."""
+
+    path: LocalPath
+    """Folder of the database; made when it is not there."""
+
+    layout: Literal["key", "offset"] = "key"
+    """``key``: the newest data of each key. ``offset``: every entry, under its offset."""
+
+    map_size: Annotated[Size, Field(ge=64 * 1024)] = 1024**3
+    """Address space to begin with; doubled whenever it is full."""

@@ -1,0 +1,101 @@
+"""How entries lie in the database: keys, values and the record of how far a route has come."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.adaptor import StoredOffset
+
+if TYPE_CHECKING:
+    from transporter.message import Entry
+
+MAX_KEY: Final = 511
+"""What LMDB allows; a longer key ends in a digest of the whole."""
+
+LATEST: Final = b"latest"
+"""Database of the newest data of each key: ``<namespace> 0x00 <key>`` → data."""
+
+PROGRESS: Final = b"progress"
+"""Database of ``<route>/<shard>`` → a JSON object, see :class:`Progress`."""
+
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def entries_of(route: str) -> bytes:
+    """Return the name of the database of whole entries: 8-byte big-endian offset → JSON."""
+    return b"entries/" + route.encode()
+
+
+def latest_key(namespace: str, key: bytes) -> bytes:
+    """Return where the newest data of *key* lies.
+
+    Too long a key keeps its beginning and ends in a SHA-256 of the whole, so
+    that a scan of a namespace still finds it.
+    """
+    full = namespace.encode() + b"\0" + key
+    if len(full) <= MAX_KEY:
+        return full
+    return full[: MAX_KEY - 32] + hashlib.sha256(full).digest()
+
+
+def offset_key(offset: int) -> bytes:
+    """Return where a whole entry lies; sorts as the offsets do."""
+    return offset.to_bytes(8, "big")
+
+
+def whole_entry(entry: Entry) -> bytes:
+    """Return *entry* as JSON in UTF-8; times are µs since 1970, bytes as :func:`_bytes` says."""
+    message = entry.message
+    return _ENCODER.encode(
+        {
+            "offset": entry.offset,
+            "logged_at": entry.logged_at,
+            "namespace": message.namespace,
+            "op": message.op,
+            "phase": message.phase,
+            "key": _bytes(message.key),
+            "timestamp": message.timestamp,
+            "source_id": message.source_id,
+            "content_type": message.content_type,
+            "headers": [[name, _bytes(value)] for name, value in message.headers],
+            "data": _bytes(message.data),
+        }
+    ).encode()
+
+
+def _bytes(value: bytes | None) -> str | dict[str, str] | None:
+    """Return UTF-8 as text and other bytes as ``{"base64": …}``; both can be told apart."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a shard of a route has come, and how many entries it wrote in all.
+
+    ``entries`` counts every delivery since the database was made; a repeated
+    one counts again.
+    """
+
+    stored: StoredOffset
+    entries: int
+
+    def encode(self) -> bytes:
+        """Return the JSON object that :meth:`decode` reads."""
+        return json.dumps({**asdict(self.stored), "entries": self.entries}).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Progress:
+        """Read what :meth:`encode` wrote."""
+        fields: dict[str, Any] = json.loads(text)
+        entries = fields.pop("entries")
+        return cls(StoredOffset(**fields), entries)

@@ -1,0 +1,274 @@
+"""Which lines the file reader reads, and what it makes of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from adaptors.file.reader import FileReader
+from transporter.adaptor import EndOfSource
+from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter.message import ERROR_HEADER, JSON
+from transporter.testing import FixedResume
+from transporter.testing.contracts import joined, read_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.message import Message
+
+
+def lines_of(path: Path, position: str | None = None, **settings: Any) -> list[Message]:
+    """Return what a new reader reads of *path*, from *position* to the end."""
+    return joined(read_all(FileReader(FileReader.Config(path=path, **settings)), position))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the path of a file that is not there yet."""
+    return tmp_path / "orders.placed.jsonl"
+
+
+@pytest.fixture
+def following(path: Path) -> Iterator[FileReader]:
+    """Return an open reader that follows the file."""
+    reader = FileReader(FileReader.Config(path=path, follow=True))
+    reader.open(FixedResume())
+    yield reader
+    reader.close()
+
+
+def data_of(reader: FileReader, timeout: float = 0.0) -> list[bytes | None]:
+    """Return the data of what one poll found."""
+    return [message.data for message in reader.poll(timeout).messages]
+
+
+def test_data_is_the_line_byte_for_byte(path: Path) -> None:
+    """Numbers, blanks and a carriage return stay as they are; only the line feed is cut."""
+    path.write_bytes(b'{"b": 1.10,  "a":123456789012345678901234567890}\r\n"\xc3\xa9"\n')
+
+    messages = lines_of(path)
+
+    assert [message.data for message in messages] == [
+        b'{"b": 1.10,  "a":123456789012345678901234567890}\r',
+        b'"\xc3\xa9"',
+    ]
+    assert {message.content_type for message in messages} == {JSON}
+
+
+def test_the_namespace_is_the_name_of_the_file(path: Path) -> None:
+    """Without a setting the namespace is the file's name without its suffix, with one that."""
+    path.write_bytes(b"1\n")
+
+    assert lines_of(path)[0].namespace == "orders.placed"
+    assert lines_of(path, namespace="other")[0].namespace == "other"
+
+
+def test_the_time_is_that_of_the_file(path: Path) -> None:
+    """A line has no time of its own: it is given that of the file's last change, in µs."""
+    path.write_bytes(b"1\n")
+    os.utime(path, ns=(0, 1_700_000_000_123_456_789))
+
+    assert lines_of(path)[0].timestamp == 1_700_000_000_123_456
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        (b'{"id": "k\xc3\xa9"}', "ké".encode()),
+        (b'{"id": 12345678901234567890.10}', b"12345678901234567890.10"),
+        (b'{"id": ' + b"9" * 5000 + b"}", b"9" * 5000),
+        (b'{"id": true}', b"true"),
+        (b'{"id": null}', None),
+        (b'{"other": 1}', None),
+        (b'["id"]', None),
+    ],
+)
+def test_the_key_is_the_value_of_a_field(path: Path, line: bytes, key: bytes | None) -> None:
+    """Text is a key as it is and a number as it is written; without the setting there is none."""
+    path.write_bytes(line + b"\n")
+
+    assert lines_of(path, key="id")[0].key == key
+    assert lines_of(path)[0].key is None
+    assert lines_of(path, key="id")[0].headers == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b"not json",
+        b'{"id": NaN}',
+        b"\xff\xfe",
+        b"{} {}",
+        b"[" * 100_000,
+        b'{"id": {"a": 1}}',
+        b'{"id": "\\ud800"}',
+    ],
+)
+def test_a_bad_line_is_a_message_with_an_error(path: Path, line: bytes) -> None:
+    """A line that is no JSON, or has no usable key, is told with its bytes; others go on."""
+    path.write_bytes(b"1\n" + line + b"\n2\n")
+
+    first, bad, last = lines_of(path, key="id")
+
+    assert (first.data, bad.data, last.data) == (b"1", line, b"2")
+    ((name, text),) = bad.headers
+    assert name == ERROR_HEADER
+    assert text is not None
+    assert b"orders.placed.jsonl byte 2" in text
+    assert bad.content_type is None
+    assert first.headers == last.headers == ()
+
+
+def test_blank_lines_are_passed_over(path: Path) -> None:
+    """Lines without anything but white space make no message."""
+    path.write_bytes(b"\n1\n  \r\n\n2\n\n")
+
+    assert [message.data for message in lines_of(path)] == [b"1", b"2"]
+
+
+def test_a_line_over_the_limit_is_cut_and_told(path: Path) -> None:
+    """Only the beginning of a line over max_line_bytes is kept, with an error header."""
+    path.write_bytes(b'"12345678"\n' + b'"' + b"x" * 3_000_000 + b'"\n"next"\n')
+
+    exact, long, following = lines_of(path, max_line_bytes=10)
+
+    assert exact.headers == ()
+    assert long.data == b'"' + b"x" * 9
+    assert long.headers[0][0] == ERROR_HEADER
+    assert following.data == b'"next"'
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({"batch_rows": 4}, [4, 4, 2]),
+        ({"batch_bytes": 5}, [3, 3, 3, 1]),
+        ({"batch_bytes": 6}, [3, 3, 3, 1]),
+        ({"batch_bytes": 1}, [1] * 10),
+        ({}, [10]),
+    ],
+)
+def test_batches_are_bounded(path: Path, settings: dict[str, int], sizes: list[int]) -> None:
+    """A batch ends at batch_rows lines, and with the line that reaches batch_bytes."""
+    path.write_bytes(b"".join(b"%d\n" % number for number in range(10, 20)))
+
+    batches = read_all(FileReader(FileReader.Config(path=path, **settings)))
+
+    assert [len(messages) for messages, _ in batches] == sizes
+
+
+def test_a_last_line_without_an_end_is_read(path: Path) -> None:
+    """At the end of a source that does not grow the last line counts as it is."""
+    path.write_bytes(b"1\n2")
+
+    assert [message.data for message in lines_of(path)] == [b"1", b"2"]
+
+
+def test_a_followed_file_grows(path: Path, following: FileReader) -> None:
+    """A followed file is waited for, read as it grows, and a line counts when it has ended."""
+    assert data_of(following) == []
+    path.write_bytes(b"1\n2")
+    assert data_of(following) == [b"1"]
+    assert data_of(following) == []
+    with path.open("ab") as file:
+        file.write(b"2\n3\n")
+    assert data_of(following) == [b"22", b"3"]
+
+
+def test_a_poll_waits_for_a_followed_file(path: Path, following: FileReader) -> None:
+    """A line that is written during a poll ends it."""
+    writer = threading.Timer(0.2, path.write_bytes, (b"1\n",))
+    writer.start()
+    try:
+        assert data_of(following, timeout=20.0) == [b"1"]
+    finally:
+        writer.join()
+
+
+def test_a_followed_file_that_is_replaced_is_read_to_its_end_first(
+    path: Path, following: FileReader
+) -> None:
+    """When another file takes the name, the rest of the old one is read and then the new one."""
+    path.write_bytes(b"1\n")
+    assert data_of(following) == [b"1"]
+    with path.open("ab") as file:
+        file.write(b"2\n3")
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(b"4\n")
+
+    assert [data_of(following) for _ in range(3)] == [[b"2"], [b"3"], [b"4"]]
+
+
+def test_a_followed_file_that_is_cut_is_read_from_its_beginning(
+    path: Path, following: FileReader
+) -> None:
+    """When a file becomes shorter than what was read, its lines are new ones."""
+    path.write_bytes(b"1\n2\n")
+    assert data_of(following) == [b"1", b"2"]
+    path.write_bytes(b"3\n")
+
+    assert data_of(following) == [b"3"]
+
+
+def test_followed_files_come_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """A file with a later name ends the one before it, and files without a match are left out."""
+    reader = FileReader(FileReader.Config(path=tmp_path / "log-*.jsonl", follow=True))
+    reader.open(FixedResume())
+    (tmp_path / "log-1.jsonl").write_bytes(b"1\n2")
+    (tmp_path / "else.jsonl").write_bytes(b"0\n")
+    assert data_of(reader) == [b"1"]
+    assert data_of(reader) == []
+    (tmp_path / "log-2.jsonl").write_bytes(b"3\n")
+
+    assert [data_of(reader) for _ in range(2)] == [[b"2"], [b"3"]]
+    reader.close()
+
+
+def test_a_restart_reads_a_replaced_file_from_its_beginning(path: Path) -> None:
+    """A position in a file that another one has replaced is not used for that one."""
+    path.write_bytes(b"1\n2\n")
+    position = read_all(FileReader(FileReader.Config(path=path)))[-1][1]
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(b"3\n4\n5\n")
+
+    assert [message.data for message in lines_of(path, position)] == [b"3", b"4", b"5"]
+
+
+def test_a_restart_goes_on_where_a_grown_file_was_left(path: Path) -> None:
+    """What was appended after the last run is what the next one reads."""
+    path.write_bytes(b"1\n2\n")
+    position = read_all(FileReader(FileReader.Config(path=path)))[-1][1]
+    with path.open("ab") as file:
+        file.write(b"3\n")
+
+    assert [message.data for message in lines_of(path, position)] == [b"3"]
+
+
+def test_a_missing_file_may_come_later(path: Path) -> None:
+    """Without a file the source is unavailable, and the error names the path."""
+    with pytest.raises(SourceUnavailable, match=r"orders\.placed\.jsonl: there is no such file"):
+        lines_of(path)
+
+
+def test_what_is_no_file_is_a_fault(tmp_path: Path) -> None:
+    """A folder, or a file without rights, needs a person."""
+    reader = FileReader(FileReader.Config(path=tmp_path))
+    reader.open(FixedResume())
+    with pytest.raises(EnvironmentFault):
+        reader.poll(0.0)
+
+
+def test_an_empty_file_is_at_its_end(path: Path) -> None:
+    """A file without lines ends at once."""
+    path.touch()
+    reader = FileReader(FileReader.Config(path=path))
+    reader.open(FixedResume())
+    with pytest.raises(EndOfSource):
+        reader.poll(10.0)
+    reader.close()

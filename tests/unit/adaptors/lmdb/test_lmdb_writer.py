@@ -1,0 +1,295 @@
+"""What the LMDB writer keeps, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+import pytest
+
+from adaptors.lmdb.layout import Progress, latest_key, offset_key
+from adaptors.lmdb.writer import LmdbWriter
+from transporter.adaptor import StoredOffset, WriterContext
+from transporter.errors import Rejected, RouteFault, SinkUnavailable
+from transporter.message import Entries, Message
+from transporter.testing import RecordingAck, entries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+CONTEXT = WriterContext(log_id="log-1", route="route", epoch=3)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Return the folder of a database that is not there yet."""
+    return tmp_path / "db"
+
+
+def deliver(
+    path: Path,
+    messages: Sequence[Message],
+    first: int = 1,
+    context: WriterContext = CONTEXT,
+    generation: int = 0,
+    **settings: Any,
+) -> RecordingAck:
+    """Open a writer, write *messages* as one slice, close it, and return what it told."""
+    writer = LmdbWriter(LmdbWriter.Config(path=path, **settings))
+    try:
+        writer.open(context)
+        batch = Entries(entries(messages, first).batch, context.log_id, generation)
+        ack = RecordingAck(batch)
+        writer.write(batch, ack)
+        return ack
+    finally:
+        writer.close()
+
+
+def rows(path: Path, name: bytes = b"latest") -> dict[bytes, bytes]:
+    """Return the rows of one database of the folder."""
+    with lmdb.open(str(path), max_dbs=3, readonly=True) as environment:
+        handle = environment.open_db(name, create=False)
+        with environment.begin(db=handle) as transaction:
+            return {bytes(key): bytes(value) for key, value in transaction.cursor()}
+
+
+def progress(path: Path, slot: bytes = b"route/0") -> Progress:
+    """Return how far *slot* has come."""
+    return Progress.decode(rows(path, b"progress")[slot])
+
+
+def test_the_newest_data_of_each_key_stays(database: Path) -> None:
+    """A later entry of a key replaces the earlier one; other namespaces are other keys."""
+    deliver(
+        database, [Message("a", b"1", b"k"), Message("b", b"2", b"k"), Message("a", b"3", b"k")]
+    )
+
+    assert rows(database) == {b"a\0k": b"3", b"b\0k": b"2"}
+
+
+@pytest.mark.parametrize(
+    "message", [Message("a", None, b"k"), Message("a", b"{}", b"k", op="delete")]
+)
+def test_a_tombstone_or_a_delete_removes_the_key(database: Path, message: Message) -> None:
+    """No data, or the op delete, removes what the key had."""
+    deliver(database, [Message("a", b"1", b"k"), message])
+
+    assert rows(database) == {}
+
+
+@pytest.mark.parametrize("op", ["noop", "skip"])
+def test_an_op_without_effect_changes_nothing(database: Path, op: str) -> None:
+    """The ops noop and skip are acked and leave the data of their key as it is."""
+    ack = deliver(database, [Message("a", b"1", b"k"), Message("a", b"2", b"k", op=op)])
+
+    assert ack.complete
+    assert rows(database) == {b"a\0k": b"1"}
+
+
+def test_the_offset_layout_keeps_every_entry_under_its_offset(database: Path) -> None:
+    """With layout offset each entry lies under its offset, and none replaces another."""
+    deliver(database, [Message("a", b"1", b"k"), Message("a", b"2", b"k")], 255, layout="offset")
+
+    assert list(rows(database, b"entries/route")) == [offset_key(255), offset_key(256)]
+    assert rows(database) == {}
+
+
+def test_long_keys_are_kept_apart(database: Path) -> None:
+    """Keys longer than LMDB allows are told apart, found by namespace, and replaced as others."""
+    long, other = b"x" * 600, b"x" * 601
+
+    deliver(
+        database, [Message("a", b"1", long), Message("a", b"2", other), Message("a", b"3", long)]
+    )
+
+    found = rows(database)
+    assert found == {latest_key("a", long): b"3", latest_key("a", other): b"2"}
+    assert all(len(key) == 511 and key.startswith(b"a\0xxx") for key in found)
+
+
+def test_the_offset_and_the_total_are_stored_with_the_entries(database: Path) -> None:
+    """The stored offset is that of the last entry, with its generation; repeats count again."""
+    deliver(database, [Message("a", b"1", b"k")] * 3)
+    assert progress(database) == Progress(StoredOffset("log-1", "route", 3, 0, 0, 1, 3), 3)
+
+    deliver(database, [Message("a", b"1", b"k")] * 2, first=2, generation=1)
+
+    assert progress(database) == Progress(StoredOffset("log-1", "route", 3, 1, 0, 1, 3), 5)
+
+
+def test_each_shard_stores_its_own_offset(database: Path) -> None:
+    """Two shards of a route, and two routes, have an offset each in one folder."""
+    shard = replace(CONTEXT, shard=1, shards=2)
+    deliver(database, [Message("a", b"1", b"k")], 5, shard)
+    deliver(database, [Message("a", b"1", b"l")], 9, replace(CONTEXT, route="other"))
+
+    assert progress(database, b"route/1").stored.offset == 5
+    assert progress(database, b"other/0").stored.offset == 9
+
+
+def test_what_precedes_a_refused_entry_is_committed(database: Path) -> None:
+    """A namespace that cannot be a key is named; the offset stored is that of the entry before."""
+    good = Message("a", b"1", b"k")
+
+    ack = deliver(database, [good, good, Message("a\0b", b"2", b"k"), good], first=10)
+
+    assert ack.prefix == [10, 11]
+    assert isinstance(ack.failures[0][0], Rejected)
+    assert ack.failures[0][1] == 12
+    assert progress(database).stored.offset == 11
+
+
+def test_a_slice_that_begins_with_a_refused_entry_changes_nothing(database: Path) -> None:
+    """When the first entry is refused there is nothing to commit."""
+    ack = deliver(database, [Message("a\0b", b"2", b"k"), Message("a", b"1", b"k")])
+
+    assert ack.prefix == []
+    assert rows(database, b"progress") == {}
+
+
+def test_the_map_grows_when_it_is_full(database: Path) -> None:
+    """Slices larger than map_size are kept: the map is doubled until they fit."""
+    messages = [Message("a", b"x" * 10_000, b"%d" % n) for n in range(100)]
+
+    assert deliver(database, messages, map_size="64KiB").complete
+    assert len(rows(database)) == 100
+    assert progress(database).entries == 100
+
+
+def test_a_map_size_is_the_map_that_it_begins_with(database: Path) -> None:
+    """The setting is the size of the map that is reserved at the start."""
+    writer = LmdbWriter(LmdbWriter.Config(path=database, map_size="8MiB"))
+    writer.open(CONTEXT)
+    assert writer._database is not None
+    size = writer._database.environment.info()["map_size"]
+    writer.close()
+
+    assert size == 8 * 1024**2
+
+
+GROW = """
+import sys
+sys.path[:0] = sys.argv[2].split(":")
+from adaptors.lmdb.writer import LmdbWriter
+from transporter.adaptor import WriterContext
+from transporter.message import Message
+from transporter.testing import RecordingAck, entries
+writer = LmdbWriter(LmdbWriter.Config(path=sys.argv[1], map_size="64KiB"))
+writer.open(WriterContext("log-1", "other", 1))
+batch = entries([Message("b", b"x" * 10_000, b"%d" % n) for n in range(100)])
+ack = RecordingAck(batch)
+writer.write(batch, ack)
+writer.close()
+assert ack.complete
+"""
+
+
+def test_another_process_may_write_and_enlarge_the_map(database: Path) -> None:
+    """Another route in another process may write to the folder, and both go on."""
+    writer = LmdbWriter(LmdbWriter.Config(path=database, map_size="64KiB"))
+    writer.open(CONTEXT)
+    try:
+        command = [sys.executable, "-c", GROW, str(database), ":".join(sys.path)]
+        subprocess.run(command, check=True, timeout=60)
+        batch = entries([Message("a", b"1", b"k")])
+        ack = RecordingAck(batch)
+        writer.write(batch, ack)
+    finally:
+        writer.close()
+
+    assert ack.complete
+    assert len(rows(database)) == 101
+
+
+def test_an_older_epoch_of_another_log_is_not_fenced(database: Path) -> None:
+    """Epochs of different logs are not compared; the key layout takes a new log as it comes."""
+    deliver(database, [Message("a", b"1", b"k")])
+
+    other = replace(CONTEXT, log_id="log-2", epoch=1)
+
+    assert deliver(database, [Message("a", b"2", b"k")], 1, other).complete
+    assert progress(database).entries == 2
+
+
+def test_the_offset_layout_refuses_another_log(database: Path) -> None:
+    """Offsets of another log would replace entries, so that log is refused by name."""
+    deliver(database, [Message("a", b"1", b"k")], layout="offset")
+
+    ack = deliver(
+        database, [Message("a", b"2", b"k")], 1, replace(CONTEXT, log_id="log-2"), layout="offset"
+    )
+
+    assert isinstance(ack.failures[0][0], RouteFault)
+    assert "log-1" in str(ack.failures[0][0])
+
+
+def test_a_fenced_writer_is_told_by_whom(database: Path) -> None:
+    """The error of a fenced writer names the epoch that has taken over."""
+    deliver(database, [Message("a", b"1", b"k")])
+
+    ack = deliver(database, [Message("a", b"2", b"k")], 2, replace(CONTEXT, epoch=2))
+
+    assert "fenced by epoch 3" in str(ack.failures[0][0])
+    assert rows(database) == {b"a\0k": b"1"}
+
+
+def test_one_process_cannot_open_a_folder_twice(database: Path) -> None:
+    """A second writer to the folder in the same process says what to do; the first goes on."""
+    first = LmdbWriter(LmdbWriter.Config(path=database))
+    second = LmdbWriter(LmdbWriter.Config(path=database))
+    first.open(CONTEXT)
+    try:
+        with pytest.raises(RouteFault, match="use two paths"):
+            second.open(CONTEXT)
+        second.close()
+        batch = entries([Message("a", b"1", b"k")])
+        ack = RecordingAck(batch)
+        first.write(batch, ack)
+        assert ack.complete
+    finally:
+        first.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a file system of one megabyte, where this machine lets a test mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a test may not mount a file system here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_unavailable_and_keeps_what_was_committed(small_disk: Path) -> None:
+    """With no room left the slice fails as a whole; with room again the same writer goes on."""
+    filler = small_disk / "filler"
+    writer = LmdbWriter(LmdbWriter.Config(path=small_disk / "db"))
+    writer.open(CONTEXT)
+    try:
+        first, second = (
+            entries([Message("a", b"1", b"k")]),
+            entries(
+                [Message("a", b"x" * 400_000, b"l"), Message("a", b"y" * 200_000, b"m")], first=2
+            ),
+        )
+        acks = [RecordingAck(first), RecordingAck(second), RecordingAck(second)]
+        writer.write(first, acks[0])
+        filler.write_bytes(b"x" * 500_000)
+        writer.write(second, acks[1])
+        filler.unlink()
+        writer.write(second, acks[2])
+    finally:
+        writer.close()
+
+    assert acks[0].complete
+    assert acks[1].prefix == []
+    assert isinstance(acks[1].failures[0][0], SinkUnavailable)
+    assert acks[2].complete
+    assert progress(small_disk / "db").entries == 3
