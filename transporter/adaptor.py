@@ -48,7 +48,12 @@ class AdaptorConfig(BaseModel):
     :data:`Duration`, :data:`Size` and :data:`LocalPath` for such values.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,  # Invariant 20: a setting may be a secret
+    )
 
 
 class EndOfSource(Exception):
@@ -102,8 +107,9 @@ class Reader(Protocol):
         """Return what there is, waiting up to *timeout* seconds for something.
 
         The batch may be empty. Raise :class:`EndOfSource` when nothing will come
-        any more, :class:`~transporter.errors.SourceUnavailable` to be closed,
-        opened and polled again after a back-off.
+        any more, :class:`~transporter.errors.SourceUnavailable` to be closed
+        and, after a back-off, replaced by a new instance. Any other error stops
+        this reader, visibly, until the engine is started again.
         """
 
     def commit(self, position: str) -> None:
@@ -115,7 +121,7 @@ class Reader(Protocol):
         """
 
     def close(self) -> None:
-        """Release every resource; called once, also after a failed open."""
+        """Release every resource; safe before ``open``, after a failed one, and twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,4 +192,4 @@ class Writer(Protocol):
         """
 
     def close(self) -> None:
-        """Flush nothing, release everything; called once, also after a failed open."""
+        """Release everything, flush nothing; safe before ``open``, after a failed one, twice."""

@@ -6,10 +6,9 @@ import re
 from string import Formatter
 from typing import Annotated, Final
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
-from transporter.adaptor import AdaptorConfig
-from transporter.units import Size  # noqa: TC001 - pydantic reads it at run time
+from transporter.adaptor import AdaptorConfig, Size
 
 OWNED: Final = {
     "acks": "every message waits for all in-sync replicas",
@@ -34,8 +33,6 @@ _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 class KafkaWriterConfig(AdaptorConfig):
     """Where the messages go, and how the client gets there."""
-
-    model_config = ConfigDict(hide_input_in_errors=True)
 
     bootstrap_servers: Annotated[str, Field(min_length=1)]
     """Brokers to start from: ``host:port``, comma-separated."""

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from transporter.adaptor import AdaptorConfig
-from transporter.units import LocalPath, Size  # noqa: TC001 - pydantic reads it at run time
+from transporter.adaptor import AdaptorConfig, LocalPath, Size
 
 
 class LmdbWriterConfig(AdaptorConfig):

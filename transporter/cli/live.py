@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PROGRESS: Final = 10.0
 """Seconds between two lines of progress where there is no live table."""
-_ERRORS: Final = ("route-stopped", "log-full")
+_ERRORS: Final = ("reader-stopped", "route-stopped", "log-full")
 _WARNINGS: Final = (
     "reader-unavailable",
     "route-retrying",

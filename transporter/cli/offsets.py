@@ -146,7 +146,7 @@ def _opened(directory: Path, route: str) -> Iterator[tuple[CommitLog, OffsetLog]
     inspect(directory, proved_offset(directory))
     read_state(directory, route)
     with (
-        CommitLog.open(directory, proved=proved_offset(directory)) as log,
+        CommitLog.open(directory, proved=lambda: proved_offset(directory)) as log,
         OffsetLog(directory, route) as offset_log,
     ):
         yield log, offset_log

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transporter.cli.output import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
@@ -65,12 +67,8 @@ def run_pipeline(pipeline: Pipeline, *, log_format: str = "text", live: bool | N
         engine = Engine(pipeline, launcher, report)
         with _signals(engine.request_stop):
             _until_stopped(engine, report)
-    for route in engine.status().routes:
-        if route.name in engine.halted:
-            typer.echo(
-                f"route {route.name} stopped before offset {route.watermark + 1}: {route.problem}",
-                err=True,
-            )
+    for line in engine.halted:
+        typer.echo(printable(line), err=True)
     return 1 if engine.halted else 0
 
 

@@ -40,14 +40,14 @@ class Engine:
         directory = pipeline.log.dir
         self._log = CommitLog.open(
             directory,
-            proved=proved_offset(directory),
+            proved=lambda: proved_offset(directory),
             segment_bytes=pipeline.log.segment_bytes,
             compression=None if pipeline.log.compression == "none" else pipeline.log.compression,
         )
         self._failure: BaseException | None = None
         self._ending = threading.Event()
         # Declared before the first append that could follow (Invariant 11).
-        self._offsets = [OffsetLog(directory, route.name) for route in pipeline.routes]
+        self._offsets = self._declared()
         self._carrier = Carrier(launch, observe, self._fail)
         self._feeds = [Feed(reader, self._log, observe, self._fail) for reader in pipeline.readers]
         self._routes = [
@@ -58,6 +58,13 @@ class Engine:
         ]
         self._committer = threading.Thread(target=self._commit_regularly, name="committer")
         self._stopped = threading.Event()
+
+    def _declared(self) -> list[OffsetLog]:
+        try:
+            return [OffsetLog(self._log.directory, route.name) for route in self._pipeline.routes]
+        except BaseException:
+            self._log.close()
+            raise
 
     def start(self) -> None:
         """Start everything and return; readers begin before Spark is up."""
@@ -99,7 +106,8 @@ class Engine:
         self._end_routes(deadline)
         self._carrier.stop()
         self._stopped.set()
-        self._committer.join()
+        if self._committer.ident is not None:
+            self._committer.join()
         for offsets in self._offsets:
             offsets.close()
         self._log.close()
@@ -109,8 +117,16 @@ class Engine:
 
     @property
     def halted(self) -> list[str]:
-        """The routes that wait for an operator."""
-        return [route.status().name for route in self._routes if route.halted]
+        """What waits for an operator, and why: one line for each reader and route."""
+        readers = [feed.status() for feed in self._feeds if feed.halted]
+        routes = [route.status() for route in self._routes if route.halted]
+        return [
+            *(f"reader {reader.name} stopped: {reader.problem}" for reader in readers),
+            *(
+                f"route {route.name} stopped before offset {route.watermark + 1}: {route.problem}"
+                for route in routes
+            ),
+        ]
 
     def status(self) -> EngineStatus:
         """Return what everything is doing now."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 from transporter.adaptor import EndOfSource, Entries
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import ReaderStatus, State
-from transporter.errors import LogFull, SourceUnavailable, TransporterError
+from transporter.errors import LogFull, LogPoisoned, SourceUnavailable, TransporterError
 from transporter.log.commit_log import appendable
 from transporter.log.reader import LogReader
 from transporter.message import messages_to_batch
@@ -52,7 +52,8 @@ class Feed:
     """Polls a reader, appends what it finds, and commits what is durable.
 
     A source that is unavailable is tried again for as long as it takes, except
-    at the very first open: an engine that cannot start says so.
+    at the very first open: an engine that cannot start says so. Any other error
+    stops this reader and leaves the others, and all routes, running.
     """
 
     def __init__(
@@ -83,6 +84,11 @@ class Feed:
             self._thread.join()
 
     @property
+    def halted(self) -> bool:
+        """Whether the reader has failed and waits for an operator."""
+        return self._state is State.STOPPED
+
+    @property
     def ended(self) -> bool:
         """Whether this feed will append no more."""
         return self._state in (State.ENDED, State.STOPPED)
@@ -98,7 +104,16 @@ class Feed:
             self._state = State.ENDED
             self._observe("reader-ended", reader=self._config.name, logged=self._logged)
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
-            self._state, self._problem = State.STOPPED, str(error)
+            self._halt(error)
+
+    def _halt(self, error: BaseException) -> None:
+        """Stop visibly; only what hurts everybody, or a start that failed, ends the engine."""
+        starting = self._state is State.STARTING
+        ours = isinstance(error, TransporterError)
+        self._problem = str(error) if ours else f"{type(error).__name__}: {error}"
+        self._state = State.STOPPED
+        self._observe("reader-stopped", reader=self._config.name, problem=self._problem)
+        if starting or isinstance(error, LogPoisoned):
             self._on_failure(error)
 
     def _read_until_stopped(self) -> None:

@@ -72,7 +72,7 @@ class CommitLog:
         cls,
         directory: Path,
         *,
-        proved: int = -1,
+        proved: Callable[[], int] = lambda: -1,
         segment_bytes: int = SEGMENT_BYTES,
         compression: str | None = "lz4",
         files: FileSystem | None = None,
@@ -82,7 +82,8 @@ class CommitLog:
 
         Args:
             directory: holds the segments; locked until ``close``.
-            proved: the highest offset in any offset log: it proves that much durable.
+            proved: gives the highest offset in any offset log, which proves that much durable;
+                asked under the lock.
             segment_bytes: where a segment is sealed and the next begun.
             compression: of the entries, ``"lz4"`` or ``None``.
             files: the file system, the real one by default.
@@ -102,7 +103,7 @@ class CommitLog:
             return cls(
                 directory,
                 files,
-                prepare(files, directory, proved, clock()),
+                prepare(files, directory, proved(), clock()),
                 lock,
                 segment_bytes=segment_bytes,
                 compression=compression,

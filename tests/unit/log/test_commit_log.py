@@ -205,8 +205,8 @@ def test_an_offset_log_proves_durability(tmp_path: Path, batch: Make) -> None:
     crash(log)
     _flip(tmp_path / f"{0:020d}.log", frames[1].byte + 30)
     with pytest.raises(Corrupt):
-        CommitLog.open(tmp_path, proved=1)
-    with CommitLog.open(tmp_path, proved=0) as log:
+        CommitLog.open(tmp_path, proved=lambda: 1)
+    with CommitLog.open(tmp_path, proved=lambda: 0) as log:
         assert log.durable == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr
 
 from transporter.pipeline.describe import Setting, installed, settings_of
-from transporter.units import Duration, LocalPath, Size  # noqa: TC001 - as above
+from transporter.units import Duration, LocalPath, Size
 
 
 class Colour(Enum):
