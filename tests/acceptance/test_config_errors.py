@@ -167,8 +167,8 @@ def test_help_imports_nothing_heavy(folder: Path, arguments: list[str], heavy: l
     """Help answers at once: it imports no Spark, Arrow, YAML or drawing library."""
     code = (
         "import sys\n"
-        "from transporter.cli.app import run\n"
-        f"code = run({arguments!r})\n"
+        "from transporter.cli.app import execute\n"
+        f"code = execute({arguments!r})\n"
         f"sys.exit(code or ', '.join(set({heavy!r}) & set(sys.modules)) or 0)\n"
     )
     done = subprocess.run(
@@ -187,8 +187,8 @@ def test_check_imports_no_spark(folder: Path) -> None:
     """Checking a file starts and imports no Spark."""
     code = (
         "import sys\n"
-        "from transporter.cli.app import run\n"
-        "code = run(['check', 'orders.yaml'])\n"
+        "from transporter.cli.app import execute\n"
+        "code = execute(['check', 'orders.yaml'])\n"
         "sys.exit(code or ', '.join({'pyspark', 'py4j'} & set(sys.modules)) or 0)\n"
     )
     done = subprocess.run(
