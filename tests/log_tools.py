@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from transporter.log.filesystem import RealFileSystem
+from transporter.log.format import FrameHeader, Source
 from transporter.log.inspect import inspect
 from transporter.log.reader import LogReader
+from transporter.log.segment import Segment, segment_name
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pyarrow as pa
 
     from transporter.log.commit_log import CommitLog
     from transporter.log.filesystem import File
@@ -47,7 +52,7 @@ class _Recorded:
         inner = getattr(self._file, operation)
 
         def call(*arguments: Any) -> Any:
-            if self._name.endswith(".log") or self._name.endswith(".tmp"):
+            if self._name.endswith((".log", ".tmp", ".offsets")):
                 self._disk.called(operation, self._name)
             return inner(*arguments)
 
@@ -71,3 +76,24 @@ def offsets_of(directory: Path) -> list[int]:
             for batch in reader.read(found.first, found.last)
             for offset in batch.column("offset").to_pylist()
         ]
+
+
+def unsynced(
+    log: CommitLog, messages: pa.RecordBatch, reader: str = "r", position: str | None = None
+) -> FrameHeader:
+    """Write a frame as an append does whose sync has not come yet; return its header."""
+    active = log._active
+    byte = active.byte
+    active.write(messages, Source(reader, position), 0, log.durable)
+    with closing(Segment(log._files, active.path)) as segment:
+        frame = segment.frame_at(byte)
+    assert frame is not None
+    return frame
+
+
+def damage(directory: Path, byte: int, base: int = 0) -> None:
+    """Change one bit at *byte* of the segment at *base*."""
+    path = directory / segment_name(base)
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 0x40
+    path.write_bytes(data)

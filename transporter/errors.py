@@ -16,6 +16,7 @@
     │   └── OffsetRefused                     an offset outside what may be acked or replayed
     ├── SourceError                  exit 1   a reader
     │   └── SourceUnavailable        exit 3   the source cannot be reached now (retriable)
+    ├── StepFailed                   exit 1   a step cannot turn this entry
     └── SinkError                    exit 1   a writer
         ├── SinkUnavailable                   the sink cannot be reached now (retriable)
         ├── SinkTimeout                       the sink did not answer in time (retriable)
@@ -123,6 +124,15 @@ class SourceUnavailable(SourceError):
 
     exit_code = 3
     retriable = True
+
+
+class StepFailed(TransporterError):
+    """A step of a route cannot turn one entry."""
+
+    def __init__(self, problem: str, offset: int, /) -> None:
+        """Name the *problem*, with the step that has it, and the entry's *offset*."""
+        super().__init__(problem, offset)
+        self.problem, self.offset = problem, offset
 
 
 class SinkError(TransporterError):

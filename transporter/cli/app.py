@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from transporter import __version__
-from transporter.cli import adaptors, check, log, offsets, quickstart, run
+from transporter.cli import adaptors, check, log, offsets, parked, quickstart, run
 from transporter.cli.output import write, write_error
 from transporter.errors import ConfigError, EnvironmentFault, TransporterError
 
@@ -62,6 +62,7 @@ def build() -> typer.Typer:
     app.command("replay")(offsets.replay)
     app.add_typer(log.build(), name="log")
     app.add_typer(offsets.build(), name="offsets")
+    app.add_typer(parked.build(), name="parked")
     app.add_typer(adaptors.build(), name="adaptors")
     return app
 

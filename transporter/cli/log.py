@@ -48,7 +48,7 @@ def info(target: Target, *, as_json: AsJson = False) -> None:
                 "file": each.name,
                 "base": each.base,
                 "bytes": each.size,
-                "created_at": _time(each.created_at),
+                "created_at": time_text(each.created_at),
             }
             for each in found.segments
         ],
@@ -59,7 +59,7 @@ def info(target: Target, *, as_json: AsJson = False) -> None:
     for name, value in list(result.items())[:-1]:
         write(f"{name.replace('_', ' '):<12}{'none' if value is None else printable(value)}")
     write()
-    rows = [(s.name, s.base, f"{s.size:,}", _time(s.created_at)) for s in found.segments]
+    rows = [(s.name, s.base, f"{s.size:,}", time_text(s.created_at)) for s in found.segments]
     table(("segment", "base", "bytes", "created at"), rows)
 
 
@@ -94,13 +94,13 @@ def entry_json(entry: Entry, *, confirmed: int) -> dict[str, Any]:
     message = entry.message
     return {
         "offset": entry.offset,
-        "logged_at": _time(entry.logged_at),
+        "logged_at": time_text(entry.logged_at),
         "unconfirmed": entry.offset > confirmed,
         "namespace": message.namespace,
         "op": message.op,
         "phase": message.phase,
         "key": _text(message.key),
-        "timestamp": _time(message.timestamp),
+        "timestamp": time_text(message.timestamp),
         "source_id": message.source_id,
         "content_type": message.content_type,
         "headers": [[name, _text(value)] for name, value in message.headers],
@@ -113,7 +113,7 @@ def _row(entry: Entry, confirmed: int) -> tuple[str, ...]:
     data = _plain(message.data)
     return (
         f"{entry.offset}{' unconfirmed' if entry.offset > confirmed else ''}",
-        _time(entry.logged_at),
+        time_text(entry.logged_at),
         message.namespace,
         message.op,
         _plain(message.key),
@@ -137,7 +137,8 @@ def _entries(found: LogInfo, first: int, last: int) -> Iterator[Entry]:
             yield from Entries(batch, found.log_id)
 
 
-def _time(microseconds: int) -> str:
+def time_text(microseconds: int) -> str:
+    """Return a time in µs UTC as text."""
     return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds")
 
 

@@ -32,6 +32,8 @@ def build() -> typer.Typer:
     group = typer.Typer(help="Show how far routes have come.", no_args_is_help=True)
     group.command("list")(list_routes)
     group.command("show")(show)
+    group.command("rename")(rename)
+    group.command("delete")(delete)
     return group
 
 
@@ -72,6 +74,40 @@ def show(target: Target, route: RouteName, *, as_json: AsJson = False) -> None:
     table(("namespace", "newest offset"), sorted(state.namespaces.items()))
 
 
+def rename(
+    target: Target, route: RouteName, new: Annotated[str, typer.Argument(metavar="NEW")]
+) -> None:
+    """Give a route's progress to another name, before the pipeline file is changed.
+
+    A sink that stores its own offset does so under the old name, and is not asked any more.
+    """
+    from transporter.offsets.offset_log import rename_route  # noqa: PLC0415 - imports pyarrow
+
+    directory = log_directory(target)
+    with locked(directory):
+        rename_route(directory, route, new)
+    write(f"route {printable(route)} is now {printable(new)}")
+
+
+def delete(
+    target: Target,
+    route: RouteName,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Forget all progress of a route, its parked entries included; it then holds nothing back."""
+    from transporter.offsets.offset_log import delete_route, read_state  # noqa: PLC0415 - pyarrow
+
+    directory = log_directory(target)
+    watermark = read_state(directory, route).watermark
+    if not yes:
+        question = f"Forget that route {printable(route)} has come to offset {watermark}?"
+        typer.confirm(question, abort=True, err=True)
+    with locked(directory):
+        delete_route(directory, route)
+    write(f"route {printable(route)} is forgotten; a route of this name would begin anew")
+
+
 def ack(
     target: Target,
     route: RouteName,
@@ -87,7 +123,7 @@ def ack(
     from transporter.offsets.state import Range  # noqa: PLC0415 - imports pyarrow
 
     first, last = offset_range(offsets)
-    with _opened(log_directory(target), route) as (log, offset_log):
+    with opened(log_directory(target), route) as (log, offset_log):
         state = offset_log.settle(Range(first, last, "operator"), log.durable)
         offset_log.sync()
         offset_log.audit("ack", first=first, last=last, reason=reason)
@@ -112,7 +148,7 @@ def replay(
 
     Example: transporter replay pipeline.yaml events --from 2030-01-31T08:00 --to 1200
     """
-    with _opened(log_directory(target), route) as (log, offset_log):
+    with opened(log_directory(target), route) as (log, offset_log):
         first = int(start) if start.isdecimal() else _offset_at(log, start)
         last = offset_log.state.watermark if end is None else end
         state = offset_log.begin_replay(first, last)
@@ -133,7 +169,21 @@ def _states(directory: Path) -> tuple[int, dict[str, RouteState]]:
 
 
 @contextmanager
-def _opened(directory: Path, route: str) -> Iterator[tuple[CommitLog, OffsetLog]]:
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the log's lock, so that no engine runs."""
+    from transporter.log.inspect import inspect  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.lock import DirectoryLock  # noqa: PLC0415
+
+    inspect(directory)
+    lock = DirectoryLock(directory)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def opened(directory: Path, route: str) -> Iterator[tuple[CommitLog, OffsetLog]]:
     """Open log and offset log under the log's lock; the route must have run before."""
     from transporter.log.commit_log import CommitLog  # noqa: PLC0415 - imports pyarrow
     from transporter.log.inspect import inspect  # noqa: PLC0415

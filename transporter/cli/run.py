@@ -67,8 +67,14 @@ def run_pipeline(pipeline: Pipeline, *, log_format: str = "text", live: bool | N
         engine = Engine(pipeline, launcher, report)
         with _signals(engine.request_stop):
             _until_stopped(engine, report)
-    for line in engine.halted:
-        typer.echo(printable(line), err=True)
+    status = engine.status()
+    for reader in status.readers:
+        if reader.name in engine.halted:
+            typer.echo(printable(f"reader {reader.name} stopped: {reader.problem}"), err=True)
+    for route in status.routes:
+        if route.name in engine.halted:
+            place = f"route {route.name} stopped before offset {route.watermark + 1}"
+            typer.echo(printable(f"{place}: {route.problem}"), err=True)
     return 1 if engine.halted else 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -31,6 +33,8 @@ HOST_START: Final = 90.0
 WORKER_START: Final = 60.0
 """Seconds a worker may take to call back once Spark is up."""
 _GRACE: Final = 10.0
+_VERDICT: Final = 1.0
+"""Seconds to find out whether a worker died alone."""
 _Key = tuple[str, int]
 
 
@@ -59,7 +63,9 @@ class Carrier:
         self._wanted: dict[_Key, WorkerSpec] = {}
         self._arrived: dict[_Key, Connection] = {}
         self._problems: dict[_Key, str] = {}
-        self._thread = threading.Thread(target=self._keep_host, name="spark-host")
+        self._tasks: Counter[_Key] = Counter()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name="spark-host")
 
     @property
     def address(self) -> Any:  # noqa: ANN401 - what multiprocessing takes
@@ -95,7 +101,7 @@ class Carrier:
             self._wanted[key] = spec
             self._problems.pop(key, None)
             if self._ready:
-                self._send(StartWorker(spec))
+                self._ask_for(spec)
         try:
             return self._await(key, stopping)
         finally:
@@ -103,12 +109,19 @@ class Carrier:
                 self._wanted.pop(key, None)
 
     def stop(self) -> None:
-        """Stop Spark, its host and the listener; every worker must have been closed before."""
+        """Stop Spark, its host and the listener; every worker must have been closed before.
+
+        A host that is still starting Spark, or does not end within a grace, is killed.
+        """
         with self._changed:
             self._stopping = True
             self._send(StopHost())
+            if not self._ready:
+                self._kill_host()
             self._changed.notify_all()
         if self._thread.is_alive():
+            self._thread.join(_GRACE)
+            self._kill_host()
             self._thread.join()
         self._listener.close()
 
@@ -136,6 +149,27 @@ class Carrier:
             "Spark has no free slot for it, or cannot start Python"
         )
 
+    def host_was_lost(self, route: str, shard: int) -> bool:
+        """Tell whether a worker that is gone went with its host, or with everything.
+
+        Returns as soon as that is known: the host tells of a task's end within
+        a fraction of a second, or is gone itself.
+        """
+        key = (route, shard)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._ready or self._stopping or not self._tasks[key], _VERDICT
+            )
+            return self._stopping or not self._ready
+
+    def _kill_host(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _ask_for(self, spec: WorkerSpec) -> None:
+        self._tasks[spec.route, spec.shard] += 1
+        self._send(StartWorker(spec))
+
     def _send(self, message: object) -> None:
         if self._host is not None:
             with suppress(OSError):
@@ -158,38 +192,54 @@ class Carrier:
             self._arrived[key] = caller
             self._changed.notify_all()
 
+    def _run(self) -> None:
+        try:
+            self._keep_host()
+        except HostFailed as error:
+            self._on_failure(error)
+        except BaseException as error:  # noqa: BLE001 - a thread must not die silently
+            failure = HostFailed(f"the Spark host cannot be kept running: {error}")
+            failure.__cause__ = error
+            self._on_failure(failure)
+
     def _keep_host(self) -> None:
         backoff = Backoff()
         while not self._stopping:
-            process = self._launch(self.address, self.authkey)
+            process = self._process = self._launch(self.address, self.authkey)
             try:
-                self._serve_host(process)
+                problem = self._serve_host(process)
             finally:
                 self._reap(process)
             if self._stopping:
                 return
             if not self._was_ready:
-                self._on_failure(HostFailed("the Spark host ended before Spark was up"))
-                return
+                raise HostFailed(problem)
             delay = backoff.next()
             self._observe("spark-host-lost", code=process.returncode, retry_in=round(delay, 2))
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, delay)
 
-    def _serve_host(self, process: subprocess.Popen[bytes]) -> None:
-        """Talk to the host until it is gone."""
+    def _serve_host(self, process: subprocess.Popen[bytes]) -> str:
+        """Talk to the host until it is gone, or too late; return what to say of it then."""
+        deadline = time.monotonic() + HOST_START
+        host = self._called_host(process, deadline)
+        if host is not None:
+            with host, suppress(EOFError, OSError):
+                # Once Spark is up the host is silent for as long as nothing happens.
+                while self._ready or host.poll(max(0.0, deadline - time.monotonic())):
+                    self._heard(host.recv())
+        if time.monotonic() < deadline:
+            return "the Spark host ended before Spark was up"
+        return f"Spark was not up within {HOST_START:.0f} s"
+
+    def _called_host(self, process: subprocess.Popen[bytes], deadline: float) -> Connection | None:
         with self._changed:
-            while not (self._host or self._stopping):
+            while not (self._host or self._stopping) and time.monotonic() < deadline:
                 # The process may end without ever having called.
                 if process.poll() is not None:
-                    return
+                    break
                 self._changed.wait(0.2)
-            host = self._host
-        if host is None:
-            return
-        with host, suppress(EOFError, OSError):
-            while True:
-                self._heard(host.recv())
+            return self._host
 
     def _heard(self, message: object) -> None:
         with self._changed:
@@ -198,14 +248,18 @@ class Carrier:
                     self._ready = self._was_ready = True
                     self._observe("spark-ready", version=message.version, master=message.master)
                     for spec in self._wanted.values():
-                        self._send(StartWorker(spec))
-                case WorkerEnded(route, shard, problem) if problem:
-                    self._problems[route, shard] = problem
+                        self._ask_for(spec)
+                case WorkerEnded(route, shard, problem):
+                    self._tasks[route, shard] -= 1
+                    # The end of an older worker may be told after the next one was asked for.
+                    if problem and not self._tasks[route, shard]:
+                        self._problems[route, shard] = problem
             self._changed.notify_all()
 
     def _reap(self, process: subprocess.Popen[bytes]) -> None:
         with self._changed:
             was_ready, self._ready, self._host = self._ready, False, None
+            self._tasks.clear()
         if process.stdin is not None:
             process.stdin.close()
         if not was_ready:

@@ -6,21 +6,23 @@ and in a dry run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from transporter.engine.protocol import Failure, FailureKind, Outcome
+from transporter.errors import StepFailed
 from transporter.message import ERROR_HEADER, Entries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from transporter.adaptor import Writer
     from transporter.errors import SinkError
     from transporter.pipeline.namespace import Namespace
+    from transporter.pipeline.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Delivery:
 
     namespace: Namespace
     log_id: str
+    steps: Step | None = None
+    one_per_key: bool = False
 
 
 class Acks:
@@ -86,23 +90,96 @@ def deliver(
 ) -> Outcome:
     """Deliver *entries*, a slice that ends at offset *last*, through *writer*.
 
-    Never raises for what a writer does: that is the outcome's failure.
+    Never raises for what a step or a writer does: that is the outcome's failure.
+    Only running out of memory is raised: the process is not to be trusted then.
     """
     accepted = entries.filter(route.namespace.mask(entries.column("namespace")))
-    good, poison = _before_poison(accepted)
-    count, failure = _write(Entries(good, route.log_id, generation), writer)
-    failure = failure or poison
-    through = last if failure is None else accepted.column("offset")[count].as_py() - 1
+    good, failure = _before_poison(accepted)
+    made, broken = _stepped(good, route)
+    made, held = _one_per_key(made) if route.one_per_key else (made, None)
+    count, refused = _write(Entries(made, route.log_id, generation), writer)
+    if refused is not None:
+        through, failure = made.column("offset")[count].as_py() - 1, refused
+    elif held is not None:
+        through, failure = held - 1, None
+    else:
+        failure = broken or failure
+        through = last if failure is None else _before(failure)
+    return _outcome(entries, made.slice(0, count), through, failure)
+
+
+def deliver_singly(
+    entries: pa.RecordBatch,
+    asked: tuple[int, int, int],
+    route: Delivery,
+    writer: Writer,
+    announce: Callable[[int], None],
+) -> Outcome:
+    """Deliver *entries* one at a time, each announced before; the first failure ends it.
+
+    *asked* are the slice's first and last offset and its generation. Whatever
+    fails is named, even where it kills the process.
+    """
+    first, last, generation = asked
+    accepted = entries.filter(route.namespace.mask(entries.column("namespace")))
+    delivered = size = 0
+    for row, offset in enumerate(accepted.column("offset").to_pylist()):
+        announce(offset)
+        one = deliver(accepted.slice(row, 1), offset, generation, route, writer)
+        delivered, size = delivered + one.delivered, size + one.size
+        if one.failure is not None:
+            named = replace(one.failure, offset=offset)
+            settled = entries.slice(0, _rows_through(entries, offset - 1))
+            skipped = settled.num_rows - delivered
+            return Outcome(
+                max(first, offset) - 1, delivered, skipped, size, _newest(settled), named
+            )
+    return Outcome(last, delivered, entries.num_rows - delivered, size, _newest(entries))
+
+
+def _outcome(
+    entries: pa.RecordBatch, delivered: pa.RecordBatch, through: int, failure: Failure | None
+) -> Outcome:
     settled = entries.slice(0, _rows_through(entries, through))
-    delivered = good.slice(0, count)
+    distinct = len(delivered.column("offset").unique())
     return Outcome(
         through=through,
-        delivered=count,
-        skipped=settled.num_rows - count,
+        delivered=distinct,
+        skipped=max(0, settled.num_rows - distinct),
         size=pc.sum(pc.binary_length(delivered.column("data"))).as_py() or 0,
         namespaces=_newest(settled),
         failure=failure,
     )
+
+
+def _before(failure: Failure) -> int:
+    assert failure.offset is not None  # noqa: S101 - steps and readers name the entry
+    return failure.offset - 1
+
+
+def _stepped(entries: pa.RecordBatch, route: Delivery) -> tuple[pa.RecordBatch, Failure | None]:
+    """Apply the route's steps; where one fails, to the entries before that one."""
+    if route.steps is None:
+        return entries, None
+    try:
+        return route.steps.apply(entries), None
+    except MemoryError:
+        raise
+    except StepFailed as error:
+        before = entries.slice(0, _rows_through(entries, error.offset - 1))
+        made, earlier = _stepped(before, route)
+        return made, earlier or Failure.of(error)
+
+
+def _one_per_key(entries: pa.RecordBatch) -> tuple[pa.RecordBatch, int | None]:
+    """Return the entries before a key's second one, and that one's offset."""
+    seen: dict[bytes, int] = {}
+    rows = zip(entries.column("key").to_pylist(), entries.column("offset").to_pylist(), strict=True)
+    for row, (key, offset) in enumerate(rows):
+        # Several outputs of one entry go together.
+        if key is not None and seen.setdefault(key, offset) != offset:
+            return entries.slice(0, row), offset
+    return entries, None
 
 
 def _write(entries: Entries, writer: Writer) -> tuple[int, Failure | None]:
@@ -111,6 +188,8 @@ def _write(entries: Entries, writer: Writer) -> tuple[int, Failure | None]:
     acks = Acks(entries.offsets)
     try:
         writer.write(entries, acks)
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever a writer raises is its route's failure
         acks.record(Failure.of(error))
     return acks.result()
@@ -126,7 +205,7 @@ def _before_poison(accepted: pa.RecordBatch) -> tuple[pa.RecordBatch, Failure | 
     pairs = {pair["name"]: pair["value"] for pair in headers[row].as_py()}
     reason = (pairs[ERROR_HEADER] or b"").decode(errors="replace")
     offset = accepted.column("offset")[row].as_py()
-    failure = Failure(FailureKind.REJECTED, f"its reader could not read it: {reason}", offset)
+    failure = Failure(FailureKind.POISON, f"its reader could not read it: {reason}", offset)
     return accepted.slice(0, row), failure
 
 

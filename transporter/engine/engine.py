@@ -7,17 +7,18 @@ import time
 from typing import TYPE_CHECKING
 
 from transporter.engine.carrier import Carrier
-from transporter.engine.events import EngineStatus
+from transporter.engine.events import EngineStatus, State
 from transporter.engine.feed import Feed
 from transporter.engine.route import Route
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspect import segments_size
-from transporter.offsets.offset_log import OffsetLog, proved_offset
+from transporter.log.reader import LogReader
+from transporter.offsets.offset_log import OffsetLog, declared_routes, proved_offset
 
 if TYPE_CHECKING:
     from transporter.engine.carrier import Launch
     from transporter.engine.events import Observer
-    from transporter.pipeline.config import Pipeline
+    from transporter.pipeline.config import Pipeline, RouteConfig
 
 
 class Engine:
@@ -52,19 +53,52 @@ class Engine:
         self._feeds = [Feed(reader, self._log, observe, self._fail) for reader in pipeline.readers]
         self._routes = [
             Route(
-                config, pipeline.file.parent, self._log, offsets, self._carrier, observe, self._fail
+                config,
+                pipeline.file.parent,
+                self._log,
+                self._offsets,
+                self._carrier,
+                observe,
+                self._fail,
             )
-            for config, offsets in zip(pipeline.routes, self._offsets, strict=True)
+            for config in pipeline.routes
         ]
         self._committer = threading.Thread(target=self._commit_regularly, name="committer")
         self._stopped = threading.Event()
 
-    def _declared(self) -> list[OffsetLog]:
+    def _declared(self) -> dict[str, OffsetLog]:
         try:
-            return [OffsetLog(self._log.directory, route.name) for route in self._pipeline.routes]
+            return {route.name: self._declare(route) for route in self._pipeline.routes}
         except BaseException:
             self._log.close()
             raise
+
+    def _declare(self, route: RouteConfig) -> OffsetLog:
+        """Open the route's offset log; a new route begins where its ``start`` says."""
+        offsets = OffsetLog(self._log.directory, route.name)
+        if offsets.is_new:
+            first = self._first_of(route)
+            offsets.begin_at(first)
+            self._observe("route-begins", route=route.name, offset=first)
+        return offsets
+
+    def _first_of(self, route: RouteConfig) -> int:
+        with LogReader(self._log.directory) as reader:
+            match route.start:
+                case ("latest", _):
+                    return self._log.durable + 1
+                case ("offset", offset):
+                    return min(offset, self._log.durable + 1)
+                case ("time", time):
+                    return reader.offset_at(time, self._log.durable)
+                case _:
+                    return reader.first_offset()
+
+    def _tell_of_strangers(self) -> None:
+        """Name the offset logs that no route of this pipeline uses: they hold the log back."""
+        for name in declared_routes(self._log.directory):
+            if name not in self._offsets:
+                self._observe("offset-log-unused", route=name)
 
     def start(self) -> None:
         """Start everything and return; readers begin before Spark is up."""
@@ -75,6 +109,7 @@ class Engine:
             epoch=self._log.epoch,
             last_offset=self._log.durable,
         )
+        self._tell_of_strangers()
         for feed in self._feeds:
             feed.start()
         self._carrier.start()
@@ -108,7 +143,7 @@ class Engine:
         self._stopped.set()
         if self._committer.ident is not None:
             self._committer.join()
-        for offsets in self._offsets:
+        for offsets in self._offsets.values():
             offsets.close()
         self._log.close()
         self._observe("engine-stopped", last_offset=self._log.durable)
@@ -117,16 +152,11 @@ class Engine:
 
     @property
     def halted(self) -> list[str]:
-        """What waits for an operator, and why: one line for each reader and route."""
-        readers = [feed.status() for feed in self._feeds if feed.halted]
-        routes = [route.status() for route in self._routes if route.halted]
-        return [
-            *(f"reader {reader.name} stopped: {reader.problem}" for reader in readers),
-            *(
-                f"route {route.name} stopped before offset {route.watermark + 1}: {route.problem}"
-                for route in routes
-            ),
-        ]
+        """The readers and routes that wait for an operator."""
+        status = self.status()
+        stopped = (each.name for each in status.readers if each.state is State.STOPPED)
+        halted = (each.name for each in status.routes if each.state is State.STOPPED)
+        return [*stopped, *halted]
 
     def status(self) -> EngineStatus:
         """Return what everything is doing now."""
@@ -140,16 +170,32 @@ class Engine:
         )
 
     def _end_routes(self, deadline: float) -> None:
+        for wave in self._waves():
+            self._drain(wave, deadline)
         for route in self._routes:
+            route.join()
+
+    def _waves(self) -> list[list[Route]]:
+        """Return the routes so that each comes in a later wave than the one it follows."""
+        waves: list[list[Route]] = []
+        placed: set[str | None] = {None}
+        named = zip(self._pipeline.routes, self._routes, strict=True)
+        rest = {config.name: (config.after, route) for config, route in named}
+        while rest:
+            ready = [name for name, (after, _) in rest.items() if after in placed]
+            waves.append([rest.pop(name)[1] for name in ready])
+            placed |= set(ready)
+        return waves
+
+    def _drain(self, routes: list[Route], deadline: float) -> None:
+        for route in routes:
             route.drain()
-        for route in self._routes:
+        for route in routes:
             # A failed engine has nothing to wait for, least of all a Spark that never came.
             patience = 0.0 if self._failure else max(0.0, deadline - time.monotonic())
             if not route.join(patience):
                 self._observe("route-abandoned", route=route.status().name)
                 route.stop()
-        for route in self._routes:
-            route.join()
 
     def _finished(self) -> bool:
         return all(feed.ended for feed in self._feeds) and all(
@@ -165,7 +211,7 @@ class Engine:
     def _commit_regularly(self) -> None:
         try:
             while not self._stopped.wait(self._pipeline.commit_interval):
-                for offsets in self._offsets:
+                for offsets in self._offsets.values():
                     offsets.sync()
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._fail(error)

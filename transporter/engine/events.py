@@ -47,6 +47,7 @@ class RouteStatus:
     skipped: int
     watermark: int
     lag: int
+    parked: int = 0
     problem: str = ""
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
+import struct
 import threading
 from contextlib import suppress
 from multiprocessing import AuthenticationError, connection
@@ -19,6 +22,13 @@ _GREETING: Final = 10.0
 _REFUSED: Final = (OSError, EOFError, AuthenticationError)
 
 
+def _limit_reads(caller: Connection, seconds: float) -> None:
+    """Let the system fail every read from *caller* that takes longer; 0 takes the limit away."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    with socket.socket(fileno=os.dup(caller.fileno())) as shared:
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
 class Listener:
     """Accepts authenticated connections and hands each to whoever it calls.
 
@@ -32,7 +42,8 @@ class Listener:
     ) -> None:
         """Listen; nothing is accepted before :meth:`start`. Callbacks run on short threads."""
         self.authkey = secrets.token_bytes(32)
-        self._listener = connection.Listener(family="AF_UNIX", authkey=self.authkey)
+        # Without the key: accept() would wait, for as long as it takes, until a caller proves it.
+        self._listener = connection.Listener(family="AF_UNIX")
         self.address = self._listener.address
         self._on_host, self._on_worker = on_host, on_worker
         self._closing = False
@@ -46,9 +57,10 @@ class Listener:
         """Stop accepting, and wait until that is so."""
         self._closing = True
         if self._thread.is_alive():
-            # accept() has no timeout: one last caller ends it.
-            with suppress(*_REFUSED):
-                connection.Client(self.address, authkey=self.authkey).close()
+            # accept() has no timeout: one last caller ends it. It must not wait for an answer,
+            # for the thread may just have ended on another one.
+            with suppress(OSError):
+                connection.Client(self.address).close()
             self._thread.join()
         self._listener.close()
 
@@ -64,8 +76,11 @@ class Listener:
     def _greet(self, caller: Connection) -> None:
         said: Any = None
         with suppress(*_REFUSED):
-            if caller.poll(_GREETING):
-                said = caller.recv()
+            _limit_reads(caller, _GREETING)
+            connection.deliver_challenge(caller, self.authkey)
+            connection.answer_challenge(caller, self.authkey)
+            said = caller.recv()
+            _limit_reads(caller, 0)
         match said:
             case HostHello():
                 self._on_host(said, caller)

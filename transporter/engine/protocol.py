@@ -2,7 +2,8 @@
 
 Plain frozen values, sent over ``multiprocessing.connection`` (authenticated).
 A worker's conversation is ``Hello``, ``Opened | OpenFailed``, then for each
-``Slice`` any number of ``Output`` and one ``Outcome``, until the engine closes.
+``Slice`` or ``Retry`` any number of ``Output`` and ``Progress`` (answered by
+``Proceed``) and one ``Outcome``, until the engine closes.
 """
 
 from __future__ import annotations
@@ -11,10 +12,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
-from transporter.errors import Rejected, SinkTimeout, SinkUnavailable, TransporterError
+from transporter.errors import (
+    Rejected,
+    SinkTimeout,
+    SinkUnavailable,
+    StepFailed,
+    TransporterError,
+)
 
 if TYPE_CHECKING:
     from transporter.adaptor import StoredOffset
+    from transporter.pipeline.steps.step import StepConfig
 
 
 class FailureKind(Enum):
@@ -23,6 +31,7 @@ class FailureKind(Enum):
     UNAVAILABLE = "unavailable"
     TIMEOUT = "timeout"
     REJECTED = "rejected"
+    POISON = "poison"
     FAULT = "fault"
 
     @property
@@ -47,7 +56,7 @@ class Failure:
                 return cls(FailureKind.UNAVAILABLE, str(error), offset)
             case SinkTimeout():
                 return cls(FailureKind.TIMEOUT, str(error), offset)
-            case Rejected():
+            case Rejected() | StepFailed():
                 named = error.offset if offset is None else offset
                 return cls(FailureKind.REJECTED, str(error), named)
             case TransporterError():
@@ -77,6 +86,10 @@ class WorkerSpec:
     writer: str
     settings: dict[str, Any] = field(repr=False)
     folder: str
+    steps: tuple[StepConfig, ...] = field(default=(), repr=False)
+    one_per_key: bool = False
+    slice_timeout: float = 60.0
+    memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +118,37 @@ class OpenFailed:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Deliver the offsets ``first`` to ``last``."""
+    """Deliver the offsets ``first`` to ``last``.
+
+    With ``single`` one entry at a time, each announced before it is delivered.
+    The offsets in ``without`` are settled already, and passed over.
+    """
 
     first: int
     last: int
     generation: int
+    single: bool = False
+    without: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Deliver the parked entry at ``offset``."""
+
+    offset: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The entry at ``offset`` is delivered next: if the worker dies now, that one is guilty."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """The engine has heard the announcement."""
 
 
 @dataclass(frozen=True, slots=True)

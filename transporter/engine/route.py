@@ -7,7 +7,10 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from transporter.engine.backoff import Backoff
+from transporter.engine.cutter import Cutter
 from transporter.engine.events import RouteStatus, State
+from transporter.engine.judge import Action, Judge, Verdict
+from transporter.engine.parking import Parking
 from transporter.engine.protocol import (
     Failure,
     FailureKind,
@@ -15,15 +18,19 @@ from transporter.engine.protocol import (
     OpenFailed,
     Outcome,
     Output,
+    Proceed,
+    Progress,
+    Retry,
     Slice,
     WorkerSpec,
 )
-from transporter.errors import HostFailed
+from transporter.errors import Corrupt, HostFailed, OffsetRefused
+from transporter.log.commit_log import wall_clock
 from transporter.log.reader import LogReader
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -50,17 +57,24 @@ class Route:
         config: RouteConfig,
         folder: Path,
         log: CommitLog,
-        offsets: OffsetLog,
+        offsets: Mapping[str, OffsetLog],
         carrier: Carrier,
         observe: Observer,
         on_failure: Callable[[BaseException], None],
     ) -> None:
+        """Prepare the route of *config*; *offsets* are those of all routes, by name."""
         self._config, self._folder = config, folder
-        self._log, self._offsets, self._carrier = log, offsets, carrier
+        self._log, self._offsets, self._carrier = log, offsets[config.name], carrier
         self._observe, self._on_failure = observe, on_failure
         self._reader = LogReader(log.directory)
         self._stopping, self._draining = threading.Event(), threading.Event()
-        self._backoff = Backoff()
+        ahead = offsets[config.after] if config.after else None
+        hurried = self._in_a_hurry
+        self._cutter = Cutter(config, log, self._reader, self._offsets, ahead, hurried)
+        self._parking = Parking(config, log, self._reader, self._offsets, wall_clock)
+        self._judge = Judge(config, log, self._offsets, self._parking, self._cutter, observe)
+        self._backoff = Backoff(*config.retry.backoff)
+        self._announced: int | None = None
         self._state, self._problem = State.STARTING, ""
         self._delivered = self._skipped = 0
         self._thread = threading.Thread(target=self._run, name=f"route-{config.name}")
@@ -84,6 +98,9 @@ class Route:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def _in_a_hurry(self) -> bool:
+        return self._stopping.is_set() or self._draining.is_set()
+
     @property
     def halted(self) -> bool:
         """Whether the route waits for an operator."""
@@ -100,13 +117,13 @@ class Route:
             skipped=self._skipped,
             watermark=watermark,
             lag=max(0, self._log.durable - watermark),
+            parked=len(self._parking),
             problem=self._problem,
         )
 
     def _run(self) -> None:
         try:
-            while not self._should_end():
-                self._connect_and_serve()
+            self._serve_until_ended()
             self._observe("route-ended", route=self._config.name, **self._progress())
             if not self.halted:
                 self._state = State.ENDED
@@ -116,11 +133,19 @@ class Route:
         finally:
             self._reader.close()
 
+    def _serve_until_ended(self) -> None:
+        try:
+            while not self._should_end():
+                self._connect_and_serve()
+        except (Corrupt, OffsetRefused) as error:
+            # Invariant 3: the route that needs what is damaged halts there; the others go on.
+            self._follow(self._judge.not_its_fault(Failure.of(error)))
+
     def _should_end(self) -> bool:
         return (
             self._stopping.is_set()
             or self.halted
-            or (self._draining.is_set() and self._next_slice(0) is None)
+            or (self._draining.is_set() and self._cutter.next(0) is None)
         )
 
     def _connect_and_serve(self) -> None:
@@ -132,82 +157,99 @@ class Route:
         except HostFailed as error:
             self._retry_later(str(error))
         except (EOFError, ConnectionError):
-            self._retry_later("the worker has died; another one takes its place")
+            self._observe("worker-lost", route=self._config.name, **self._progress())
+            if self._state is not State.RUNNING and not self.halted:
+                self._retry_later("the worker died while it opened its writer")
 
     def _spec(self) -> WorkerSpec:
+        config = self._config
         return WorkerSpec(
             address=self._carrier.address,
             authkey=self._carrier.authkey,
-            route=self._config.name,
+            route=config.name,
             shard=0,
             shards=1,
             epoch=self._log.epoch,
             generation=self._offsets.state.generation,
             log_directory=str(self._log.directory),
             log_id=self._log.log_id,
-            namespace=self._config.namespace,
-            writer=self._config.writer.adaptor,
-            settings=self._config.writer.settings,
+            namespace=config.namespace,
+            steps=config.steps,
+            one_per_key=config.max_in_flight_per_key is not None,
+            writer=config.writer.adaptor,
+            settings=config.writer.settings,
             folder=str(self._folder),
+            slice_timeout=config.slice_timeout,
+            memory=config.worker_memory,
         )
 
     def _serve(self, worker: Connection) -> None:
         """Deliver slice after slice through *worker* until it or the route ends."""
+        self._state = State.STARTING
         match self._answer(worker):
             case Opened(stored):
+                self._state, self._problem = State.RUNNING, ""
                 self._adopt(stored)
             case OpenFailed(failure):
-                self._failed(failure)
+                self._follow(self._judge.not_its_fault(failure))
                 return
             case None:
                 return
-        self._state, self._problem = State.RUNNING, ""
         while not (self._stopping.is_set() or self.halted):
-            asked = self._next_slice(IDLE)
-            if asked is not None:
+            retry = self._parking.next_retry()
+            asked = None if retry is not None else self._cutter.next(IDLE)
+            if retry is not None:
+                self._retry(worker, retry)
+            elif asked is not None:
                 self._deliver(worker, asked)
             elif self._draining.is_set():
                 return
 
-    def _next_slice(self, wait: float) -> Slice | None:
-        """Cut what comes next, waiting up to *wait* seconds; ``None`` when there is nothing."""
-        state = self._offsets.state
-        if state.replay is not None:
-            first, end = state.replay.next, state.replay.last
-        else:
-            first = state.next_live()
-            end = self._log.wait_beyond(first - 1, wait)
-            # What an operator has acked further on is not delivered.
-            end = min([end, *(part.first - 1 for part in state.above)])
-        if end < first:
-            return None
-        config = self._config
-        last = self._reader.bound(first, end, config.slice_rows, config.slice_bytes)
-        return Slice(first, last, state.generation)
-
     def _deliver(self, worker: Connection, asked: Slice) -> None:
-        worker.send(asked)
-        outcome = self._answer(worker)
-        if not isinstance(outcome, Outcome):
+        screened = self._parking.screen(asked)
+        if screened is None:
+            self._follow(self._judge.no_room(asked.first))
             return
-        self._settle(asked, outcome)
-        self._delivered += outcome.delivered
-        self._skipped += outcome.skipped
-        if outcome.failure is not None:
-            self._failed(outcome.failure)
-        else:
-            self._state, self._problem = State.RUNNING, ""
-            self._backoff.reset()
+        worker.send(screened)
+        outcome = self._outcome(worker, lambda announced: self._judge.died(screened, announced))
+        if outcome is not None:
+            self._delivered += outcome.delivered
+            self._skipped += outcome.skipped
+            self._follow(self._judge.judge(screened, outcome))
 
-    def _settle(self, asked: Slice, outcome: Outcome) -> None:
-        """Write down the settled prefix of *asked*, and nothing more (Invariant 5)."""
-        if outcome.through < asked.first:
-            return
-        if self._offsets.state.replay is not None:
-            self._offsets.advance_replay(outcome.through)
-        else:
-            part = Range(asked.first, outcome.through)
-            self._offsets.settle(part, self._log.durable, outcome.namespaces)
+    def _retry(self, worker: Connection, offset: int) -> None:
+        """Deliver a parked entry that an operator wants delivered."""
+        worker.send(Retry(offset, self._offsets.state.generation))
+        outcome = self._outcome(worker, lambda _: self._judge.died_with_parked(offset))
+        if outcome is not None:
+            self._delivered += outcome.delivered
+            self._follow(self._judge.judge_parked(offset, outcome.failure))
+
+    def _outcome(self, worker: Connection, died: Callable[[int | None], Verdict]) -> Outcome | None:
+        """Return the worker's outcome; ``None`` when the route must stop without it.
+
+        Raises ``EOFError`` when the worker is gone, after *died* was asked what to
+        make of it, unless its host went with it.
+        """
+        self._announced = None
+        try:
+            answer = self._answer(worker)
+        except (EOFError, ConnectionError):
+            if not self._carrier.host_was_lost(self._config.name, 0):
+                self._follow(died(self._announced))
+            raise EOFError from None
+        return answer if isinstance(answer, Outcome) else None
+
+    def _follow(self, verdict: Verdict) -> None:
+        """Do what the judge says."""
+        match verdict.action:
+            case Action.GO:
+                self._state, self._problem = State.RUNNING, ""
+                self._backoff.reset()
+            case Action.WAIT:
+                self._retry_later(verdict.problem)
+            case Action.HALT:
+                self._halt(verdict)
 
     def _answer(self, worker: Connection) -> object:
         """Return the worker's next answer; ``None`` when the route must stop without it."""
@@ -219,6 +261,9 @@ class Route:
                 case Output(text):
                     sys.stdout.write(text)
                     sys.stdout.flush()
+                case Progress(offset):
+                    self._announced = offset
+                    worker.send(Proceed())
                 case answer:
                     return answer
 
@@ -233,7 +278,7 @@ class Route:
         ) != (self._log.log_id, self._config.name, state.generation, state.shards):
             return
         if stored.offset > self._log.durable:
-            self._failed(_ahead(stored, self._log.durable))
+            self._follow(self._judge.not_its_fault(_ahead(stored, self._log.durable)))
             return
         if state.replay is not None:
             self._offsets.advance_replay(min(stored.offset, state.replay.last))
@@ -241,19 +286,17 @@ class Route:
             part = Range(self._offsets.state.next_live(), stored.offset)
             self._offsets.settle(part, self._log.durable)
 
-    def _failed(self, failure: Failure) -> None:
-        if failure.kind.retriable:
-            self._retry_later(failure.text)
-            return
+    def _halt(self, verdict: Verdict) -> None:
+        """Wait for an operator; everybody can see it (Invariant 15)."""
         self._offsets.sync()
-        place = f"offset {failure.offset}: " if failure.offset is not None else ""
-        self._state, self._problem = State.STOPPED, f"{place}{failure.text}"
+        offset, problem = verdict.offset, verdict.problem
+        place = f"offset {offset}: " if offset is not None else ""
+        self._state, self._problem = State.STOPPED, f"{place}{problem}"
         self._observe(
             "route-stopped",
             route=self._config.name,
-            offset=failure.offset,
-            kind=failure.kind.value,
-            problem=failure.text,
+            offset=offset,
+            problem=problem,
             **self._progress(),
         )
 

@@ -5,17 +5,23 @@ Runs as the body of a long-running Spark task; knows nothing of Spark.
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import io
 import os
+import resource
 import sys
 from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import replace
 from multiprocessing.connection import Client
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from transporter.adaptor import WriterContext
-from transporter.engine.delivery import Delivery, deliver
+from transporter.engine.delivery import Delivery, deliver, deliver_singly
 from transporter.engine.protocol import (
     Failure,
     Hello,
@@ -23,15 +29,22 @@ from transporter.engine.protocol import (
     OpenFailed,
     Outcome,
     Output,
+    Progress,
+    Retry,
     Slice,
     WorkerSpec,
 )
-from transporter.errors import LogError, TransporterError
+from transporter.errors import TransporterError
 from transporter.log.reader import LogReader
 from transporter.message import concat
 from transporter.offsets.offset_log import route_folder
+from transporter.offsets.parked import ParkedStore
 from transporter.pipeline.namespace import Namespace
 from transporter.pipeline.registry import find_writer
+try:
+    from transporter.pipeline.steps import compile_steps
+except ImportError:
+    compile_steps = None
 from transporter.units import FOLDER
 
 if TYPE_CHECKING:
@@ -41,9 +54,17 @@ if TYPE_CHECKING:
     from transporter.adaptor import Writer
 
 
+_OUT_OF_MEMORY: Final = 71
+"""Exit code of a worker that reached its memory limit."""
+
+
 def run(spec: WorkerSpec) -> None:
     """Serve one shard of a route until the engine closes the connection."""
-    with Client(spec.address, authkey=spec.authkey) as connection:
+    # An engine that hangs up, in the middle of a slice even, is no error of the worker's.
+    with (
+        suppress(EOFError, ConnectionError),
+        Client(spec.address, authkey=spec.authkey) as connection,
+    ):
         connection.send(Hello(spec.route, spec.shard, spec.epoch, os.getpid()))
         with _shard_lock(spec), redirect_stdout(_EngineOutput(connection)):
             _open_and_serve(spec, connection)
@@ -72,20 +93,34 @@ def _open_and_serve(spec: WorkerSpec, connection: Connection) -> None:
         generation=spec.generation,
         shard=spec.shard,
         shards=spec.shards,
+        # Below the watch's limit, so that a slow sink is a timeout and not a dead worker.
+        deadline=spec.slice_timeout / 2,
     )
     writer: Writer | None = None
+    _limit_memory(spec.memory)
+    faulthandler.dump_traceback_later(spec.slice_timeout, exit=True)
     try:
         try:
             writer = _make_writer(spec)
             stored = writer.open(context)
         except Exception as error:  # noqa: BLE001 - it is the route's failure, not the worker's
-            connection.send(OpenFailed(Failure.of(error)))
+            _tell(connection, OpenFailed(Failure.of(error)))
             return
-        connection.send(Opened(stored))
-        _serve(spec, connection, writer)
+        _tell(connection, Opened(stored))
+        faulthandler.cancel_dump_traceback_later()
+        _Worker(spec, connection, writer).serve()
     finally:
+        # The process may be used again, for another task.
+        faulthandler.cancel_dump_traceback_later()
         if writer is not None:
             writer.close()
+
+
+def _limit_memory(size: int | None) -> None:
+    """Let allocations beyond *size* bytes fail in this process alone."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = resource.RLIM_INFINITY if size is None else size
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _make_writer(spec: WorkerSpec) -> Writer:
@@ -95,29 +130,100 @@ def _make_writer(spec: WorkerSpec) -> Writer:
     return made
 
 
-def _serve(spec: WorkerSpec, connection: Connection, writer: Writer) -> None:
-    route = Delivery(Namespace(spec.namespace), spec.log_id)
-    with LogReader(Path(spec.log_directory)) as log:
-        while (asked := _received(connection)) is not None:
-            outcome = _deliver(asked, log, route, writer)
-            sys.stdout.flush()
-            connection.send(outcome)
+class _Worker:
+    """Answers what the engine asks of one shard."""
+
+    def __init__(self, spec: WorkerSpec, connection: Connection, writer: Writer) -> None:
+        self._spec, self._connection, self._writer = spec, connection, writer
+        folder = Path(spec.folder)
+        self._route = Delivery(
+            namespace=Namespace(spec.namespace),
+            log_id=spec.log_id,
+            steps=compile_steps(spec.steps, folder) if spec.steps else None,
+            one_per_key=spec.one_per_key,
+        )
+        self._parked = route_folder(Path(spec.log_directory), spec.route)
+
+    def serve(self) -> None:
+        """Answer until the engine closes the connection."""
+        with LogReader(Path(self._spec.log_directory)) as log:
+            while (asked := _received(self._connection)) is not None:
+                self._watch()
+                outcome = self._answer(asked, log)
+                sys.stdout.flush()
+                self._connection.send(outcome)
+                faulthandler.cancel_dump_traceback_later()
+
+    def _watch(self) -> None:
+        """End this process if it does not answer in time, whatever holds the interpreter."""
+        faulthandler.dump_traceback_later(self._spec.slice_timeout, exit=True)
+
+    def _answer(self, asked: Slice | Retry, log: LogReader) -> Outcome:
+        try:
+            if isinstance(asked, Retry):
+                return self._retry(asked)
+            return self._deliver(asked, log)
+        except MemoryError:
+            # Nothing of this process is to be trusted now; the engine sees it end.
+            os._exit(_OUT_OF_MEMORY)
+
+    def _deliver(self, asked: Slice, log: LogReader) -> Outcome:
+        batches, damage = _read(asked, log)
+        whole = _without(concat(batches), asked.without)
+        last = asked.last
+        if damage is not None:
+            # Invariant 3: the route halts at what is damaged, not where its slice began.
+            last = batches[-1].column("offset")[-1].as_py() if batches else asked.first - 1
+        if asked.single:
+            bounds = (asked.first, last, asked.generation)
+            outcome = deliver_singly(whole, bounds, self._route, self._writer, self._announce)
+        else:
+            outcome = deliver(whole, last, asked.generation, self._route, self._writer)
+        if damage is None or outcome.failure or outcome.through < last:
+            return outcome
+        return replace(outcome, failure=damage)
+
+    def _retry(self, asked: Retry) -> Outcome:
+        parked = ParkedStore.read(self._parked, asked.offset)
+        bounds = (asked.offset, asked.offset, asked.generation)
+        return deliver_singly(parked.entries, bounds, self._route, self._writer, self._announce)
+
+    def _announce(self, offset: int) -> None:
+        sys.stdout.flush()
+        self._connection.send(Progress(offset))
+        self._connection.recv()
+        self._watch()
 
 
-def _received(connection: Connection) -> Slice | None:
+def _tell(connection: Connection, message: object) -> None:
+    # An engine that has hung up is no fault of the task: the next receive finds it out.
+    with suppress(ConnectionError):
+        connection.send(message)
+
+
+def _received(connection: Connection) -> Slice | Retry | None:
     try:
         asked = connection.recv()
     except (EOFError, ConnectionError):
         return None
-    return asked if isinstance(asked, Slice) else None
+    return asked if isinstance(asked, Slice | Retry) else None
 
 
-def _deliver(asked: Slice, log: LogReader, route: Delivery, writer: Writer) -> Outcome:
+def _without(entries: pa.RecordBatch, offsets: tuple[int, ...]) -> pa.RecordBatch:
+    if not offsets:
+        return entries
+    settled = pc.is_in(entries.column("offset"), pa.array(offsets, pa.int64()))
+    return entries.filter(pc.invert(settled))
+
+
+def _read(asked: Slice, log: LogReader) -> tuple[list[pa.RecordBatch], Failure | None]:
+    """Return the entries of the slice up to the first that cannot be read, and why."""
+    batches: list[pa.RecordBatch] = []
     try:
-        entries = concat(log.read(asked.first, asked.last))
-    except (LogError, TransporterError, OSError) as error:
-        return Outcome(asked.first - 1, 0, 0, 0, {}, Failure.of(error))
-    return deliver(entries, asked.last, asked.generation, route, writer)
+        batches.extend(log.read(asked.first, asked.last))
+    except (TransporterError, OSError) as error:
+        return batches, Failure.of(error)
+    return batches, None
 
 
 class _EngineOutput(io.TextIOWrapper):

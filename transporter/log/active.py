@@ -60,7 +60,8 @@ class ActiveSegment:
         self.last = walk.last(self._segment)
         self.next = max(self.last + 1, self.header.next_offset)
         self.logged_at = walk.frames[-1].logged_at if walk.frames else self.header.created_at
-        self._oldest = walk.frames[0].logged_at if walk.frames else self.header.created_at
+        oldest = self._segment.frame_at(self._segment.first_byte)
+        self._oldest = oldest.logged_at if oldest else self.header.created_at
         self._frames = len(walk.frames)
 
     @property

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 
-from transporter.errors import LogFull, LogPoisoned, MessageTooLarge
+from transporter.errors import EnvironmentFault, LogFull, LogPoisoned, MessageTooLarge
 from transporter.log import format as layout
 from transporter.log.active import NO_SPACE, ActiveSegment, SyncFailed
 from transporter.log.filesystem import RealFileSystem
@@ -91,6 +91,7 @@ class CommitLog:
 
         Raises:
             LogLocked: another process owns the directory.
+            EnvironmentFault: the directory cannot be used, or is out of space.
             Corrupt: durable bytes are damaged; nothing was changed.
             UnknownFormat: another version wrote it; nothing was changed.
 
@@ -109,9 +110,12 @@ class CommitLog:
                 compression=compression,
                 clock=clock,
             )
-        except BaseException:
+        except BaseException as error:
             if lock is not None:
                 lock.release()
+            if isinstance(error, OSError):
+                problem = f"{directory}: the log cannot be opened: {error.strerror}"
+                raise EnvironmentFault(problem) from error
             raise
 
     def __enter__(self) -> Self:
@@ -189,7 +193,12 @@ class CommitLog:
             self._poison(failure.reason)
         mark = CleanMark(self._active.path.name, self._active.byte)
         meta = Meta(self.log_id, self.epoch, self._durable, mark)
-        write_meta(self._files, self.directory, meta)
+        try:
+            write_meta(self._files, self.directory, meta)
+        except OSError as error:
+            # Without the mark the next open recovers, which loses nothing either.
+            if error.errno not in NO_SPACE:
+                self._poison(error)
 
     def _take_up(self, path: Path) -> ActiveSegment:
         return ActiveSegment(self._files, path, self.epoch, self._compression)
@@ -267,7 +276,9 @@ class CommitLog:
         try:
             path = write_segment(self._files, self.directory, header)
         except OSError as error:
-            if error.errno in NO_SPACE:
+            # A file in its place means that the directory's sync failed, which is final.
+            placed = segment_name(header.base) in self._files.names(self.directory)
+            if error.errno in NO_SPACE and not placed:
                 raise LogFull(f"{self.directory}: no space left for the next segment") from error
             raise SyncFailed(error) from error
         self._active = self._take_up(path)

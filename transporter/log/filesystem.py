@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -52,6 +53,9 @@ class FileSystem(Protocol):
 
     def remove(self, path: Path) -> None:
         """Remove a file; an absent one is no error."""
+
+    def remove_directory(self, directory: Path) -> None:
+        """Remove *directory* with all that it holds; durable on return."""
 
     def names(self, directory: Path) -> list[str]:
         """Return the sorted names in *directory*; none when it does not exist."""
@@ -123,6 +127,13 @@ class RealFileSystem:
         """Remove *path* if it is there."""
         with suppress(FileNotFoundError):
             path.unlink()
+
+    def remove_directory(self, directory: Path) -> None:
+        """Remove *directory*: first its name, so that a crash leaves all of it or none."""
+        doomed = directory.with_name(f".{directory.name}.removed")
+        directory.replace(doomed)
+        self.sync_directory(directory.parent)
+        shutil.rmtree(doomed)
 
     def names(self, directory: Path) -> list[str]:
         """List *directory*, sorted."""

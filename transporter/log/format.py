@@ -80,7 +80,7 @@ class SegmentHeader:
 
     def encode(self) -> bytes:
         """Return the header's bytes, a multiple of :data:`ALIGNMENT`."""
-        positions = json.dumps(self.positions, ensure_ascii=False).encode()
+        positions = json.dumps(self.positions).encode()
         length = aligned(_SEGMENT.size + len(positions) + _CRC.size)
         body = _SEGMENT.pack(
             SEGMENT_MAGIC,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
@@ -62,9 +63,11 @@ class IndexWriter:
     def note(self, frame: FrameHeader) -> None:
         """Enter *frame*, for which an entry was due."""
         body = _ENTRY.pack(frame.first, frame.byte, frame.segment_id, 0)[:_BODY]
-        self._file.pwrite(body + struct.pack("<I", crc32c(body)), self._end)
-        self._end += _ENTRY.size
-        self._due = frame.byte + STRIDE
+        # No room for a hint is no reason to fail the append; the next frame is due instead.
+        with suppress(OSError):
+            self._file.pwrite(body + struct.pack("<I", crc32c(body)), self._end)
+            self._end += _ENTRY.size
+            self._due = frame.byte + STRIDE
 
     def close(self) -> None:
         """Close the file."""

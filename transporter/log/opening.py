@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from transporter.errors import Corrupt, EnvironmentFault
@@ -100,17 +99,15 @@ def _begin(files: FileSystem, directory: Path, now: int) -> Meta:
 
 def _check_chain(files: FileSystem, directory: Path, bases: list[int], meta: Meta) -> None:
     """Refuse a log whose segments do not join, or do not belong together."""
-    with ExitStack() as stack:
-        segments = []
-        for base in bases:
-            segments.append(Segment(files, directory / segment_name(base)))
-            stack.callback(segments[-1].close)
-        for segment in segments:
-            if str(uuid.UUID(bytes=segment.header.log_id)) != meta.log_id:
+    covered = -1
+    for base in bases:
+        with closing(Segment(files, directory / segment_name(base))) as segment:
+            header = segment.header
+            if str(uuid.UUID(bytes=header.log_id)) != meta.log_id:
                 raise Corrupt("this segment belongs to another log", str(segment.path), 16)
-        for segment, following in pairwise(segments):
-            covered = last_covered(files, segment)
-            if covered < following.header.previous:
+            if base != bases[0] and covered < header.previous:
                 raise Corrupt(
-                    "the segment before it is missing", str(following.path), 0, covered + 1
+                    "the segment before it is missing", str(segment.path), 0, covered + 1
                 )
+            if base != bases[-1]:
+                covered = last_covered(files, segment)

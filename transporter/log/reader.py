@@ -7,15 +7,15 @@ other processes: it never looks beyond the durable offset it is given.
 from __future__ import annotations
 
 from bisect import bisect_right
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from transporter.errors import Corrupt, OffsetRefused
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.index import marks, nearest
-from transporter.log.segment import Segment, segment_bases, segment_name
+from transporter.log.segment import End, Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from transporter.log.filesystem import FileSystem
     from transporter.log.format import FrameHeader, Source
 
+OPEN_SEGMENTS: Final = 16
+"""Segments a reader keeps open: those it read last."""
+
 
 class Located(NamedTuple):
-    """A frame and the segment that holds it."""
+    """A frame and the segment that holds it, for as long as its reader keeps that open."""
 
     segment: Segment
     frame: FrameHeader
@@ -119,10 +122,10 @@ class LogReader:
         """
         limit = min(last, first + rows - 1)
         total = 0
-        reached = limit
+        reached = first - 1
         for _, frame in self.frames(first, limit):
             total += frame.payload_length
-            if total > size and frame.first > first:
+            if total > size and reached >= first:
                 return reached
             reached = min(frame.last, limit)
         return limit
@@ -140,7 +143,12 @@ class LogReader:
         raise OffsetRefused(f"{self.directory}: nothing was logged at or after that time")
 
     def backwards(self, last: int) -> Iterator[Located]:
-        """Yield the frames up to *last*, newest first."""
+        """Yield the frames up to *last*, newest first.
+
+        Raises:
+            Corrupt: a frame is damaged or missing.
+
+        """
         self._refresh()
         for base in reversed([base for base in self._bases if base <= last]):
             segment = self._segment(base)
@@ -187,14 +195,19 @@ class LogReader:
     def _beyond(self, base: int, missing: int) -> int:
         """Return where to go on when the segment at *base* has no frame for *missing*.
 
-        Only what lies behind the segment's end may be missing: the next header declares it.
+        Only offsets of frames that recovery cut may be missing: then the next frame begins
+        behind them, or they lie behind the segment's end, as the next header declares.
         """
         self._refresh()
-        if missing <= self._last_of(base):
-            segment = self._segment(base)
-            byte = self._cursor.byte if self._cursor else segment.first_byte
-            raise Corrupt("no valid frame where one was written", str(segment.path), byte, missing)
-        return max(missing, self._bases[bisect_right(self._bases, base)])
+        if missing > self._last_of(base):
+            return max(missing, self._bases[bisect_right(self._bases, base)])
+        segment = self._segment(base)
+        byte = self._start(segment, missing)
+        for frame in segment.frames(byte):
+            if frame.first > missing:
+                return frame.first
+            byte = frame.end
+        raise _missing(segment, byte, missing)
 
     def _refresh(self) -> None:
         bases = segment_bases(self._files, self.directory)
@@ -202,12 +215,19 @@ class LogReader:
         for before, base in pairwise(bases):
             if before not in self._ends:
                 # Whatever lies behind this end is ignored by all (Invariant 13).
-                self._ends[before] = self._segment(base).header.previous
+                with closing(self._opened(base)) as segment:
+                    self._ends[before] = segment.header.previous
 
     def _segment(self, base: int) -> Segment:
-        if base not in self._open:
-            self._open[base] = Segment(self._files, self.directory / segment_name(base))
-        return self._open[base]
+        """Return the segment at *base*, closing the one that was not used for longest."""
+        segment = self._open.pop(base, None) or self._opened(base)
+        self._open[base] = segment
+        if len(self._open) > OPEN_SEGMENTS:
+            self._open.pop(next(iter(self._open))).close()
+        return segment
+
+    def _opened(self, base: int) -> Segment:
+        return Segment(self._files, self.directory / segment_name(base))
 
 
 def _within(entries: pa.RecordBatch, frame: FrameHeader, first: int, last: int) -> pa.RecordBatch:
@@ -219,7 +239,15 @@ def _within(entries: pa.RecordBatch, frame: FrameHeader, first: int, last: int) 
 
 
 def _block(segment: Segment, start: int, end: int | None, last: int) -> Iterator[Located]:
+    byte, covered = start, -1
     for frame in segment.frames(start):
         if frame.first > last or (end is not None and frame.byte >= end):
             return
         yield Located(segment, frame)
+        byte, covered = frame.end, frame.last
+    if covered < last and byte != end and segment.stop_at(byte).end is End.BAD:
+        raise _missing(segment, byte, max(covered + 1, segment.header.base))
+
+
+def _missing(segment: Segment, byte: int, offset: int) -> Corrupt:
+    return Corrupt("no valid frame where one was written", str(segment.path), byte, offset)

@@ -75,13 +75,15 @@ def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | 
         Corrupt: a frame at or below the floor is damaged or missing.
 
     """
-    walk = walk_tail(files, segment)
-    cut = list(segment.later_frames(walk.stop.byte)) if walk.stop.end is End.BAD else []
+    walk, cut = _frames_and_cut(segment, walk_tail(files, segment))
     floor = max(
         proved,
         segment.header.base - 1,
         *(frame.durable for frame in (*walk.frames, *cut)),
     )
+    if walk.frames and walk.frames[0].first > floor + 1:
+        # The index led beyond frames that nobody has proved: they are looked at one by one.
+        walk, cut = _frames_and_cut(segment, _walk(files, segment, floor))
     if walk.last(segment) < floor:
         raise Corrupt(
             f"the log ends at offset {walk.last(segment)}, but offset {floor} was proved durable; "
@@ -91,6 +93,12 @@ def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | 
             walk.last(segment) + 1,
         )
     return _above(files, segment, floor, walk, cut, clean)
+
+
+def _frames_and_cut(segment: Segment, walk: Walk) -> tuple[Walk, list[layout.FrameHeader]]:
+    """Return *walk* and the valid frames behind the damage that it ended at, if it did."""
+    bad = walk.stop.end is End.BAD
+    return walk, list(segment.later_frames(walk.stop.byte)) if bad else []
 
 
 def walk_tail(files: FileSystem, segment: Segment) -> Walk:
@@ -144,8 +152,6 @@ def _above(
     cut: list[layout.FrameHeader],
     clean: CleanMark | None,
 ) -> Survey:
-    if walk.frames and walk.frames[0].first > floor + 1:
-        walk = _walk(files, segment, floor)
     floor = next((f.last for f in walk.frames if f.first <= floor <= f.last), floor)
     above = [frame for frame in walk.frames if frame.first > floor]
     whole = _whole(segment, above)
@@ -184,11 +190,13 @@ def _positions_at(files: FileSystem, segment: Segment, walk: Walk, floor: int) -
         return walk.positions
     positions = dict(segment.header.positions)
     for frame in _walk(files, segment, floor).frames:
+        if frame.last > floor:
+            # A checkpoint from here on names positions of frames that may be cut.
+            break
         source = _source(segment, frame)
         if source is not None and source.checkpoint is not None:
             positions = dict(source.checkpoint)
-        if frame.last <= floor:
-            _advance(positions, source)
+        _advance(positions, source)
     return positions
 
 

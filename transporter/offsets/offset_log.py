@@ -14,6 +14,7 @@ from transporter.offsets import record as records
 from transporter.offsets.state import Range, RouteState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from transporter.log.filesystem import File, FileSystem
@@ -32,7 +33,8 @@ def route_folder(directory: Path, route: str) -> Path:
 
 def declared_routes(directory: Path, files: FileSystem | None = None) -> list[str]:
     """Return the routes that have an offset log: each pins what it has not settled."""
-    return (files or RealFileSystem()).names(directory / FOLDER)
+    names = (files or RealFileSystem()).names(directory / FOLDER)
+    return [name for name in names if not name.startswith(".")]
 
 
 def read_state(directory: Path, route: str, files: FileSystem | None = None) -> RouteState:
@@ -52,6 +54,28 @@ def proved_offset(directory: Path, files: FileSystem | None = None) -> int:
     return max((read_state(directory, route, files).highest() for route in routes), default=-1)
 
 
+def rename_route(directory: Path, route: str, new: str, files: FileSystem | None = None) -> None:
+    """Give the offset log of *route* the name *new*, durably; no engine may be running.
+
+    Raises:
+        EnvironmentFault: there is no such route, or *new* has an offset log already.
+
+    """
+    files = files or RealFileSystem()
+    read_state(directory, route, files)
+    if new in declared_routes(directory, files):
+        raise EnvironmentFault(f"{route_folder(directory, new)}: a route of this name has run here")
+    files.rename(route_folder(directory, route), route_folder(directory, new))
+    files.sync_directory(directory / FOLDER)
+
+
+def delete_route(directory: Path, route: str, files: FileSystem | None = None) -> None:
+    """Forget *route*, its parked entries included, durably; no engine may be running."""
+    files = files or RealFileSystem()
+    read_state(directory, route, files)
+    files.remove_directory(route_folder(directory, route))
+
+
 class OffsetLog:
     """The offset log of one route. Thread-safe.
 
@@ -69,13 +93,14 @@ class OffsetLog:
         self.route = route
         self._files = files or RealFileSystem()
         self._folder = route_folder(directory, route)
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._file: File | None = None
         self._dirty = False
         self._failure: OSError | None = None
         try:
             self._files.make_directory(self._folder)
             slot, self._state, turn = _newest(self._files, self._folder)
+            self.is_new = turn == 0
             self._begin_turn(1 - slot, turn + 1)
         except OSError as error:
             raise EnvironmentFault(f"{self._folder}: {error.strerror}") from error
@@ -83,6 +108,35 @@ class OffsetLog:
     @property
     def state(self) -> RouteState:
         """How far the route has come."""
+        return self._state
+
+    @property
+    def folder(self) -> Path:
+        """The route's own folder."""
+        return self._folder
+
+    def wait_beyond(self, offset: int, timeout: float) -> int:
+        """Wait up to *timeout* seconds for the watermark to pass *offset*; return the watermark."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._state.watermark > offset, timeout)
+            return self._state.watermark
+
+    def begin_at(self, first: int) -> RouteState:
+        """Let a new route begin at the offset *first*; durable on return."""
+        self._write(records.begun(first))
+        self.sync()
+        return self._state
+
+    def request_retries(self, offsets: Sequence[int]) -> RouteState:
+        """Ask for the parked entries at *offsets* to be delivered; durable on return."""
+        self._write(records.retries_requested(offsets))
+        self.sync()
+        return self._state
+
+    def answer_retry(self, offset: int) -> RouteState:
+        """Record that the retry of the parked entry at *offset* is over; durable on return."""
+        self._write(records.retry_answered(offset))
+        self.sync()
         return self._state
 
     def settle(
@@ -99,6 +153,11 @@ class OffsetLog:
 
     def begin_replay(self, first: int, last: int) -> RouteState:
         """Record that *first* to *last* are to be delivered again; durable on return."""
+        if (running := self._state.replay) is not None:
+            raise OffsetRefused(
+                f"route {self.route}: the replay of {running.first}..{running.last} still has "
+                f"{running.next}..{running.last} to deliver; let it end, or cancel it"
+            )
         if not 0 <= first <= last <= self._state.watermark:
             raise OffsetRefused(
                 f"route {self.route}: {first}..{last} cannot be replayed; "
@@ -163,6 +222,7 @@ class OffsetLog:
             except OSError as error:
                 self._failure = error
                 raise self._poisoned() from error
+            self._lock.notify_all()
             return self._state
 
     def _append(self, event: dict[str, Any]) -> None:
@@ -182,11 +242,12 @@ class OffsetLog:
 
     def _begin_turn(self, slot: int, turn: int) -> None:
         """Take up the other file with a snapshot, synced before this one may be reused."""
-        if self._file is not None:
-            self._file.close()
         path = self._folder / NAMES[slot]
         fresh = NAMES[slot] not in self._files.names(self._folder)
-        self._file = self._files.open(path, write=True, create=True)
+        file = self._files.open(path, write=True, create=True)
+        if self._file is not None:
+            self._file.close()
+        self._file = file
         if fresh:
             self._file.allocate(0, FILE_BYTES)
         self._slot, self._turn, self._sequence, self._byte = slot, turn, 0, 0
@@ -225,7 +286,8 @@ def _newest(files: FileSystem, folder: Path) -> tuple[int, RouteState, int]:
     for slot, name in enumerate(NAMES):
         if name in files.names(folder):
             with opened(files, folder / name) as file:
-                data = file.pread(min(file.size(), FILE_BYTES), 0)
+                # A snapshot may be larger than the file was meant to be.
+                data = file.pread(min(file.size(), FILE_BYTES + records.MAX_RECORD), 0)
             if (read := _fold(data, str(folder / name))) is not None:
                 found.append((read[0], slot, read[1]))
     if not found:

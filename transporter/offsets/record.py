@@ -14,7 +14,7 @@ from transporter.errors import UnknownFormat
 from transporter.offsets import state as states
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 FORMAT: Final = 1
 MAGIC: Final = b"OREC"
@@ -110,18 +110,40 @@ def replay_cancelled() -> dict[str, Any]:
     return {"type": "replay-cancelled"}
 
 
+def begun(first: int) -> dict[str, Any]:
+    """Return the event that lets a new route begin at *first*."""
+    return {"type": "begun", "first": first}
+
+
+def retries_requested(offsets: Sequence[int]) -> dict[str, Any]:
+    """Return the event that asks for parked entries to be delivered."""
+    return {"type": "retries", "offsets": list(offsets)}
+
+
+def retry_answered(offset: int) -> dict[str, Any]:
+    """Return the event that ends the retry of one parked entry."""
+    return {"type": "retried", "offset": offset}
+
+
 def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
     """Return *state* after *event*: the one place where events get their meaning."""
     match event:
         case {"type": "snapshot"}:
-            return states.RouteState.from_json(event)
+            after = states.RouteState.from_json(event)
         case {"type": "settled", "range": part, "namespaces": namespaces}:
-            return states.settle(state, states.Range(*part), namespaces)
+            after = states.settle(state, states.Range(*part), namespaces)
         case {"type": "replay", "first": first, "last": last}:
-            return states.begin_replay(state, first, last)
+            after = states.begin_replay(state, first, last)
         case {"type": "replayed", "through": through}:
-            return states.advance_replay(state, through)
+            after = states.advance_replay(state, through)
         case {"type": "replay-cancelled"}:
-            return states.cancel_replay(state)
+            after = states.cancel_replay(state)
+        case {"type": "begun", "first": first}:
+            after = states.begin_at(state, first)
+        case {"type": "retries", "offsets": offsets}:
+            after = states.request_retries(state, tuple(offsets))
+        case {"type": "retried", "offset": offset}:
+            after = states.answer_retry(state, offset)
         case _:
             raise UnknownFormat(f"an offset log record of an unknown type: {event.get('type')!r}")
+    return after

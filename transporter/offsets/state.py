@@ -21,8 +21,8 @@ class Range(NamedTuple):
     kind: str = "acked"
 
 
-KINDS: Final = ("acked", "skipped", "operator")
-"""Delivered; rejected by the filter or a step; acked by an operator without delivery."""
+KINDS: Final = ("acked", "skipped", "operator", "parked")
+"""Delivered or filtered out; given up on; acked by an operator undelivered; set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class RouteState:
 
     Every offset up to ``watermark`` is settled (Invariant 5); ``above`` holds the
     settled ranges beyond it: disjoint, ascending, never adjacent to the
-    watermark. ``generation`` counts replays. ``namespaces`` tells the newest
+    watermark. ``generation`` counts replays. ``retries`` are
+    the parked offsets that an operator wants delivered, in order. ``namespaces`` tells the newest
     settled offset of each namespace, for the operator only.
     """
 
@@ -49,6 +50,7 @@ class RouteState:
     generation: int = 0
     shards: int = 1
     replay: Replay | None = None
+    retries: tuple[int, ...] = ()
     namespaces: dict[str, int] = field(default_factory=dict)
 
     def next_live(self) -> int:
@@ -73,6 +75,7 @@ class RouteState:
             generation=fields["generation"],
             shards=fields["shards"],
             replay=Replay(**replay) if replay else None,
+            retries=tuple(fields.get("retries", ())),
             namespaces=fields["namespaces"],
         )
 
@@ -142,3 +145,18 @@ def advance_replay(state: RouteState, through: int) -> RouteState:
 def cancel_replay(state: RouteState) -> RouteState:
     """Return *state* without its replay; the generation stays, for sinks have seen it."""
     return replace(state, replay=None)
+
+
+def begin_at(state: RouteState, first: int) -> RouteState:
+    """Return the state of a new route whose first entry will be *first*."""
+    return replace(state, watermark=max(state.watermark, first - 1))
+
+
+def request_retries(state: RouteState, offsets: tuple[int, ...]) -> RouteState:
+    """Return *state* with the parked *offsets* to be delivered as well."""
+    return replace(state, retries=tuple(sorted({*state.retries, *offsets})))
+
+
+def answer_retry(state: RouteState, offset: int) -> RouteState:
+    """Return *state* with the retry of *offset* answered, whatever came of it."""
+    return replace(state, retries=tuple(each for each in state.retries if each != offset))

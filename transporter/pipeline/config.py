@@ -7,14 +7,30 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from transporter.errors import ConfigError
 from transporter.pipeline.document import Document, KeyPath, read
 from transporter.pipeline.explain import Section, validate
-from transporter.pipeline.namespace import EVERYTHING, Namespace
-from transporter.pipeline.problems import InvalidPipeline
+from transporter.pipeline.namespace import EVERYTHING, Pattern
+from transporter.pipeline.options import (
+    EARLIEST,
+    Count,
+    Model,
+    OneOrUnlimited,
+    OnError,
+    ParkLimit,
+    ParkOrder,
+    PositiveDuration,
+    RetryConfig,
+    StartOption,
+    WorkerMemory,
+    waiting_in_circles,
+)
+from transporter.pipeline.problems import InvalidPipeline, one_line, suggestion
 from transporter.pipeline.registry import READER, WRITER, find
+from transporter.pipeline.steps.step import StepConfig  # noqa: TC001 - pydantic reads it
+from transporter.pipeline.steps.table import step_config
 from transporter.units import FOLDER, Duration, LocalPath, Size
 
 if TYPE_CHECKING:
@@ -33,20 +49,10 @@ def _name(text: str) -> str:
     return text
 
 
-def _no_boolean(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("must be a whole number")  # noqa: TRY004 - pydantic reports ValueError
-    return value
-
-
 def _not_empty(items: tuple[Any, ...]) -> tuple[Any, ...]:
     if not items:
         raise ValueError("needs at least one")
     return items
-
-
-def _namespace(pattern: str) -> str:
-    return Namespace(pattern).pattern
 
 
 def _spark_text(value: object) -> object:
@@ -65,14 +71,9 @@ def _spark_key(key: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-PositiveDuration = Annotated[Duration, Field(gt=0)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Place(_Model):
+class _Place(Model):
     dir: LocalPath
 
 
@@ -83,7 +84,7 @@ class LogConfig(_Place):
     compression: Literal["none", "lz4"] = "lz4"
 
 
-class WriterConfig(_Model):
+class WriterConfig(Model):
     """A route's writer: its class, and ``config``, a valid instance of the class's ``Config``."""
 
     adaptor: str
@@ -99,17 +100,28 @@ class ReaderConfig(WriterConfig):
     name: Name
 
 
-class RouteConfig(_Model):
+class RouteConfig(Model):
     """One way through the log: which entries, how many at a time, into which writer."""
 
     name: Name
-    namespace: Annotated[str, AfterValidator(_namespace)] = EVERYTHING
+    namespace: Pattern = EVERYTHING
+    steps: tuple[StepConfig, ...] = ()
     writer: WriterConfig
-    slice_rows: Annotated[int, BeforeValidator(_no_boolean), Field(ge=1, le=_MOST_ROWS)] = 50_000
+    start: StartOption = EARLIEST
+    after: Name | None = None
+    slice_rows: Annotated[Count, Field(le=_MOST_ROWS)] = 50_000
     slice_bytes: Annotated[Size, Field(ge=1)] = 16 * 1024**2
+    linger: Duration = 0.0
+    max_in_flight_per_key: OneOrUnlimited = None
+    retry: RetryConfig = RetryConfig()
+    on_error: OnError = "stop"
+    park_order: ParkOrder = "key"
+    park_limit: ParkLimit = ParkLimit()
+    slice_timeout: PositiveDuration = 60.0
+    worker_memory: WorkerMemory = 1024**3
 
 
-class SparkConfig(_Model):
+class SparkConfig(Model):
     """How Spark is started."""
 
     master: Annotated[str, Field(min_length=1)] = "local"
@@ -118,7 +130,7 @@ class SparkConfig(_Model):
     ] = Field(default={}, repr=False)
 
 
-class _Keys(_Model):
+class _Keys(Model):
     """What a pipeline file may hold at its top."""
 
     name: Name
@@ -190,6 +202,8 @@ class _Draft:
             values["readers"] = self._each(("readers",), self._reader)
         if "routes" in root:
             values["routes"] = self._each(("routes",), self._route)
+            if isinstance(root["routes"], list):
+                self._refuse_endless_waits(root["routes"])
         return values
 
     def _stem(self) -> str:
@@ -209,6 +223,26 @@ class _Draft:
             for index, item in enumerate(items)
         ]
 
+    def _refuse_endless_waits(self, items: list[Any]) -> None:
+        """Refuse to wait for a route that is not there or that itself, through others, waits."""
+        named = [each if isinstance(each, dict) else {} for each in items]
+        places = {str(each.get("name")): index for index, each in enumerate(named)}
+        after = {str(each.get("name")): each.get("after") for each in named}
+        waits = {name: other for name, other in after.items() if isinstance(other, str)}
+        for name, other in waits.items():
+            if other not in after:
+                text = f"there is no route {other!r}{suggestion(other, after, 'routes')}"
+                self._after_problem(places[name], text)
+        for circle in waiting_in_circles(waits):
+            text = " waits for ".join([*circle, circle[0]])
+            self._after_problem(places[circle[0]], f"{text}; none of them could ever go")
+
+    def _after_problem(self, index: int, text: str) -> None:
+        path = ("routes", index, "after")
+        self.problems.append(
+            self.document.problem(path, f"routes[{index}].after: {one_line(text)}")
+        )
+
     def _refuse_same_names(self, items: list[Any], path: KeyPath) -> None:
         """Names become folders, and some file systems take ``a`` and ``A`` for one."""
         seen: dict[str, int] = {}
@@ -223,10 +257,22 @@ class _Draft:
         return self._adaptor(READER, item, path, ("name", "adaptor"))
 
     def _route(self, item: dict[str, Any], path: KeyPath) -> object:
-        writer = item.get("writer")
-        if not isinstance(writer, dict):
-            return item
-        return item | {"writer": self._adaptor(WRITER, writer, (*path, "writer"), ("adaptor",))}
+        writer, steps = item.get("writer"), item.get("steps")
+        if isinstance(writer, dict):
+            made = self._adaptor(WRITER, writer, (*path, "writer"), ("adaptor",))
+            item = item | {"writer": made}
+        if isinstance(steps, list):
+            item = item | {"steps": self._steps(steps, (*path, "steps"))}
+        return item
+
+    def _steps(self, items: list[Any], path: KeyPath) -> list[StepConfig]:
+        """Return the steps that are right; what is wrong with the others is a problem each."""
+        found = []
+        for index, item in enumerate(items):
+            step, problems = step_config(item, self.document, (*path, index), self.file.parent)
+            self.problems += problems
+            found += [step] if step else []
+        return found
 
     def _adaptor(
         self, kind: str, values: dict[str, Any], path: KeyPath, own: tuple[str, ...]

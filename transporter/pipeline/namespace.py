@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import pyarrow as pa
+from pydantic import AfterValidator
 
 EVERYTHING: Final = ".*"
 
@@ -47,6 +48,14 @@ class Namespace:
             # Behind RE2's reason comes a piece of the pattern, which may hold a secret.
             reason = str(error).removeprefix("Invalid regular expression: ").partition(": ")[0]
             raise ValueError(f"is not a regular expression that RE2 reads: {reason}") from error
+
+
+def _readable(pattern: str) -> str:
+    return Namespace(pattern).pattern
+
+
+Pattern = Annotated[str, AfterValidator(_readable)]
+"""The text of a namespace filter, as a setting."""
 
 
 def _all_equal(column: pa.Array) -> bool:

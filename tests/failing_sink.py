@@ -1,0 +1,77 @@
+"""A sink that fails as it is told, entry by entry; what it is told can change while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from transporter.adaptor import AdaptorConfig, LocalPath
+from transporter.errors import Rejected
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.adaptor import Ack, Entries, WriterContext
+
+
+class FailingConfig(AdaptorConfig):
+    """Where it writes, and what its failures look like."""
+
+    path: LocalPath
+    how: str = "named"
+    """``named``, ``unnamed``, ``exit``, ``hang`` or ``allocate``."""
+
+
+class FailingWriter:
+    """Appends ``{"offset": …, "data": …}`` lines; entries whose ``bad`` is true fail.
+
+    While a file ``<path>.mended`` exists nothing fails any more.
+    """
+
+    Config = FailingConfig
+
+    def __init__(self, config: FailingConfig) -> None:
+        self._config = config
+
+    def open(self, context: WriterContext) -> None:
+        pass
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        rows = [(entry.offset, json.loads(entry.message.data)) for entry in batch]
+        if self._config.how == "unnamed" and any(self._bad(row) for _, row in rows):
+            raise Rejected("the bulk was refused as a whole")
+        with self._config.path.open("a") as file:
+            for offset, row in rows:
+                if self._bad(row):
+                    fail(self._config.how)
+                    ack.fail(Rejected(f"no {row['n']} here"), offset)
+                    return
+                file.write(json.dumps({"offset": offset, "data": row}) + "\n")
+                file.flush()
+                ack([offset])
+
+    def close(self) -> None:
+        pass
+
+    def _bad(self, row: dict[str, Any]) -> bool:
+        return bool(row.get("bad")) and not self._config.path.with_suffix(".mended").exists()
+
+
+def fail(how: str) -> None:
+    """Fail in the ways that no exception tells of."""
+    if how == "exit":
+        os._exit(3)
+    if how == "hang":
+        while True:
+            time.sleep(0.01)
+    if how == "allocate":
+        hoard = []
+        while True:
+            hoard.append(bytearray(1 << 24))
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    """Return what was delivered, in order."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

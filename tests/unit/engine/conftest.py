@@ -1,0 +1,12 @@
+"""What every test of the engine relies on."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look often whether to stop, so that no test waits for an idle thread."""
+    monkeypatch.setattr("transporter.engine.route.IDLE", 0.02)
+    monkeypatch.setattr("transporter.engine.feed.POLL", 0.02)

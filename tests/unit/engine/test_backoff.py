@@ -1,0 +1,32 @@
+"""How long to wait before trying again."""
+
+from __future__ import annotations
+
+from transporter.engine.backoff import Backoff
+
+
+def test_delays_double_up_to_the_most() -> None:
+    """Each delay lies between half and all of a bound that doubles until it is capped."""
+    backoff = Backoff(first=0.5, most=3.0)
+    for bound in (0.5, 1.0, 2.0, 3.0, 3.0):
+        assert bound / 2 <= backoff.next() <= bound
+
+
+def test_delays_are_not_all_alike() -> None:
+    """Jitter keeps those that failed together from trying again together."""
+    assert len({Backoff().next() for _ in range(20)}) > 1
+
+
+def test_a_success_begins_anew() -> None:
+    """After a reset the next delay is a first one again."""
+    backoff = Backoff(first=1.0, most=100.0)
+    for _ in range(5):
+        backoff.next()
+    backoff.reset()
+    assert backoff.next() <= 1.0
+
+
+def test_failing_for_ever_overflows_nothing() -> None:
+    """After very many failures the delay is still the most, not an error."""
+    backoff = Backoff(failures=10**6)
+    assert 15.0 <= backoff.next() <= 30.0

@@ -1,0 +1,285 @@
+"""Delivering one slice in process: what counts as settled, and what is said of the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from transporter.engine.delivery import Acks, Delivery, deliver
+from transporter.engine.protocol import Failure, FailureKind, Outcome
+from transporter.errors import (
+    ConfigError,
+    Rejected,
+    RouteFault,
+    SinkError,
+    SinkTimeout,
+    SinkUnavailable,
+)
+from transporter.message import ENTRY_SCHEMA, ERROR_HEADER, Message, messages_to_batch, with_offsets
+from transporter.pipeline.namespace import Namespace
+from transporter.testing import ListWriter
+from transporter.testing.doubles import ListWriterConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transporter.adaptor import Ack, Entries
+
+ALL = Delivery(Namespace(), "log")
+
+
+def entries(*messages: Message | str, first: int = 10) -> pa.RecordBatch:
+    """Return messages as logged entries; a text is the namespace of one whose data it is too."""
+    made = [
+        Message(message, message.encode()) if isinstance(message, str) else message
+        for message in messages
+    ]
+    return with_offsets(messages_to_batch(made), first, 0)
+
+
+def writer(**failures: tuple[str, ...]) -> ListWriter:
+    """Return a writer that fails as told: ``at_12=("rejected",)``."""
+    script = {int(name.removeprefix("at_")): kinds for name, kinds in failures.items()}
+    return ListWriter(ListWriterConfig(failures=script))
+
+
+class Calling:
+    """A writer that does what a test passes it."""
+
+    def __init__(self, act: Callable[[Entries, Ack], None]) -> None:
+        self.write = act
+
+
+def outcome_of(act: Callable[[Entries, Ack], None], batch: pa.RecordBatch) -> Outcome:
+    """Deliver *batch*, which begins at offset 10, with a writer that does *act*."""
+    return deliver(batch, 9 + batch.num_rows, 0, ALL, Calling(act))
+
+
+def test_a_slice_that_is_delivered_is_settled_to_its_end() -> None:
+    """All entries arrive in order, and the outcome counts them and their bytes."""
+    sink = writer()
+    outcome = deliver(entries("aa", "b", "aa"), 12, 3, ALL, sink)
+    assert outcome == Outcome(12, 3, 0, 5, {"aa": 12, "b": 11})
+    assert [entry.offset for entry in sink.entries] == [10, 11, 12]
+
+
+def test_a_writer_is_told_generation_and_log() -> None:
+    """A writer can tell a replay, and make the id that every redelivery repeats."""
+    seen: list[tuple[int, str]] = []
+
+    def act(batch: Entries, ack: Ack) -> None:
+        seen.append((batch.generation, batch.entry_id(11)))
+        ack.all()
+
+    deliver(entries("a", "b"), 11, 4, ALL, Calling(act))
+    assert seen == [(4, "log/11")]
+
+
+def test_what_the_filter_leaves_out_is_skipped() -> None:
+    """Entries of other namespaces are settled without being delivered."""
+    sink = writer()
+    route = Delivery(Namespace("^a"), "log")
+    outcome = deliver(entries("b", "a", "b", "a", "b"), 14, 0, route, sink)
+    assert (outcome.through, outcome.delivered, outcome.skipped) == (14, 2, 3)
+    assert outcome.namespaces == {"a": 13, "b": 14}
+    assert [entry.offset for entry in sink.entries] == [11, 13]
+
+
+def test_a_slice_of_which_nothing_is_accepted_does_not_reach_the_writer() -> None:
+    """A route whose filter takes nothing passes the slice without a call to its sink."""
+
+    def act(batch: Entries, ack: Ack) -> None:
+        raise AssertionError
+
+    outcome = deliver(entries("b", "b"), 11, 0, Delivery(Namespace("^a"), "log"), Calling(act))
+    assert (outcome.through, outcome.delivered, outcome.skipped) == (11, 0, 2)
+    assert outcome.failure is None
+
+
+def test_a_slice_that_holds_no_entry_is_settled() -> None:
+    """A slice that lies in a gap of the offsets is passed."""
+    empty = pa.RecordBatch.from_pylist([], schema=ENTRY_SCHEMA)
+    assert deliver(empty, 11, 0, ALL, writer()) == Outcome(11, 0, 0, 0, {})
+
+
+def test_a_refused_entry_ends_the_settled_prefix() -> None:
+    """Invariant 9: what is settled ends before the refused entry, skipped ones included."""
+    route = Delivery(Namespace("^a"), "log")
+    batch = entries("a", "b", "a", "b", "a", "b", "a")
+    outcome = deliver(batch, 16, 0, route, writer(at_14=("rejected",)))
+    assert (outcome.through, outcome.delivered, outcome.skipped) == (13, 2, 2)
+    assert outcome.failure == Failure(FailureKind.REJECTED, "offset 14 fails as scripted", 14)
+    assert outcome.namespaces == {"a": 12, "b": 13}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("unavailable", FailureKind.UNAVAILABLE),
+        ("timeout", FailureKind.TIMEOUT),
+        ("fault", FailureKind.FAULT),
+        ("unnamed", FailureKind.REJECTED),
+    ],
+)
+def test_a_failure_without_an_offset_keeps_what_was_acked(name: str, kind: FailureKind) -> None:
+    """The acked prefix counts, and the failure's kind tells what to do about the rest."""
+    outcome = deliver(entries("a", "b", "c"), 12, 0, ALL, writer(at_12=(name,)))
+    assert outcome.through == 11
+    assert outcome.failure is not None
+    assert (outcome.failure.kind, outcome.failure.offset) == (kind, None)
+
+
+def test_what_was_acked_behind_a_failure_does_not_count() -> None:
+    """Invariant 9: an ack beyond the first failure is redelivered rather than overtaken."""
+
+    def act(batch: Entries, ack: Ack) -> None:
+        ack([10, 12, 13])
+        ack.fail(Rejected("no"), 11)
+
+    outcome = outcome_of(act, entries("a", "b", "c", "d"))
+    assert (outcome.through, outcome.delivered) == (10, 1)
+    assert outcome.failure is not None
+    assert outcome.failure.offset == 11
+
+
+@pytest.mark.parametrize("order", [(11, 13), (13, 11)])
+def test_of_several_failures_the_first_offset_counts(order: tuple[int, int]) -> None:
+    """Whatever the order in which failures are told, the lowest offset is the route's problem."""
+
+    def act(batch: Entries, ack: Ack) -> None:
+        ack.all()
+        for offset in order:
+            ack.fail(Rejected(f"not {offset}"), offset)
+
+    outcome = outcome_of(act, entries("a", "b", "c", "d"))
+    assert outcome.through == 10
+    assert outcome.failure == Failure(FailureKind.REJECTED, "not 11", 11)
+
+
+def test_an_entry_that_is_neither_acked_nor_failed_counts_as_failed() -> None:
+    """A writer that forgets an entry is told so, by its offset."""
+    outcome = outcome_of(lambda _, ack: ack([10, 12]), entries("a", "b", "c"))
+    assert outcome.through == 10
+    assert outcome.failure is not None
+    assert "without acking or failing offset 11" in outcome.failure.text
+
+
+def test_a_writer_that_raises_loses_nothing_that_it_acked() -> None:
+    """An exception is the route's failure; what was acked before it stays acked."""
+
+    def act(batch: Entries, ack: Ack) -> None:
+        ack([10])
+        raise ZeroDivisionError("oops")
+
+    outcome = outcome_of(act, entries("a", "b"))
+    assert outcome.through == 10
+    assert outcome.failure == Failure(FailureKind.REJECTED, "ZeroDivisionError: oops")
+
+
+def test_a_writer_that_raises_at_once_settles_nothing() -> None:
+    """Nothing acked is nothing delivered: not even what was skipped behind it."""
+
+    def act(batch: Entries, ack: Ack) -> None:
+        raise SinkUnavailable("down")
+
+    outcome = outcome_of(act, entries("a", "b"))
+    assert outcome == Outcome(9, 0, 0, 0, {}, Failure(FailureKind.UNAVAILABLE, "down"))
+
+
+def test_skipped_entries_before_the_first_failure_are_settled() -> None:
+    """A failing first delivery does not hold back what the filter passes before it."""
+    route = Delivery(Namespace("^a"), "log")
+    outcome = deliver(entries("b", "b", "a", "b"), 13, 0, route, writer(at_12=("rejected",)))
+    assert (outcome.through, outcome.delivered, outcome.skipped) == (11, 0, 2)
+
+
+def poison(text: bytes | None) -> Message:
+    """Return a record as a reader marks one that it could not read."""
+    return Message("a", b"raw", headers=(("x", b"1"), (ERROR_HEADER, text)))
+
+
+def test_a_record_that_its_reader_could_not_read_stops_the_route_there() -> None:
+    """What comes before such a record is delivered; it never reaches the writer."""
+    sink = writer()
+    batch = entries("a", "b", poison(b"unequal arrays"), "c", poison(b"later"))
+    outcome = deliver(batch, 14, 0, ALL, sink)
+    assert (outcome.through, outcome.delivered) == (11, 2)
+    assert outcome.failure == Failure(
+        FailureKind.POISON, "its reader could not read it: unequal arrays", 12
+    )
+    assert [entry.offset for entry in sink.entries] == [10, 11]
+
+
+def test_such_a_record_first_of_all_leaves_the_writer_alone() -> None:
+    """A slice that begins with an unreadable record delivers nothing."""
+    sink = writer()
+    outcome = deliver(entries(poison(None), "a"), 11, 0, ALL, sink)
+    assert (outcome.through, outcome.delivered, sink.entries) == (9, 0, [])
+    assert outcome.failure is not None
+    assert outcome.failure.offset == 10
+
+
+def test_such_a_record_of_another_namespace_is_skipped() -> None:
+    """Only routes whose filter takes an unreadable record are stopped by it."""
+    outcome = deliver(
+        entries("b", poison(b"bad"), "b"), 12, 0, Delivery(Namespace("^b"), "log"), writer()
+    )
+    assert (outcome.through, outcome.delivered, outcome.skipped) == (12, 2, 1)
+
+
+def test_a_failure_before_such_a_record_comes_first() -> None:
+    """The route stops at whichever problem has the lower offset."""
+    outcome = deliver(entries("a", poison(b"bad")), 11, 0, ALL, writer(at_10=("rejected",)))
+    assert outcome.failure is not None
+    assert outcome.failure.offset == 10
+
+
+def test_an_ack_of_everything_needs_no_offsets() -> None:
+    """``ack.all()`` settles the whole batch."""
+    acks = Acks([4, 5, 9])
+    acks.all()
+    assert acks.result() == (3, None)
+
+
+def test_acks_come_in_any_order() -> None:
+    """Only which entries were acked counts, not when."""
+    acks = Acks([4, 5, 9])
+    acks([9])
+    acks(iter([5, 4]))
+    assert acks.result() == (3, None)
+
+
+def test_a_named_failure_gives_way_to_no_unnamed_one() -> None:
+    """Once the sink has named an entry, a later unnamed failure does not hide it."""
+    acks = Acks([4, 5])
+    acks.fail(Rejected("this one"), 5)
+    acks.fail(SinkUnavailable("then it went down"))
+    acks([4])
+    assert acks.result() == (1, Failure(FailureKind.REJECTED, "this one", 5))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "offset"),
+    [
+        (SinkUnavailable("x"), FailureKind.UNAVAILABLE, None),
+        (SinkTimeout("x"), FailureKind.TIMEOUT, None),
+        (RouteFault("x"), FailureKind.FAULT, None),
+        (SinkError("x"), FailureKind.FAULT, None),
+        (ConfigError("x"), FailureKind.FAULT, None),
+        (Rejected("x", 7), FailureKind.REJECTED, 7),
+        (Rejected("x"), FailureKind.REJECTED, None),
+        (ValueError("x"), FailureKind.REJECTED, None),
+    ],
+)
+def test_failures_are_classified(error: Exception, kind: FailureKind, offset: int | None) -> None:
+    """What a writer raises tells whether to retry, stop the route, or blame an entry."""
+    failure = Failure.of(error)
+    assert (failure.kind, failure.offset) == (kind, offset)
+    assert failure.kind.retriable == (kind in (FailureKind.UNAVAILABLE, FailureKind.TIMEOUT))
+
+
+def test_an_offset_told_beside_an_error_wins_over_that_in_it() -> None:
+    """The offset that the writer passes to ``fail`` is the one that counts."""
+    assert Failure.of(Rejected("x", 7), 8).offset == 8

@@ -1,0 +1,407 @@
+"""The engine as a whole, with workers in processes of their own, but without Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engine_tools import (
+    Events,
+    SparklessHost,
+    delivered,
+    make_pipeline,
+    offsets,
+    run_to_end,
+    running,
+    until,
+)
+from log_tools import offsets_of
+
+from transporter.engine.engine import Engine
+from transporter.engine.events import RouteStatus, State
+from transporter.errors import Corrupt, EnvironmentFault, HostFailed, LogLocked, SourceUnavailable
+from transporter.log.commit_log import CommitLog
+from transporter.log.reader import LogReader
+from transporter.offsets.offset_log import OffsetLog, read_state, route_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.log.format import FrameHeader
+    from transporter.pipeline.config import Pipeline
+
+LINES = ["orders.placed a", "users.new b", "orders.paid c", "orders.placed d", "users.gone e"]
+MORE = ["orders.placed f", "orders.placed g"]
+
+
+def route_of(engine: Engine, name: str) -> RouteStatus:
+    """Return the status of the route *name*."""
+    return next(route for route in engine.status().routes if route.name == name)
+
+
+def numbers(count: int) -> list[str]:
+    """Return *count* lines of a source."""
+    return [f"n {number}" for number in range(count)]
+
+
+def test_every_route_takes_what_its_filter_accepts(tmp_path: Path) -> None:
+    """Each route delivers its own part of the log in order, and skips the rest."""
+    pipeline = make_pipeline(
+        tmp_path, LINES, orders={"namespace": "^orders"}, users={"namespace": "^users"}, every={}
+    )
+    engine = run_to_end(pipeline)
+    assert [line["data"] for line in delivered(tmp_path / "orders.jsonl")] == ["a", "c", "d"]
+    assert offsets(tmp_path / "users.jsonl") == [1, 4]
+    assert offsets(tmp_path / "every.jsonl") == [0, 1, 2, 3, 4]
+    orders = route_of(engine, "orders")
+    assert (orders.delivered, orders.skipped, orders.watermark, orders.lag) == (3, 2, 4, 0)
+    assert orders.state is State.ENDED
+
+
+def test_the_newest_offset_of_each_namespace_is_kept(tmp_path: Path) -> None:
+    """A route's durable state names the last offset of each namespace that it has passed."""
+    run_to_end(make_pipeline(tmp_path, LINES, every={}))
+    assert read_state(tmp_path / "log", "every").namespaces == {
+        "orders.placed": 3,
+        "users.new": 1,
+        "orders.paid": 2,
+        "users.gone": 4,
+    }
+
+
+def test_slices_are_as_long_as_the_route_allows(tmp_path: Path) -> None:
+    """A small slice_rows changes how much is delivered at once, and nothing else."""
+    engine = run_to_end(make_pipeline(tmp_path, numbers(7), out={"slice_rows": 2}))
+    assert offsets(tmp_path / "out.jsonl") == list(range(7))
+    assert route_of(engine, "out").delivered == 7
+
+
+def test_a_rejected_entry_stops_its_route_and_no_other(tmp_path: Path) -> None:
+    """Invariant 15: the route halts before the refused entry; the others deliver everything."""
+    events = Events()
+    pipeline = make_pipeline(tmp_path, LINES, bad={"writer": {"reject": [2]}}, good={})
+    engine = run_to_end(pipeline, events)
+    assert offsets(tmp_path / "bad.jsonl") == [0, 1]
+    assert offsets(tmp_path / "good.jsonl") == [0, 1, 2, 3, 4]
+    assert engine.halted == ["bad"]
+    status = route_of(engine, "bad")
+    assert (status.state, status.watermark) == (State.STOPPED, 1)
+    assert "offset 2" in status.problem
+    stopped = events.named("route-stopped")
+    assert [(one["route"], one["offset"]) for one in stopped] == [("bad", 2)]
+    # Invariant 5: the refused entry was never passed, on the disk neither.
+    assert read_state(tmp_path / "log", "bad").watermark == 1
+
+
+def test_a_halted_route_goes_on_when_the_operator_has_acked(tmp_path: Path) -> None:
+    """An entry that an operator acks is never delivered, and everything behind it is."""
+    pipeline = make_pipeline(tmp_path, LINES, bad={"writer": {"reject": [2]}})
+    run_to_end(pipeline)
+    with CommitLog.open(tmp_path / "log") as log, OffsetLog(tmp_path / "log", "bad") as known:
+        from transporter.offsets.state import Range  # noqa: PLC0415
+
+        known.settle(Range(2, 2, "operator"), log.durable)
+    engine = run_to_end(pipeline)
+    assert offsets(tmp_path / "bad.jsonl") == [0, 1, 3, 4]
+    assert engine.halted == []
+
+
+@pytest.mark.parametrize("step", ["open", "write"])
+def test_an_unavailable_sink_is_tried_until_it_is_back(tmp_path: Path, step: str) -> None:
+    """A sink that is down holds its route back, visibly; once it is up everything arrives once."""
+    events = Events()
+    (tmp_path / "out.down").write_text(step)
+    with running(make_pipeline(tmp_path, LINES, out={}), events=events) as engine:
+        events.await_count("route-retrying")
+        assert route_of(engine, "out").state is State.RETRYING
+        assert "down for the test" in route_of(engine, "out").problem
+        (tmp_path / "out.down").unlink()
+        until(lambda: route_of(engine, "out").lag == 0)
+        assert route_of(engine, "out").problem == ""
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4]
+
+
+def test_a_fault_at_open_halts_the_route(tmp_path: Path) -> None:
+    """A writer that says trying again is useless halts its route with its own words."""
+    (tmp_path / "out.down").write_text("fault")
+    engine = run_to_end(make_pipeline(tmp_path, LINES, out={}))
+    assert engine.halted == ["out"]
+    assert route_of(engine, "out").problem == "no rights"
+
+
+def test_a_dead_worker_is_replaced_and_repeats_its_slice(tmp_path: Path) -> None:
+    """Invariant 6: when a worker dies mid-slice another takes over; only that slice repeats."""
+    events = Events()
+    out = {"slice_rows": 5, "writer": {"die_at": 7}}
+    run_to_end(make_pipeline(tmp_path, numbers(12), out=out), events)
+    assert offsets(tmp_path / "out.jsonl") == [*range(7), *range(5, 12)]
+    pids = [line["pid"] for line in delivered(tmp_path / "out.jsonl")]
+    assert len(set(pids)) == 2
+    assert [each["route"] for each in events.named("worker-lost")] == ["out"]
+
+
+def test_a_dead_host_is_replaced_while_the_engine_runs(tmp_path: Path) -> None:
+    """When the host dies all its workers do; the engine starts another and loses nothing."""
+    events, host = Events(), SparklessHost()
+    pipeline = make_pipeline(tmp_path, LINES, end=False, out={})
+    with running(pipeline, host, events) as engine:
+        until(lambda: route_of(engine, "out").delivered == 5)
+        host.processes[0].kill()
+        events.await_count("spark-host-lost")
+        make_pipeline(tmp_path, MORE, end=False, out={})
+        until(lambda: route_of(engine, "out").delivered == 7)
+    assert offsets(tmp_path / "out.jsonl") == list(range(7))
+    assert len(host.processes) == 2
+
+
+def test_a_host_that_never_comes_up_fails_the_engine(tmp_path: Path) -> None:
+    """An engine whose host ends before it is ready says so instead of waiting for ever."""
+    pipeline = make_pipeline(tmp_path, LINES, out={})
+    with (
+        pytest.raises(HostFailed, match="before Spark was up"),
+        running(pipeline, SparklessHost(["dead"])) as engine,
+    ):
+        until(lambda: engine.wait(0.02))
+    # What was read meanwhile is not lost (Invariant 1).
+    assert offsets_of(tmp_path / "log") == [0, 1, 2, 3, 4]
+
+
+def test_a_restart_goes_on_where_the_last_run_ended(tmp_path: Path) -> None:
+    """Invariant 18: a clean stop and start reads nothing and writes nothing twice."""
+    run_to_end(make_pipeline(tmp_path, LINES, out={}))
+    events = Events()
+    run_to_end(make_pipeline(tmp_path, MORE, out={}), events)
+    assert offsets(tmp_path / "out.jsonl") == list(range(7))
+    assert events.named("reader-ended") == [{"reader": "in", "logged": 2}]
+
+
+def test_a_stop_drains_what_is_in_the_log(tmp_path: Path) -> None:
+    """A stop first delivers what was logged, however far behind a route was."""
+    (tmp_path / "out.down").write_text("write")
+    events = Events()
+    with running(make_pipeline(tmp_path, numbers(40), out={}), events=events):
+        events.await_count("route-retrying")
+        (tmp_path / "out.down").unlink()
+    assert offsets(tmp_path / "out.jsonl") == list(range(40))
+    assert events.named("route-abandoned") == []
+
+
+def test_a_stop_leaves_a_route_that_cannot_drain(tmp_path: Path) -> None:
+    """When the patience ends the route is left where it is, and the next start delivers."""
+    (tmp_path / "out.down").write_text("write")
+    events = Events()
+    engine = Engine(make_pipeline(tmp_path, LINES, out={}), SparklessHost(), events)
+    engine.start()
+    events.await_count("route-retrying")
+    engine.stop(0.05)
+    assert events.named("route-abandoned") == [{"route": "out"}]
+    (tmp_path / "out.down").unlink()
+    run_to_end(make_pipeline(tmp_path, [], out={}))
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4]
+
+
+def test_a_replay_delivers_its_range_again_and_then_what_is_new(tmp_path: Path) -> None:
+    """A replay comes first, in its own generation, and live entries follow it."""
+    run_to_end(make_pipeline(tmp_path, LINES, out={"slice_rows": 2}))
+    with OffsetLog(tmp_path / "log", "out") as known:
+        known.begin_replay(1, 3)
+    run_to_end(make_pipeline(tmp_path, MORE, out={"slice_rows": 2}))
+    lines = [(line["offset"], line["generation"]) for line in delivered(tmp_path / "out.jsonl")][5:]
+    assert lines == [(1, 1), (2, 1), (3, 1), (5, 1), (6, 1)]
+    state = read_state(tmp_path / "log", "out")
+    assert (state.replay, state.watermark, state.generation) == (None, 6, 1)
+
+
+def test_a_replay_begun_during_a_slice_is_not_taken_for_done(tmp_path: Path) -> None:
+    """A slice that was cut before a replay began settles itself, never the replay."""
+    (tmp_path / "out.paused").touch()
+    pipeline = make_pipeline(tmp_path, LINES, out={"slice_rows": 4, "writer": {"pause_at": 4}})
+    with running(pipeline) as engine:
+        until((tmp_path / "out.waiting").exists)
+        engine._offsets["out"].begin_replay(0, 3)
+        (tmp_path / "out.paused").unlink()
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4, 0, 1, 2, 3]
+
+
+def test_an_offset_that_the_sink_stores_is_adopted(tmp_path: Path) -> None:
+    """What the sink itself remembers is not written again, even if the offset log is behind."""
+    out = {"writer": {"stores_offset": True}}
+    run_to_end(make_pipeline(tmp_path, LINES, out=out))
+    # The worst that a power cut leaves of an offset log: nothing.
+    shutil.rmtree(route_folder(tmp_path / "log", "out"))
+    run_to_end(make_pipeline(tmp_path, MORE, out=out))
+    assert offsets(tmp_path / "out.jsonl") == list(range(7))
+
+
+@pytest.mark.parametrize(
+    "other", [{"log_id": "another"}, {"route": "other"}, {"generation": 7}, {"shards": 2}]
+)
+def test_an_offset_stored_for_something_else_is_not_adopted(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """Only the offset of this log, route, generation and shard count counts."""
+    out = {"writer": {"stores_offset": True}}
+    run_to_end(make_pipeline(tmp_path, LINES, out=out))
+    shutil.rmtree(route_folder(tmp_path / "log", "out"))
+    stored = tmp_path / "out.stored"
+    stored.write_text(json.dumps(json.loads(stored.read_text()) | other))
+    run_to_end(make_pipeline(tmp_path, [], out=out))
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4] * 2
+
+
+def test_a_sink_ahead_of_the_log_halts_the_route(tmp_path: Path) -> None:
+    """A stored offset beyond the log means that the log was replaced: nothing is delivered."""
+    out = {"writer": {"stores_offset": True}}
+    run_to_end(make_pipeline(tmp_path, LINES, out=out))
+    stored = tmp_path / "out.stored"
+    stored.write_text(json.dumps(json.loads(stored.read_text()) | {"offset": 99}))
+    engine = run_to_end(make_pipeline(tmp_path, MORE, out=out))
+    assert engine.halted == ["out"]
+    assert "offset 99" in route_of(engine, "out").problem
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4]
+
+
+def test_what_a_writer_prints_comes_out_of_the_engine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker's standard output is the engine's."""
+    run_to_end(make_pipeline(tmp_path, LINES, out={"writer": {"show": True}}))
+    assert capsys.readouterr().out == "".join(f"delivered {n}\n" for n in range(5))
+
+
+def test_damage_in_the_log_halts_only_the_route_that_needs_it(tmp_path: Path) -> None:
+    """Invariant 3: a route halts at entries that are damaged; one that has passed them goes on."""
+    run_to_end(make_pipeline(tmp_path, LINES, old={}))
+    frame = first_frame(tmp_path / "log")
+    damage(tmp_path / "log", frame.payload_byte + 3)
+    engine = run_to_end(make_pipeline(tmp_path, MORE, old={}, new={}))
+    assert engine.halted == ["new"]
+    assert "checksum" in route_of(engine, "new").problem
+    assert offsets(tmp_path / "old.jsonl") == list(range(7))
+
+
+def test_a_damaged_frame_header_halts_only_the_route_that_needs_it(tmp_path: Path) -> None:
+    """Invariant 15: a frame that cannot even be found halts its route, not the engine."""
+    run_to_end(many_segments(tmp_path, LINES, old={}))
+    run_to_end(many_segments(tmp_path, MORE, old={}))
+    damage(tmp_path / "log", first_frame(tmp_path / "log").byte + 20)
+    engine = run_to_end(many_segments(tmp_path, ["n last"], old={}, new={}))
+    assert engine.halted == ["new"]
+    assert offsets(tmp_path / "old.jsonl") == list(range(8))
+
+
+def many_segments(folder: Path, lines: list[str], **routes: Any) -> Pipeline:
+    """Return a pipeline that begins a segment with every append."""
+    pipeline = make_pipeline(folder, lines, **routes)
+    log = pipeline.log.model_copy(update={"segment_bytes": 1})
+    return pipeline.model_copy(update={"log": log})
+
+
+def test_entries_before_damage_are_still_delivered(tmp_path: Path) -> None:
+    """Invariant 3: the route halts at the damaged entries, not where its slice began."""
+    run_to_end(make_pipeline(tmp_path, LINES, old={}))
+    run_to_end(make_pipeline(tmp_path, MORE, old={}))
+    with LogReader(tmp_path / "log") as reader:
+        second = list(reader.frames(0, 6))[1].frame
+    damage(tmp_path / "log", second.payload_byte + 3)
+    engine = run_to_end(make_pipeline(tmp_path, [], new={}))
+    assert offsets(tmp_path / "new.jsonl") == [0, 1, 2, 3, 4]
+    assert (route_of(engine, "new").watermark, engine.halted) == (4, ["new"])
+    assert "offset 5" in route_of(engine, "new").problem
+
+
+def first_frame(log: Path) -> FrameHeader:
+    """Return the first frame of the *log*."""
+    with LogReader(log) as reader:
+        return next(reader.frames(0, 0)).frame
+
+
+def damage(log: Path, byte: int) -> None:
+    """Change one bit of the first segment of the *log*."""
+    path = log / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 0x40
+    path.write_bytes(data)
+
+
+def test_a_source_that_cannot_be_opened_fails_the_engine(tmp_path: Path) -> None:
+    """An engine that cannot start reading says why, with the environment's exit code."""
+
+    class Closed:
+        def __init__(self, config: object) -> None: ...
+
+        def open(self, resume: object) -> None:
+            raise SourceUnavailable("no such host")
+
+        def close(self) -> None: ...
+
+    pipeline = make_pipeline(tmp_path, LINES, out={})
+    reader = pipeline.readers[0].model_copy(update={"cls": Closed})
+    with (
+        pytest.raises(SourceUnavailable, match="no such host"),
+        running(pipeline.model_copy(update={"readers": (reader,)})) as engine,
+    ):
+        until(lambda: engine.wait(0.02))
+    assert engine.status().readers[0].state is State.STOPPED
+
+
+def test_one_engine_per_log(tmp_path: Path) -> None:
+    """Invariant 12: a second engine on the same log is refused, and the first is not disturbed."""
+    pipeline = make_pipeline(tmp_path, LINES, end=False, out={})
+    with running(pipeline) as engine:
+        with pytest.raises(LogLocked):
+            Engine(pipeline, SparklessHost(), Events())
+        until(lambda: route_of(engine, "out").delivered == 5)
+
+
+def test_an_engine_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
+    """Stopping gives the log back, whether anything ran or not."""
+    pipeline = make_pipeline(tmp_path, LINES, out={})
+    Engine(pipeline, SparklessHost(), Events()).stop()
+    run_to_end(pipeline)
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4]
+
+
+def test_an_engine_that_cannot_be_made_gives_the_log_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a route's offset log cannot be opened the start ends, and leaves no lock behind."""
+
+    def refuse(directory: Path, route: str) -> OffsetLog:
+        raise EnvironmentFault(f"{directory}/{route}: no space")
+
+    pipeline = make_pipeline(tmp_path, LINES, out={})
+    monkeypatch.setattr("transporter.engine.engine.OffsetLog", refuse)
+    with pytest.raises(EnvironmentFault, match="no space"):
+        Engine(pipeline, SparklessHost(), Events())
+    CommitLog.open(tmp_path / "log").close()
+
+
+def test_a_request_to_stop_ends_the_wait(tmp_path: Path) -> None:
+    """``wait`` returns as soon as a stop is requested, from whatever thread."""
+    with running(make_pipeline(tmp_path, LINES, end=False, out={})) as engine:
+        assert not engine.wait(0.01)
+        threading.Timer(0.05, engine.request_stop).start()
+        assert engine.wait(30)
+
+
+def test_every_route_is_declared_before_the_first_append(tmp_path: Path) -> None:
+    """Invariant 11: an engine's routes have their folders before anything of it runs."""
+    engine = Engine(make_pipeline(tmp_path, LINES, a={}, b={}), SparklessHost(), Events())
+    try:
+        assert sorted(path.name for path in (tmp_path / "log" / "offsets").iterdir()) == ["a", "b"]
+        assert engine.status().last == -1
+    finally:
+        engine.stop()
+
+
+def test_corruption_is_found_before_anything_runs(tmp_path: Path) -> None:
+    """Invariant 3: a log whose durable end is damaged refuses to open."""
+    pipeline = make_pipeline(tmp_path, LINES, out={})
+    run_to_end(pipeline)
+    damage(tmp_path / "log", first_frame(tmp_path / "log").byte + 20)
+    with pytest.raises(Corrupt, match="offset 0"):
+        Engine(pipeline, SparklessHost(), Events())

@@ -1,0 +1,260 @@
+"""Failures, from the outcome to what an operator finds; workers are processes, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engine_tools import Events, SparklessHost, run_to_end, running, until
+from failing_sink import written
+
+from transporter.log.commit_log import CommitLog
+from transporter.offsets.offset_log import OffsetLog, read_state, route_folder
+from transporter.offsets.parked import ParkedStore
+from transporter.offsets.state import Range
+from transporter.pipeline.config import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.engine.engine import Engine
+    from transporter.pipeline.config import Pipeline
+
+QUICK = {"attempts": 2, "backoff": "1ms..5ms"}
+
+
+def make(folder: Path, rows: list[dict[str, Any]], how: str = "named", **route: Any) -> Pipeline:
+    """Return a pipeline of a file of *rows*, keyed by ``k``, into a sink that fails *how*."""
+    with (folder / "in.jsonl").open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    writer = {"adaptor": "failing_sink:FailingWriter", "path": "out.jsonl", "how": how}
+    document = {
+        "log": {"dir": "log"},
+        "readers": [{"name": "in", "adaptor": "file", "path": "in.jsonl", "key": "k"}],
+        "routes": [{"name": "out", "writer": writer, "retry": QUICK, **route}],
+    }
+    path = folder / "pipeline.yaml"
+    path.write_text(json.dumps(document))
+    return load(path, {})
+
+
+def rows(count: int, *bad: int, keys: int = 1_000_000) -> list[dict[str, Any]]:
+    """Return *count* rows, of which those named are bad."""
+    return [{"n": n, "k": f"k{n % keys}", "bad": n in bad} for n in range(count)]
+
+
+def numbers(folder: Path) -> list[int]:
+    """Return the numbers delivered, in order."""
+    return [line["data"]["n"] for line in written(folder / "out.jsonl")]
+
+
+def parked(folder: Path) -> ParkedStore:
+    """Return what the route has parked."""
+    return ParkedStore(route_folder(folder / "log", "out"))
+
+
+def operator_acks(folder: Path, first: int, last: int) -> None:
+    """Ack as ``transporter ack`` does."""
+    with CommitLog.open(folder / "log") as log, OffsetLog(folder / "log", "out") as offsets:
+        offsets.settle(Range(first, last, "operator"), log.durable)
+
+
+def retry_parked(folder: Path) -> None:
+    """Ask for a retry of everything, as ``transporter parked retry`` does."""
+    with OffsetLog(folder / "log", "out") as offsets:
+        offsets.request_retries(parked(folder).offsets())
+
+
+def test_the_table_of_the_ancestors_design(tmp_path: Path) -> None:
+    """A bulk 9–15 fails unnamed: 9–13 go one at a time, 14 fails, 13 stays; an ack lets 15 flow."""
+    run_to_end(make(tmp_path, rows(9)))
+    assert read_state(tmp_path / "log", "out").watermark == 8
+    more = [{"n": n, "k": "k", "bad": n == 14} for n in range(9, 16)]
+    events = Events()
+    engine = run_to_end(make(tmp_path, more, "unnamed"), events)
+    assert numbers(tmp_path) == list(range(14))
+    assert read_state(tmp_path / "log", "out").watermark == 13
+    assert engine.halted == ["out"]
+    assert events.named("route-stopped")[0]["offset"] == 14
+    operator_acks(tmp_path, 14, 14)
+    run_to_end(make(tmp_path, [], "unnamed"))
+    assert numbers(tmp_path) == [*range(14), 15]
+
+
+@pytest.mark.parametrize("how", ["named", "unnamed"])
+def test_skip_passes_a_failing_entry_and_says_so(tmp_path: Path, how: str) -> None:
+    """With on_error: skip the entry is passed after its attempts, and an event names it."""
+    events = Events()
+    run_to_end(make(tmp_path, rows(10, 4), how, on_error="skip"), events)
+    assert numbers(tmp_path) == [n for n in range(10) if n != 4]
+    skipped = events.named("entry-skipped")
+    assert [(each["offset"], each["attempts"]) for each in skipped] == [(4, 2)]
+
+
+@pytest.mark.parametrize("how", ["named", "unnamed"])
+@pytest.mark.parametrize("bad", [(500,), tuple(range(0, 1000, 100)), tuple(range(60))])
+def test_parking_loses_nothing_and_holds_no_other_key_back(
+    tmp_path: Path, how: str, bad: tuple[int, ...]
+) -> None:
+    """Bad entries and the later ones of their keys are parked, each with its error; all else flows."""
+    count = 1000 if len(bad) < 60 else 60
+    run_to_end(make(tmp_path, rows(count, *bad, keys=20), how, on_error="park"))
+    keys = {n % 20 for n in bad}
+    first = {key: min(n for n in bad if n % 20 == key) for key in keys}
+    held = {n for n in range(count) if n % 20 in keys and n >= first[n % 20]}
+    assert numbers(tmp_path) == [n for n in range(count) if n not in held]
+    store = parked(tmp_path)
+    assert set(store.offsets()) == held
+    for offset in store.offsets():
+        reason = store.load(offset).reason
+        assert (reason.behind is None) == (offset == first[offset % 20])
+        assert reason.error
+    state = read_state(tmp_path / "log", "out")
+    assert (state.watermark, state.above) == (count - 1, ())
+
+
+def test_a_retry_after_a_fix_delivers_each_key_in_order(tmp_path: Path) -> None:
+    """parked retry delivers what was parked, each key in its order, and later entries behind it."""
+    pipeline = make(tmp_path, rows(60, 3, 7, 23, keys=5), on_error="park")
+    run_to_end(pipeline)
+    before = numbers(tmp_path)
+    (tmp_path / "out.mended").touch()
+    retry_parked(tmp_path)
+    run_to_end(pipeline)
+    assert sorted(numbers(tmp_path)) == list(range(60))
+    assert numbers(tmp_path)[: len(before)] == before
+    order: dict[int, list[int]] = defaultdict(list)
+    for n in numbers(tmp_path):
+        order[n % 5].append(n)
+    assert all(sequence == sorted(sequence) for sequence in order.values())
+    assert parked(tmp_path).offsets() == []
+    assert read_state(tmp_path / "log", "out").retries == ()
+
+
+def test_a_retry_without_a_fix_parks_again_and_keeps_the_order(tmp_path: Path) -> None:
+    """What fails again stays parked with one attempt more, and its key's later entries with it."""
+    pipeline = make(tmp_path, rows(20, 3, keys=5), on_error="park")
+    run_to_end(pipeline)
+    held = parked(tmp_path).offsets()
+    retry_parked(tmp_path)
+    events = Events()
+    run_to_end(pipeline, events)
+    assert parked(tmp_path).offsets() == held == [3, 8, 13, 18]
+    assert parked(tmp_path).load(3).reason.attempts == 3
+    assert [each["offset"] for each in events.named("parked-failed")] == [3]
+
+
+def test_park_order_free_lets_later_entries_of_the_key_pass(tmp_path: Path) -> None:
+    """With park_order: free only the failing entry itself is parked."""
+    run_to_end(make(tmp_path, rows(20, 3, keys=5), on_error="park", park_order="free"))
+    assert numbers(tmp_path) == [n for n in range(20) if n != 3]
+    assert parked(tmp_path).offsets() == [3]
+
+
+def test_park_limit_stops_the_route(tmp_path: Path) -> None:
+    """A route that has parked as much as it may halts before the next entry that must be."""
+    limit = {"entries": 2}
+    pipeline = make(tmp_path, rows(20, 3, keys=5), on_error="park", park_limit=limit)
+    engine = run_to_end(pipeline)
+    assert engine.halted == ["out"]
+    assert parked(tmp_path).offsets() == [3, 8]
+    assert numbers(tmp_path) == [n for n in range(13) if n not in (3, 8)]
+    assert "park_limit" in engine.status().routes[0].problem
+
+
+def test_what_its_reader_could_not_read_is_parked_whatever_on_error_says(tmp_path: Path) -> None:
+    """A line that is no JSON is parked at once; the route goes on."""
+    pipeline = make(tmp_path, rows(3))
+    with (tmp_path / "in.jsonl").open("a") as file:
+        file.write('{"n": broken\n{"n": 3, "k": "k3"}\n')
+    run_to_end(pipeline)
+    assert numbers(tmp_path) == [0, 1, 2, 3]
+    assert parked(tmp_path).offsets() == [3]
+
+
+@pytest.mark.parametrize("how", ["exit", "hang", "allocate"])
+def test_a_writer_that_takes_its_worker_down_is_found_and_parked(tmp_path: Path, how: str) -> None:
+    """The worker ends by itself or by its watch; the entry is named and parked; the engine lives."""
+    events = Events()
+    limits = {"slice_timeout": "500ms", "worker_memory": "600MiB"}
+    pipeline = make(tmp_path, rows(10, 4), how, on_error="park", **limits)
+    run_to_end(pipeline, events)
+    assert parked(tmp_path).offsets() == [4]
+    assert "died" in parked(tmp_path).load(4).reason.error
+    assert sorted(set(numbers(tmp_path))) == [n for n in range(10) if n != 4]
+    assert len(events.named("worker-lost")) == 4  # two in bulk, two alone
+
+
+def test_one_slice_never_holds_two_entries_of_a_key(tmp_path: Path) -> None:
+    """max_in_flight_per_key: 1 ends a slice before a key's second entry, and loses none."""
+    engine = run_to_end(make(tmp_path, rows(12, keys=4), max_in_flight_per_key=1))
+    assert numbers(tmp_path) == list(range(12))
+    assert slices_of(engine) == 3
+
+
+def slices_of(engine: Engine) -> int:
+    """Return how many settled events the offset log holds: one for each slice."""
+    from transporter.offsets import record  # noqa: PLC0415
+
+    folder = route_folder(engine._log.directory, "out")
+    data = (folder / "0.offsets").read_bytes()
+    return sum(each.event["type"] == "settled" for each in record.decode_records(data, "x"))
+
+
+def two_routes(folder: Path, count: int, **second: Any) -> Pipeline:
+    """Return a pipeline with the routes ``out`` and ``other``, the latter with these keys."""
+    pipeline = make(folder, rows(count))
+    document = json.loads(pipeline.file.read_text())
+    writer = {"adaptor": "failing_sink:FailingWriter", "path": "other.jsonl"}
+    document["routes"].append({"name": "other", "writer": writer, **second})
+    pipeline.file.write_text(json.dumps(document))
+    return load(pipeline.file, {})
+
+
+def test_after_never_passes_the_route_that_it_follows(tmp_path: Path) -> None:
+    """A route with `after` stays behind the other's watermark, and catches up with it."""
+    pipeline = two_routes(tmp_path, 10, after="out")
+    with (tmp_path / "in.jsonl").open("a") as file:
+        file.write('{"n": 10, "k": "x", "bad": true}\n{"n": 11, "k": "y"}\n')
+    engine = run_to_end_of(pipeline, "other", 9)
+    assert engine.halted == ["out"]
+    assert [line["data"]["n"] for line in written(tmp_path / "other.jsonl")] == list(range(10))
+
+
+def run_to_end_of(pipeline: Pipeline, route: str, watermark: int) -> Engine:
+    """Run until *route* has come to *watermark*, and a little longer."""
+    with running(pipeline, SparklessHost(), Events()) as engine:
+        until(lambda: read_state(pipeline.log.dir, route).watermark >= watermark)
+        until(lambda: engine.halted)
+        engine.stop(timeout=0.3)
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [("latest", [10, 11]), (4, [4, 5, 6, 7, 8, 9, 10, 11])]
+)
+def test_a_new_route_begins_where_start_says(
+    tmp_path: Path, start: object, expected: list[int]
+) -> None:
+    """`start` decides for a route's first run only, and an event tells where it began."""
+    run_to_end(make(tmp_path, rows(10)))
+    events = Events()
+    with (tmp_path / "in.jsonl").open("a") as file:
+        file.write('{"n": 10, "k": "x"}\n{"n": 11, "k": "y"}\n')
+    run_to_end(two_routes(tmp_path, 0, start=start), events)
+    assert [line["data"]["n"] for line in written(tmp_path / "other.jsonl")] == expected
+    assert {each["route"]: each["offset"] for each in events.named("route-begins")} == {
+        "other": expected[0]
+    }
+    run_to_end(two_routes(tmp_path, 0, start="earliest"))
+    assert [line["data"]["n"] for line in written(tmp_path / "other.jsonl")] == expected
+
+
+def test_an_offset_log_without_a_route_is_named_at_the_start(tmp_path: Path) -> None:
+    """A declared route that the pipeline no longer has still holds the log, and is told of."""
+    run_to_end(two_routes(tmp_path, 3))
+    events = Events()
+    run_to_end(make(tmp_path, []), events)
+    assert [each["route"] for each in events.named("offset-log-unused")] == ["other"]

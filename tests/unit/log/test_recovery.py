@@ -1,0 +1,323 @@
+"""Recovery of frames that several appends wrote before one sync: what a power cut may leave."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from log_tools import Disk, crash, damage, offsets_of, unsynced
+
+from transporter.errors import Corrupt, EnvironmentFault, LogFull, LogPoisoned
+from transporter.log.commit_log import CommitLog
+from transporter.log.meta import read_meta
+from transporter.log.reader import LogReader
+from transporter.log.recovery import last_covered
+from transporter.log.segment import Segment, segment_bases, segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from transporter.log.format import FrameHeader
+
+    Make = Callable[..., pa.RecordBatch]
+
+LARGE = 120_000
+"""Bytes of a message of which ten make a frame that gets an index entry of its own."""
+
+
+def plain(directory: Path) -> CommitLog:
+    """Open a log that does not compress, so that frames are as large as their messages."""
+    return CommitLog.open(directory, compression=None)
+
+
+def test_the_last_frame_of_a_killed_engine_is_kept(tmp_path: Path, batch: Make) -> None:
+    """Invariant 2: frames above the floor that are whole are part of the log."""
+    log = CommitLog.open(tmp_path)
+    log.append(batch(3), "r", "3")
+    for number in (6, 9):
+        unsynced(log, batch(3), position=str(number))
+    crash(log)
+    with CommitLog.open(tmp_path) as log:
+        assert (log.durable, log.positions) == (8, {"r": "9"})
+
+
+def test_recovery_is_the_same_when_it_is_repeated(tmp_path: Path, batch: Make) -> None:
+    """A crash right after recovery changes nothing, however often it comes."""
+    log = CommitLog.open(tmp_path)
+    log.append(batch(3), "r", "a")
+    unsynced(log, batch(3), position="b")
+    torn = unsynced(log, batch(3), position="c")
+    crash(log)
+    damage(tmp_path, torn.payload_byte)
+    for _ in range(3):
+        log = CommitLog.open(tmp_path)
+        assert (log.durable, log.positions) == (5, {"r": "b"})
+        crash(log)
+    with CommitLog.open(tmp_path) as log:
+        assert log.append(batch(1), "r") == (9, 9)
+    assert offsets_of(tmp_path) == [*range(6), 9]
+
+
+@pytest.mark.parametrize("place", ["header", "payload", "extension"])
+def test_nothing_behind_a_torn_frame_is_kept(tmp_path: Path, batch: Make, place: str) -> None:
+    """Invariant 3: a torn tail is cut with everything behind it, valid frames included."""
+    log = CommitLog.open(tmp_path)
+    log.append(batch(3), "r", "kept")
+    torn = unsynced(log, batch(3), position="torn")
+    unsynced(log, batch(3), "other", "lost")
+    crash(log)
+    at = {"header": torn.byte + 9, "payload": torn.payload_byte, "extension": torn.extension_byte}
+    damage(tmp_path, at[place])
+    with CommitLog.open(tmp_path) as log:
+        assert (log.durable, log.positions) == (2, {"r": "kept"})
+        # Invariant 4: the offsets of what was cut are used up.
+        assert log.append(batch(1), "r") == (9, 9)
+
+
+@pytest.mark.parametrize("place", ["header", "payload"])
+def test_offsets_of_cut_frames_stay_used_when_the_index_is_ahead(
+    tmp_path: Path, batch: Make, place: str
+) -> None:
+    """Invariant 4: an index entry behind the torn frame hides none of the offsets given there."""
+    log = plain(tmp_path)
+    log.append(batch(1), "r")
+    frames = [unsynced(log, batch(10, size=LARGE)) for _ in range(4)]
+    crash(log)
+    damage(tmp_path, frames[0].byte + 9 if place == "header" else frames[0].payload_byte)
+    with plain(tmp_path) as log:
+        assert log.durable == 0
+        assert log.append(batch(1), "r") == (41, 41)
+
+
+def test_positions_of_cut_frames_are_forgotten(tmp_path: Path, batch: Make) -> None:
+    """A checkpoint behind a torn frame names its position; recovery must not believe it.
+
+    Otherwise the reader would go on behind messages that the log has lost.
+    """
+    log = plain(tmp_path)
+    log.append(batch(1, size=2_000_000), "a", "durable")
+    torn = unsynced(log, batch(10, size=LARGE), "a", "lost")
+    unsynced(log, batch(10, size=LARGE), "b", "lost too")
+    crash(log)
+    damage(tmp_path, torn.payload_byte)
+    with plain(tmp_path) as log:
+        assert (log.durable, log.positions) == (0, {"a": "durable"})
+
+
+def test_a_bad_header_below_the_floor_is_refused_when_the_index_is_ahead(
+    tmp_path: Path, batch: Make
+) -> None:
+    """Invariant 3: what was proved durable is not cut because an index entry lies behind it."""
+    log = plain(tmp_path)
+    log.append(batch(1), "r")
+    log.append(batch(1), "r")
+    second = _frames(log)[1]
+    for _ in range(3):
+        unsynced(log, batch(10, size=LARGE))
+    crash(log)
+    damage(tmp_path, second.byte + 9)
+    with pytest.raises(Corrupt, match=f"byte {second.byte}, offset 1"):
+        plain(tmp_path)
+
+
+def _frames(log: CommitLog) -> list[FrameHeader]:
+    with LogReader(log.directory) as reader:
+        return [found.frame for found in reader.frames(0, log.durable)]
+
+
+def test_a_tail_of_many_frames_is_moved_as_it_was(tmp_path: Path, batch: Make) -> None:
+    """Frames above the floor keep offsets, times, entries and positions in the new file."""
+    log = plain(tmp_path)
+    log.append(batch(1), "r", "0")
+    for number in range(1, 6):
+        unsynced(log, batch(10, size=LARGE), f"r{number % 2}", str(number))
+    crash(log)
+    with LogReader(tmp_path) as reader:
+        before = [found.entries() for found in reader.frames(1, 50)]
+    with plain(tmp_path) as log:
+        assert (log.durable, log.positions) == (50, {"r": "0", "r1": "5", "r0": "4"})
+    with LogReader(tmp_path) as reader:
+        moved = list(reader.frames(1, 50))
+        assert [found.segment.header.base for found in moved] == [1] * 5
+        assert all(found.entries().equals(old) for found, old in zip(moved, before, strict=True))
+
+
+def test_a_torn_first_frame_leaves_an_empty_log(tmp_path: Path, batch: Make) -> None:
+    """A segment of which nothing is whole is replaced by one that begins at the same offset."""
+    log = CommitLog.open(tmp_path)
+    torn = unsynced(log, batch(5), position="p")
+    crash(log)
+    damage(tmp_path, torn.payload_byte)
+    with CommitLog.open(tmp_path) as log:
+        assert (log.durable, log.positions) == (-1, {})
+        assert log.append(batch(1), "r") == (5, 5)
+    assert segment_bases(Disk(), tmp_path) == [0]
+    assert offsets_of(tmp_path) == [5]
+
+
+def test_what_meta_has_proved_survives_the_loss_of_every_frame(tmp_path: Path, batch: Make) -> None:
+    """Invariant 3: ``meta`` keeps the proof of the last open, so losing that is corruption."""
+    with CommitLog.open(tmp_path) as log:
+        log.append(batch(3), "r")
+    log = CommitLog.open(tmp_path)
+    frame = _frames(log)[0]
+    crash(log)
+    assert read_meta(Disk(), tmp_path).proved == 2
+    damage(tmp_path, frame.byte + 9)
+    with pytest.raises(Corrupt, match="offset 2 was proved durable"):
+        CommitLog.open(tmp_path)
+
+
+def test_a_seal_that_was_cut_short_is_recovered(tmp_path: Path, batch: Make) -> None:
+    """A trailer without the next segment, as a kill between the two leaves it, loses nothing."""
+    log = CommitLog.open(tmp_path)
+    log.append(batch(3), "r", "p")
+    log._active.seal()
+    crash(log)
+    with CommitLog.open(tmp_path) as log:
+        assert (log.durable, log.positions) == (2, {"r": "p"})
+        assert log.append(batch(1), "r") == (3, 3)
+    assert offsets_of(tmp_path) == [0, 1, 2, 3]
+
+
+def test_a_leftover_temporary_file_is_no_segment(tmp_path: Path, batch: Make) -> None:
+    """A roll that was cut short leaves a file that the next roll replaces."""
+    with CommitLog.open(tmp_path, segment_bytes=1) as log:
+        log.append(batch(3), "r")
+        (tmp_path / (segment_name(3) + ".tmp")).write_bytes(b"half a header")
+        log.append(batch(3), "r")
+    assert segment_bases(Disk(), tmp_path) == [0, 3]
+    assert offsets_of(tmp_path) == list(range(6))
+
+
+def test_a_segment_of_another_log_is_refused(tmp_path: Path, batch: Make) -> None:
+    """A file that was copied here from elsewhere is named, not read."""
+    for name in ("a", "b"):
+        with CommitLog.open(tmp_path / name) as log:
+            log.append(batch(3), "r")
+    (tmp_path / "a" / segment_name(0)).write_bytes((tmp_path / "b" / segment_name(0)).read_bytes())
+    with pytest.raises(Corrupt, match="another log"):
+        CommitLog.open(tmp_path / "a")
+
+
+def test_a_position_of_any_text_survives_a_roll(tmp_path: Path, batch: Make) -> None:
+    """A position may hold whatever a file name can, undecodable bytes included."""
+    position = os.fsdecode(b"caf\xe9 \xe2\x98\x83") + ' "\\ \n\0'
+    with CommitLog.open(tmp_path, segment_bytes=1) as log:
+        log.append(batch(1), "r", position)
+        log.append(batch(1), "other")
+    log = CommitLog.open(tmp_path, segment_bytes=1)
+    assert log.positions == {"r": position}
+    crash(log)
+    with CommitLog.open(tmp_path) as log:
+        assert log.positions == {"r": position}
+
+
+def test_a_trailer_tells_what_its_segment_holds(tmp_path: Path, batch: Make) -> None:
+    """A sealed segment names its last offset and its time range, also after a clean restart."""
+    times = iter(range(100, 1000, 100))
+    for _ in range(3):
+        with CommitLog.open(tmp_path, compression=None, clock=lambda: next(times)) as log:
+            log.append(batch(10, size=LARGE), "r")
+    with CommitLog.open(tmp_path, segment_bytes=1) as log:
+        log.append(batch(1), "r")
+    segment = Segment(Disk(), tmp_path / segment_name(0))
+    try:
+        trailer = segment.trailer()
+        frames = list(segment.frames())
+        assert trailer is not None
+        assert (trailer.last, trailer.oldest) == (29, frames[0].logged_at)
+        assert trailer.newest == frames[-1].logged_at
+        assert last_covered(Disk(), segment) == 29
+    finally:
+        segment.close()
+
+
+def test_a_full_disk_at_a_roll_is_back_pressure(tmp_path: Path, batch: Make) -> None:
+    """Invariant 14: no room for the next segment refuses the append; later it succeeds."""
+    disk = Disk()
+    with CommitLog.open(tmp_path, files=disk, segment_bytes=1) as log:
+        log.append(batch(2), "r")
+        disk.failing["rename"] = OSError(errno.ENOSPC, "No space left on device")
+        with pytest.raises(LogFull):
+            log.append(batch(2), "r")
+        disk.failing.clear()
+        assert log.append(batch(2), "r") == (2, 3)
+    assert offsets_of(tmp_path) == [0, 1, 2, 3]
+
+
+def test_a_failed_directory_sync_at_a_roll_is_final(tmp_path: Path, batch: Make) -> None:
+    """Invariant 13: a failed sync poisons the log, even when it says that the disk is full."""
+    disk = Disk()
+    with CommitLog.open(tmp_path, files=disk, segment_bytes=1) as log:
+        log.append(batch(2), "r")
+        disk.failing["sync_directory"] = OSError(errno.ENOSPC, "No space left on device")
+        with pytest.raises(LogPoisoned):
+            log.append(batch(2), "r")
+        disk.failing.clear()
+
+
+def test_a_full_disk_at_the_start_is_said_in_one_line(tmp_path: Path, batch: Make) -> None:
+    """A log that cannot be opened for want of room names the directory and the reason."""
+    with CommitLog.open(tmp_path) as log:
+        log.append(batch(2), "r")
+    disk = Disk()
+    disk.failing["rename"] = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(EnvironmentFault, match="No space left on device") as caught:
+        CommitLog.open(tmp_path, files=disk)
+    assert str(tmp_path) in str(caught.value)
+    assert offsets_of(tmp_path) == [0, 1]
+
+
+def test_a_full_disk_at_a_stop_leaves_no_clean_mark_and_loses_nothing(
+    tmp_path: Path, batch: Make
+) -> None:
+    """A log that cannot write its mark is closed all the same; the next open recovers it."""
+    disk = Disk()
+    log = CommitLog.open(tmp_path, files=disk)
+    log.append(batch(2), "r")
+    disk.failing["rename"] = OSError(errno.ENOSPC, "No space left on device")
+    log.close()
+    disk.failing.clear()
+    assert read_meta(disk, tmp_path).clean is None
+    with CommitLog.open(tmp_path) as log:
+        assert log.append(batch(1), "r") == (2, 2)
+    assert offsets_of(tmp_path) == [0, 1, 2]
+
+
+def test_a_failed_sync_at_a_stop_is_told(tmp_path: Path, batch: Make) -> None:
+    """Invariant 13: a stop whose last sync fails says so, and gives the lock back."""
+    disk = Disk()
+    log = CommitLog.open(tmp_path, files=disk)
+    log.append(batch(2), "r")
+    disk.failing["sync_directory"] = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(LogPoisoned):
+        log.close()
+    with CommitLog.open(tmp_path) as log:
+        assert log.durable == 1
+
+
+def test_no_room_for_an_index_entry_hurts_nobody(
+    tmp_path: Path, batch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index is only a hint: an append succeeds although its entry cannot be written."""
+    from transporter.log.index import IndexWriter  # noqa: PLC0415
+
+    with CommitLog.open(tmp_path) as log:
+
+        class Full:
+            def pwrite(self, data: bytes, byte: int) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            close = log._active._index._file.close
+
+        assert isinstance(log._active._index, IndexWriter)
+        monkeypatch.setattr(log._active._index, "_file", Full())
+        assert log.append(batch(2), "r") == (0, 1)
+        assert log.append(batch(2), "r") == (2, 3)
+    assert offsets_of(tmp_path) == [0, 1, 2, 3]

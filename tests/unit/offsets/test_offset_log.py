@@ -1,0 +1,413 @@
+"""A route's offset log on the real file system: what survives which end, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import threading
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from log_tools import Disk, crash, damage
+
+from transporter.errors import Corrupt, EnvironmentFault, LogPoisoned, OffsetRefused, UnknownFormat
+from transporter.log.commit_log import CommitLog
+from transporter.log.reader import LogReader
+from transporter.offsets import offset_log as module
+from transporter.offsets.offset_log import (
+    AUDIT,
+    NAMES,
+    OffsetLog,
+    declared_routes,
+    proved_offset,
+    read_state,
+    route_folder,
+)
+from transporter.offsets.record import decode_records
+from transporter.offsets.state import Range, Replay, RouteState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pyarrow as pa
+
+FAR = 1 << 40
+"""An offset beyond all that a test settles: everything is durable."""
+
+
+def settle_each(offsets: OffsetLog, first: int, last: int) -> None:
+    """Settle the offsets *first* to *last*, one record each."""
+    for offset in range(first, last + 1):
+        offsets.settle(Range(offset, offset), FAR, {f"n{offset % 3}": offset})
+
+
+def left_behind(directory: Path, copy: Path) -> RouteState:
+    """Return the state that a new process would find if this one were killed now."""
+    shutil.copytree(route_folder(directory, "r"), route_folder(copy, "r"))
+    return read_state(copy, "r")
+
+
+def in_use(directory: Path) -> Path:
+    """Return the file of the newest turn."""
+    turns = {}
+    for name in NAMES:
+        path = route_folder(directory, "r") / name
+        if path.exists():
+            found = list(decode_records(path.read_bytes(), name))
+            turns[path] = found[0].turn if found else -1
+    return max(turns, key=lambda path: turns[path])
+
+
+@pytest.fixture
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a turn end after a few records."""
+    monkeypatch.setattr(module, "FILE_BYTES", 2048)
+
+
+def test_a_route_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Invariant 18: after a clean stop the state is the same, every part of it."""
+    with OffsetLog(tmp_path, "r") as offsets:
+        offsets.settle(Range(0, 9), FAR, {"a": 9, "b": 3})
+        offsets.settle(Range(12, 14, "operator"), FAR)
+        offsets.begin_replay(2, 5)
+        offsets.advance_replay(3)
+        before = offsets.state
+    assert before.replay == Replay(2, 5, 4)
+    with OffsetLog(tmp_path, "r") as offsets:
+        assert offsets.state == before
+    assert read_state(tmp_path, "r") == before
+
+
+@pytest.mark.usefixtures("_short")
+def test_two_files_are_used_in_turn(tmp_path: Path) -> None:
+    """Very many events change the file again and again, and fill neither of them."""
+    used = set()
+    with OffsetLog(tmp_path, "r") as offsets:
+        for offset in range(300):
+            settle_each(offsets, offset, offset)
+            used.add(in_use(tmp_path).name)
+            assert read_state(tmp_path, "r") == offsets.state
+    assert used == set(NAMES)
+    state = read_state(tmp_path, "r")
+    assert (state.watermark, state.namespaces) == (299, {"n0": 297, "n1": 298, "n2": 299})
+    folder = route_folder(tmp_path, "r")
+    assert all((folder / name).stat().st_size == 2048 for name in NAMES)
+
+
+def test_the_files_are_reserved_when_they_are_made(tmp_path: Path) -> None:
+    """Invariant 14: commits need no new blocks, so that a full disk does not stop them."""
+    with OffsetLog(tmp_path, "r") as offsets:
+        settle_each(offsets, 0, 9)
+    with OffsetLog(tmp_path, "r"):
+        pass
+    for name in NAMES:
+        found = (route_folder(tmp_path, "r") / name).stat()
+        assert (found.st_size, found.st_blocks * 512) == (module.FILE_BYTES, module.FILE_BYTES)
+
+
+def test_a_kill_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    """Invariant 6: what was written, synced or not, is there after the process was killed."""
+    offsets = OffsetLog(tmp_path / "live", "r")
+    settle_each(offsets, 0, 20)
+    assert left_behind(tmp_path / "live", tmp_path / "killed") == offsets.state
+    offsets.close()
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_kill_at_any_record_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    """Invariant 6: also where a turn has just ended or begun."""
+    offsets = OffsetLog(tmp_path / "live", "r")
+    for offset in range(60):
+        settle_each(offsets, offset, offset)
+        copy = tmp_path / str(offset)
+        assert left_behind(tmp_path / "live", copy) == offsets.state
+        with OffsetLog(copy, "r") as again:
+            assert again.state == offsets.state
+    offsets.close()
+
+
+def test_a_torn_last_record_falls_back_to_the_one_before(tmp_path: Path) -> None:
+    """Invariant 6: what a power cut tears is redelivered; all before it stays settled."""
+    offsets = OffsetLog(tmp_path / "live", "r")
+    settle_each(offsets, 0, 9)
+    offsets.sync()
+    path = in_use(tmp_path / "live")
+    records = list(decode_records(path.read_bytes(), "f"))
+    ends = [sum(len(record.encode()) for record in records[: n + 1]) for n in range(len(records))]
+    for number, byte in enumerate(range(ends[-2], ends[-1] - 4, 5)):
+        copy = tmp_path / str(number)
+        left_behind(tmp_path / "live", copy)
+        torn = route_folder(copy, "r") / path.name
+        torn.write_bytes(torn.read_bytes()[:byte] + bytes(module.FILE_BYTES - byte))
+        with OffsetLog(copy, "r") as again:
+            assert again.state.watermark == 8
+            again.settle(Range(9, 9), FAR)
+        assert read_state(copy, "r").watermark == 9
+    offsets.close()
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_turn_of_which_nothing_reached_the_disk_falls_back_to_the_former(tmp_path: Path) -> None:
+    """A snapshot that is torn leaves the other file, which is not reused before it is synced."""
+    with OffsetLog(tmp_path, "r") as offsets:
+        settle_each(offsets, 0, 60)
+    newest = in_use(tmp_path)
+    newest.write_bytes(bytes(10) + newest.read_bytes()[10:])
+    with OffsetLog(tmp_path, "r") as offsets:
+        assert 0 < offsets.state.watermark < 60
+        settle_each(offsets, offsets.state.next_live(), 99)
+    assert read_state(tmp_path, "r").watermark == 99
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_turn_begins_with_a_synced_snapshot(tmp_path: Path) -> None:
+    """Before anything else is written to a file, its snapshot is durable."""
+    disk = Disk()
+    with OffsetLog(tmp_path, "r", disk) as offsets:
+        settle_each(offsets, 0, 99)
+    calls = [(call, name) for call, name in disk.calls if call in ("pwrite", "sync")]
+    changes = [
+        at for at, (before, after) in enumerate(pairwise(calls), start=1) if before[1] != after[1]
+    ]
+    assert len(changes) >= 3
+    for at in changes:
+        assert [call for call, _ in calls[at : at + 2]] == ["pwrite", "sync"]
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_snapshot_larger_than_a_file_is_kept(tmp_path: Path) -> None:
+    """Very many ranges, as an operator's acks may leave, are slow to write but never lost."""
+    offsets = OffsetLog(tmp_path / "live", "r")
+    for offset in range(2, 400, 2):
+        offsets.settle(Range(offset, offset, "operator"), FAR)
+    assert left_behind(tmp_path / "live", tmp_path / "killed") == offsets.state
+    offsets.close()
+    with OffsetLog(tmp_path / "live", "r") as again:
+        assert len(again.state.above) == 199
+
+
+def test_a_failed_sync_poisons_the_offset_log(tmp_path: Path) -> None:
+    """Invariant 13: after a failed sync nothing is written any more, and nobody says otherwise."""
+    disk = Disk()
+    offsets = OffsetLog(tmp_path, "r", disk)
+    offsets.settle(Range(0, 0), FAR)
+    disk.failing["sync"] = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(LogPoisoned, match="Input/output error"):
+        offsets.sync()
+    disk.failing.clear()
+    for act in (offsets.sync, lambda: offsets.settle(Range(1, 1), FAR), offsets.cancel_replay):
+        with pytest.raises(LogPoisoned):
+            act()
+    offsets.close()
+
+
+def test_a_failed_write_poisons_the_offset_log(tmp_path: Path) -> None:
+    """A record that may stand there in part is never written over."""
+    disk = Disk()
+    offsets = OffsetLog(tmp_path, "r", disk)
+    disk.failing["pwrite"] = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(LogPoisoned):
+        offsets.settle(Range(0, 0), FAR)
+    disk.failing.clear()
+    with pytest.raises(LogPoisoned):
+        offsets.settle(Range(0, 0), FAR)
+    offsets.close()
+    assert read_state(tmp_path, "r").watermark == -1
+
+
+@pytest.mark.usefixtures("_short")
+def test_a_turn_that_cannot_begin_poisons_and_still_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the other file cannot be opened the log is poisoned; closing it closes its own file."""
+    disk = Disk()
+    offsets = OffsetLog(tmp_path, "r", disk)
+    settle_each(offsets, 0, 3)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(disk, "open", refuse)
+    with pytest.raises(LogPoisoned, match="Too many open files"):
+        settle_each(offsets, 4, 99)
+    offsets.close()
+    assert read_state(tmp_path, "r").watermark >= 3
+
+
+def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path) -> None:
+    """What is wrong with the disk is told with the route's folder."""
+    (tmp_path / "offsets").write_text("a file")
+    with pytest.raises(EnvironmentFault, match="offsets/r"):
+        OffsetLog(tmp_path, "r")
+
+
+@pytest.mark.parametrize(
+    "part", [Range(0, 10), Range(10, 10), Range(-1, 3), Range(5, 4), Range(11, 20, "operator")]
+)
+def test_what_is_not_durable_cannot_be_settled(tmp_path: Path, part: Range) -> None:
+    """Invariant 3: a record proves its offsets durable, so none beyond the durable one is taken."""
+    with OffsetLog(tmp_path, "r") as offsets:
+        with pytest.raises(OffsetRefused):
+            offsets.settle(part, durable=9)
+        assert offsets.state == RouteState()
+        offsets.settle(Range(0, 9), durable=9)
+
+
+@pytest.mark.parametrize("part", [(-1, 3), (5, 4), (3, 10), (10, 12)])
+def test_only_what_was_delivered_can_be_replayed(tmp_path: Path, part: tuple[int, int]) -> None:
+    """A replay lies within what the route has passed."""
+    with OffsetLog(tmp_path, "r") as offsets:
+        offsets.settle(Range(0, 9), FAR)
+        with pytest.raises(OffsetRefused, match="up to 9"):
+            offsets.begin_replay(*part)
+        assert offsets.state.generation == 0
+
+
+def test_a_replay_is_not_displaced_by_the_next(tmp_path: Path) -> None:
+    """Nothing is skipped silently: what a replay still owes is delivered, or cancelled by name."""
+    with OffsetLog(tmp_path, "r") as offsets:
+        offsets.settle(Range(0, 9), FAR)
+        offsets.begin_replay(2, 7)
+        offsets.advance_replay(3)
+        with pytest.raises(OffsetRefused, match=r"4\.\.7"):
+            offsets.begin_replay(0, 1)
+        offsets.cancel_replay()
+        assert offsets.begin_replay(0, 1).generation == 2
+
+
+@pytest.mark.parametrize("step", ["begin", "end", "cancel"])
+def test_the_bounds_of_a_replay_are_durable_at_once(tmp_path: Path, step: str) -> None:
+    """A replay begins, ends and is cancelled with a sync, not at the next commit."""
+    disk = Disk()
+    with OffsetLog(tmp_path, "r", disk) as offsets:
+        offsets.settle(Range(0, 9), FAR)
+        offsets.begin_replay(2, 7)
+        if step != "begin":
+            disk.calls.clear()
+        if step == "end":
+            offsets.advance_replay(7)
+        if step == "cancel":
+            offsets.cancel_replay()
+        assert disk.calls[-1][0] == "sync"
+
+
+def test_a_sync_without_news_costs_nothing(tmp_path: Path) -> None:
+    """The committer syncs only what was written since."""
+    disk = Disk()
+    with OffsetLog(tmp_path, "r", disk) as offsets:
+        offsets.settle(Range(0, 9), FAR)
+        offsets.sync()
+        disk.calls.clear()
+        offsets.sync()
+        assert disk.calls == []
+
+
+def test_routes_are_declared_by_their_folder(tmp_path: Path) -> None:
+    """Invariant 11: a route that was ever opened is known, with nothing settled yet too."""
+    assert declared_routes(tmp_path) == []
+    for name in ("b", "a"):
+        OffsetLog(tmp_path, name).close()
+    assert declared_routes(tmp_path) == ["a", "b"]
+    assert read_state(tmp_path, "a") == RouteState()
+
+
+def test_an_unknown_route_is_named_with_those_that_are_known(tmp_path: Path) -> None:
+    """Asking for a route that has never run says which ones have."""
+    with pytest.raises(EnvironmentFault, match="known: none"):
+        read_state(tmp_path, "x")
+    OffsetLog(tmp_path, "orders").close()
+    with pytest.raises(EnvironmentFault, match="known: orders"):
+        read_state(tmp_path, "x")
+
+
+def test_the_highest_settled_offset_of_all_routes_is_proved(tmp_path: Path) -> None:
+    """Invariant 3: what any route has settled, also above its watermark, was durable."""
+    assert proved_offset(tmp_path) == -1
+    for name, last in (("a", 5), ("b", 7)):
+        with OffsetLog(tmp_path, name) as offsets:
+            offsets.settle(Range(0, last), FAR)
+    assert proved_offset(tmp_path) == 7
+    with OffsetLog(tmp_path, "a") as offsets:
+        offsets.settle(Range(20, 21, "operator"), FAR)
+    assert proved_offset(tmp_path) == 21
+
+
+def test_a_log_that_lost_what_a_route_has_settled_is_refused(
+    tmp_path: Path, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """Invariant 3: the offset log's proof turns a torn tail into corruption."""
+    log = CommitLog.open(tmp_path)
+    log.append(batch(3), "r")
+    with OffsetLog(tmp_path, "r") as offsets:
+        offsets.settle(Range(0, 2), log.durable)
+    crash(log)
+    with LogReader(tmp_path) as reader:
+        frame = next(reader.frames(0, 2)).frame
+    damage(tmp_path, frame.byte + 9)
+    with pytest.raises(Corrupt, match="offset 2 was proved durable"):
+        CommitLog.open(tmp_path, proved=lambda: proved_offset(tmp_path))
+
+
+def test_an_offset_log_of_another_version_is_refused(tmp_path: Path) -> None:
+    """Invariant 19: an unknown version is named with its file, and nothing is overwritten."""
+    OffsetLog(tmp_path, "r").close()
+    path = in_use(tmp_path)
+    record = next(decode_records(path.read_bytes(), "f"))
+    data = bytearray(record.encode())
+    data[4] = 7
+    from crc32c import crc32c  # noqa: PLC0415
+
+    size = int.from_bytes(data[8:12], "little")
+    check = crc32c(bytes(data[32 : 32 + size]), crc32c(bytes(data[:28])))
+    data[28:32] = check.to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(UnknownFormat, match=f"{path.name}: format version 7"):
+        OffsetLog(tmp_path, "r")
+    assert path.read_bytes() == data
+
+
+def test_what_an_operator_did_is_kept_for_good(tmp_path: Path) -> None:
+    """The audit file says who did what, when and why, and outlives the offset log's turns."""
+    for number in range(3):
+        with OffsetLog(tmp_path, "r") as offsets:
+            offsets.audit("ack", first=number, last=number, reason='it "broke" \n é')
+    lines = (route_folder(tmp_path, "r") / AUDIT).read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [entry["first"] for entry in entries] == [0, 1, 2]
+    assert all(entry["who"] and entry["at"] > 0 for entry in entries)
+    assert entries[0] | {"who": "x", "at": 0} == {
+        "at": 0,
+        "who": "x",
+        "action": "ack",
+        "first": 0,
+        "last": 0,
+        "reason": 'it "broke" \n é',
+    }
+
+
+def test_many_threads_may_settle(tmp_path: Path) -> None:
+    """Events of several threads are all written, and a sync may come in between."""
+    with OffsetLog(tmp_path, "r") as offsets:
+
+        def settle(start: int) -> None:
+            for offset in range(start, 400, 4):
+                offsets.settle(Range(offset, offset), FAR)
+                offsets.sync()
+
+        threads = [threading.Thread(target=settle, args=(start,)) for start in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert offsets.state == RouteState(watermark=399)
+    assert read_state(tmp_path, "r") == RouteState(watermark=399)
+
+
+def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
+    """A closed offset log can be closed again."""
+    offsets = OffsetLog(tmp_path, "r")
+    offsets.close()
+    offsets.close()

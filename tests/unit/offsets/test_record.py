@@ -1,0 +1,150 @@
+"""Records as bytes: where reading ends, and what is never believed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from crc32c import crc32c
+
+from transporter.errors import UnknownFormat
+from transporter.offsets import record as records
+from transporter.offsets.record import Record, apply, decode_records
+from transporter.offsets.state import Range, RouteState, begin_replay, settle
+
+
+def turn(number: int, count: int, first: int = 0) -> list[Record]:
+    """Return *count* records of one turn."""
+    return [
+        Record(number, sequence, records.settled(Range(sequence, sequence), {}))
+        for sequence in range(first, first + count)
+    ]
+
+
+def joined(*parts: Record | bytes) -> bytes:
+    """Return records as they stand behind one another."""
+    return b"".join(part.encode() if isinstance(part, Record) else part for part in parts)
+
+
+def read(data: bytes) -> list[Record]:
+    """Return the records that are found at the start of *data*."""
+    return list(decode_records(data, "f"))
+
+
+def test_the_bytes_of_a_record_are_those_of_version_1() -> None:
+    """Invariant 19: whoever changes these bytes has made another format version."""
+    record = Record(3, 7, records.settled(Range(1, 5), {"é": 4}))
+    assert record.encode() == bytes.fromhex("00")
+
+
+def test_records_come_back_as_they_were() -> None:
+    """Whatever text and numbers an event holds, each record is found again in its place."""
+    written = [*turn(5, 3), Record(5, 3, {"type": "settled", "x": '"\\\n é☃', "n": 2**62})]
+    data = joined(*written)
+    assert len(data) % records.ALIGNMENT == 0
+    assert read(data) == written
+    assert read(data + bytes(4096)) == written
+
+
+def test_nothing_is_read_from_nothing() -> None:
+    """An empty file, or one of zeros, holds no record."""
+    assert read(b"") == []
+    assert read(bytes(1 << 16)) == []
+    assert read(b"OREC" + bytes(100)) == []
+
+
+def test_a_torn_record_ends_the_reading() -> None:
+    """However much of the last record is missing, those before it are read."""
+    whole = turn(1, 3)
+    data = joined(*whole)
+    keep = len(joined(*whole[:2]))
+    # The last bytes are padding, which is not missed.
+    for cut in range(keep, len(joined(*whole[:2])) + 28 + 40):
+        assert read(data[:cut]) == whole[:2]
+        assert read(data[:cut] + bytes(len(data) - cut)) in (whole[:2], whole)
+
+
+def test_a_flipped_bit_ends_the_reading_there() -> None:
+    """Whichever bit of a record changes, it and all behind it are not believed."""
+    whole = turn(1, 3)
+    data = joined(*whole)
+    length = len(whole[0].encode())
+    body = json.dumps(whole[1].event, separators=(",", ":"))
+    for bit in range(8 * (32 + len(body))):
+        changed = bytearray(data)
+        changed[length + bit // 8] ^= 1 << bit % 8
+        assert read(bytes(changed)) == whole[:1]
+
+
+def test_what_an_earlier_turn_left_is_not_read() -> None:
+    """Behind the newest record lie those of the file's last use: they do not follow."""
+    old, new = turn(3, 6), turn(5, 2)
+    stale = joined(*old)
+    data = joined(*new)
+    assert read(data + stale[len(data) :]) == new
+
+
+@pytest.mark.parametrize("sequence", [0, 1, 3])
+def test_a_record_that_does_not_follow_ends_the_reading(sequence: int) -> None:
+    """Sequence numbers count up by one; a hole or a repetition is the end."""
+    begun = turn(5, 2)
+    assert read(joined(*begun, *turn(5, 1, first=sequence))) == begun
+
+
+def test_a_length_that_cannot_be_is_not_believed() -> None:
+    """Invariant 17: a record's length is checked before its body is looked at."""
+    data = bytearray(turn(1, 1)[0].encode())
+    data[8:12] = (records.MAX_RECORD + 1).to_bytes(4, "little")
+    assert read(bytes(data) + bytes(records.MAX_RECORD + 100)) == []
+
+
+def test_an_intact_record_of_another_version_is_refused_as_such() -> None:
+    """Invariant 19: an unknown version is named; it is not taken for a torn record."""
+    data = bytearray(turn(1, 1)[0].encode())
+    data[4:6] = (9).to_bytes(2, "little")
+    size = int.from_bytes(data[8:12], "little")
+    start = 32
+    body = bytes(data[start : start + size])
+    data[start - 4 : start] = crc32c(body, crc32c(bytes(data[: start - 4]))).to_bytes(4, "little")
+    with pytest.raises(UnknownFormat, match="version 9"):
+        read(bytes(data))
+
+
+def test_events_mean_what_the_state_says() -> None:
+    """Folding events gives the state that the same steps give."""
+    state = RouteState()
+    for event in (
+        records.settled(Range(0, 9), {"a": 9}),
+        records.settled(Range(12, 12, "operator"), {}),
+        records.replay_begun(2, 5),
+        records.replay_advanced(3),
+    ):
+        state = apply(state, json.loads(json.dumps(event)))
+    expected = settle(settle(RouteState(), Range(0, 9), {"a": 9}), Range(12, 12, "operator"))
+    expected = begin_replay(expected, 2, 5)
+    assert state == apply(expected, records.replay_advanced(3))
+    assert apply(state, records.replay_cancelled()).replay is None
+
+
+def test_a_snapshot_says_all_of_a_state() -> None:
+    """A state read from its snapshot is the same state, whatever was before."""
+    state = begin_replay(settle(RouteState(), Range(3, 4, "operator"), {"a": 3}), 0, 1)
+    event = json.loads(json.dumps(records.snapshot(state)))
+    assert apply(RouteState(watermark=77), event) == state
+
+
+def test_an_event_of_an_unknown_type_is_refused() -> None:
+    """Invariant 19: an event that a later version has added is never ignored."""
+    with pytest.raises(UnknownFormat, match="dance"):
+        apply(RouteState(), {"type": "dance"})
+
+
+def test_a_snapshot_gives_namespaces_only_so_many_bytes() -> None:
+    """Invariant 17: of namespaces that take more room than there is, the newest are written."""
+    name = "n" * 1000
+    state = settle(
+        RouteState(), Range(0, 999), {f"{name}{number}": number for number in range(1000)}
+    )
+    kept = records.snapshot(state)["namespaces"]
+    assert sum(len(each) for each in kept) <= records.NAMESPACE_BYTES
+    assert set(kept.values()) == set(range(1000 - len(kept), 1000))

@@ -1,0 +1,153 @@
+"""How far a route has come, as a value: settling, replaying, and what never goes back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from transporter.offsets.state import (
+    MAX_NAMESPACES,
+    Range,
+    Replay,
+    RouteState,
+    advance_replay,
+    begin_replay,
+    cancel_replay,
+    settle,
+)
+
+
+def settled(*parts: tuple[int, int] | Range) -> RouteState:
+    """Return a new route's state with *parts* settled, one after the other."""
+    state = RouteState()
+    for part in parts:
+        state = settle(state, Range(*part))
+    return state
+
+
+def test_a_new_route_has_settled_nothing() -> None:
+    """The first offset to deliver is 0, and nothing is proved durable."""
+    assert (RouteState().next_live(), RouteState().highest()) == (0, -1)
+
+
+def test_the_watermark_follows_what_is_settled_from_the_start() -> None:
+    """Ranges that join the watermark move it, the last of them included."""
+    state = settled((0, 4), (5, 5), (6, 9))
+    assert (state.watermark, state.above, state.next_live()) == (9, (), 10)
+
+
+def test_the_watermark_passes_no_unsettled_offset() -> None:
+    """Invariant 5: what is settled behind a hole waits above the watermark."""
+    state = settled((0, 4), (6, 9))
+    assert (state.watermark, state.above) == (4, (Range(6, 9),))
+    assert (state.next_live(), state.highest()) == (5, 9)
+
+
+def test_a_filled_hole_frees_all_that_waited_behind_it() -> None:
+    """When the missing offset comes, the watermark takes up every range that now joins."""
+    state = settled((0, 4), (6, 7), (8, 8), (12, 13), (5, 5))
+    assert (state.watermark, state.above) == (8, (Range(12, 13),))
+
+
+@pytest.mark.parametrize("part", [(0, 9), (3, 3), (0, 0), (9, 9)])
+def test_settling_again_changes_nothing(part: tuple[int, int]) -> None:
+    """Invariant 5: the watermark never goes back, whatever is acked twice."""
+    state = settled((0, 9), (20, 29))
+    assert settle(state, Range(*part)) == state
+    assert settle(state, Range(22, 25, "operator")) == state
+
+
+def test_ranges_are_kept_apart_by_kind() -> None:
+    """What an operator has acked stays told apart from what was delivered beside it."""
+    state = settled((5, 6), Range(7, 8, "operator"), (9, 9), (11, 12), (10, 10))
+    assert state.above == (Range(5, 6), Range(7, 8, "operator"), Range(9, 12))
+
+
+def test_the_kind_that_came_first_stays() -> None:
+    """A range that covers settled ones takes only what lies between and around them."""
+    state = settle(settled((4, 5), (8, 8)), Range(2, 10, "operator"))
+    assert state.above == (
+        Range(2, 3, "operator"),
+        Range(4, 5),
+        Range(6, 7, "operator"),
+        Range(8, 8),
+        Range(9, 10, "operator"),
+    )
+
+
+def test_a_range_that_begins_below_the_watermark_counts_above_it() -> None:
+    """Only the part that is new moves the watermark."""
+    assert settle(settled((0, 4)), Range(2, 8)).watermark == 8
+
+
+def test_a_state_is_never_changed() -> None:
+    """Every event makes a new value: who holds an older one keeps it."""
+    before = settle(RouteState(), Range(0, 0), {"a": 0})
+    settle(before, Range(1, 1), {"a": 1, "b": 1})
+    begin_replay(before, 0, 0)
+    assert before == RouteState(watermark=0, namespaces={"a": 0})
+
+
+def test_the_newest_offset_of_each_namespace_is_kept() -> None:
+    """Namespaces keep the offset that came last; others are left as they are."""
+    state = settle(RouteState(), Range(0, 3), {"a": 2, "b": 3})
+    state = settle(state, Range(4, 4), {"a": 4})
+    assert state.namespaces == {"a": 4, "b": 3}
+
+
+def test_only_so_many_namespaces_are_kept() -> None:
+    """Invariant 17: of more namespaces than fit, those seen last stay."""
+    many = {f"n{number}": number for number in range(MAX_NAMESPACES)}
+    state = settle(RouteState(), Range(0, MAX_NAMESPACES), many)
+    state = settle(state, Range(MAX_NAMESPACES, MAX_NAMESPACES), {"new": MAX_NAMESPACES})
+    assert len(state.namespaces) == MAX_NAMESPACES
+    assert "new" in state.namespaces
+    assert "n0" not in state.namespaces
+
+
+def test_a_replay_begins_in_the_next_generation() -> None:
+    """A replay leaves the watermark where it is, for live entries wait."""
+    state = begin_replay(settled((0, 9)), 2, 5)
+    assert (state.replay, state.generation, state.watermark) == (Replay(2, 5, 2), 1, 9)
+
+
+def test_a_replay_advances_and_ends() -> None:
+    """Each settled part moves the replay on; behind its last offset it is gone."""
+    state = advance_replay(begin_replay(settled((0, 9)), 2, 5), 3)
+    assert state.replay == Replay(2, 5, 4)
+    assert advance_replay(state, 5).replay is None
+    assert advance_replay(state, 99).replay is None
+
+
+@pytest.mark.parametrize("through", [-1, 1, 3])
+def test_a_replay_never_goes_back(through: int) -> None:
+    """An outcome of what was replayed already changes nothing."""
+    state = advance_replay(begin_replay(settled((0, 9)), 2, 5), 3)
+    assert advance_replay(state, through) == state
+
+
+def test_without_a_replay_there_is_nothing_to_advance() -> None:
+    """An outcome that comes after a replay was cancelled changes nothing."""
+    assert advance_replay(settled((0, 9)), 5) == settled((0, 9))
+
+
+def test_a_cancelled_replay_keeps_its_generation() -> None:
+    """Sinks have seen the generation, so the next replay takes another."""
+    state = cancel_replay(begin_replay(settled((0, 9)), 2, 5))
+    assert (state.replay, state.generation) == (None, 1)
+    assert begin_replay(state, 0, 0).generation == 2
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        RouteState(),
+        settled((0, 4), (6, 9), Range(12, 12, "operator"), Range(14, 15, "skipped")),
+        advance_replay(begin_replay(settled((0, 9)), 2, 5), 3),
+        settle(RouteState(shards=3), Range(0, 0), {"é": 0}),
+    ],
+)
+def test_a_state_survives_as_plain_values(state: RouteState) -> None:
+    """What a snapshot holds gives back exactly the state that it was made of."""
+    assert RouteState.from_json(json.loads(json.dumps(state.to_json()))) == state

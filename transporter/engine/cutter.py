@@ -1,0 +1,89 @@
+"""What a route hands to its worker next: slices of the log, cut as its settings say."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from transporter.engine.protocol import Slice
+from transporter.engine.redelivery import Redelivery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transporter.log.commit_log import CommitLog
+    from transporter.log.reader import LogReader
+    from transporter.offsets.offset_log import OffsetLog
+    from transporter.offsets.state import RouteState
+    from transporter.pipeline.config import RouteConfig
+
+
+class Cutter:
+    """Cuts one slice after another. Belongs to its route's thread.
+
+    ``plan`` says what is delivered one at a time; the route keeps it current.
+    """
+
+    def __init__(
+        self,
+        config: RouteConfig,
+        log: CommitLog,
+        reader: LogReader,
+        offsets: OffsetLog,
+        ahead: OffsetLog | None,
+        hurried: Callable[[], bool],
+    ) -> None:
+        """Cut for the route of *config*.
+
+        Args:
+            config: the route's settings.
+            log: what is cut.
+            reader: the route's own reader of it.
+            offsets: how far the route has come.
+            ahead: the offset log of the route that this one follows (``after``).
+            hurried: tells that the route shall end soon, so nothing is waited for.
+
+        """
+        self._config, self._log, self._reader = config, log, reader
+        self._offsets, self._ahead, self._hurried = offsets, ahead, hurried
+        self.plan = Redelivery()
+
+    def next(self, wait: float) -> Slice | None:
+        """Return what comes next, waiting up to *wait* seconds; ``None`` for nothing."""
+        state = self._offsets.state
+        if state.replay is not None:
+            first, end = state.replay.next, state.replay.last
+        else:
+            first = state.next_live()
+            end = self._live_end(state, first, wait)
+        if end < first:
+            return None
+        end, single = self.plan.cut(first, end)
+        config = self._config
+        last = self._reader.bound(first, end, config.slice_rows, config.slice_bytes)
+        return Slice(first, last, state.generation, single=single)
+
+    def _live_end(self, state: RouteState, first: int, wait: float) -> int:
+        end = self._available(first, wait)
+        if end >= first and self._config.linger:
+            end = self._linger(first, end)
+        # What an operator has acked further on is not delivered.
+        return min([end, *(part.first - 1 for part in state.above)])
+
+    def _available(self, first: int, wait: float) -> int:
+        """Return the last offset that this route may deliver now."""
+        if self._ahead is None:
+            return self._log.wait_beyond(first - 1, wait)
+        return min(self._ahead.wait_beyond(first - 1, wait), self._log.durable)
+
+    def _linger(self, first: int, end: int) -> int:
+        """Wait for a fuller slice, at most ``linger`` from now on."""
+        deadline = time.monotonic() + self._config.linger
+        full = first + self._config.slice_rows - 1
+        while end < full and not self._hurried():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            # In short waits, so that a stop is not kept waiting by a long linger.
+            end = max(end, self._available(end + 1, min(left, 0.5)))
+        return end

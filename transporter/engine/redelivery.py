@@ -1,0 +1,94 @@
+"""Which offsets a route hands over next, and how, after something has failed. Pure.
+
+The plan (DESIGN.md, "When a slice fails"): in bulk until a failure; then what
+is suspected one entry at a time, each announced before it is delivered, so
+that even a worker's death tells which entry is guilty; then in bulk again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """Offsets ``first`` to ``last`` are delivered one at a time.
+
+    ``attempts`` counts how often ``first`` has failed alone.
+    """
+
+    first: int
+    last: int
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivery:
+    """What is suspected at the moment; ``None``: nothing, deliver in bulk.
+
+    ``accident`` is the first offset of a slice in bulk that a worker died with,
+    once: most deaths are somebody else's doing, and one at a time is slow.
+    """
+
+    suspects: Suspects | None = None
+    accident: int | None = None
+
+    def cut(self, first: int, last: int) -> tuple[int, bool]:
+        """Return the last offset to hand over from *first* on, and whether one at a time.
+
+        *last* bounds the slice in any case.
+        """
+        suspects = self.suspects
+        if suspects is None or first > suspects.last:
+            return last, False
+        if first < suspects.first:
+            return min(last, suspects.first - 1), False
+        return min(last, suspects.last), True
+
+    def failed(self, first: int, last: int, offset: int | None, *, single: bool) -> Self:
+        """Return the plan after the slice from *first* to *last* failed.
+
+        Args:
+            first: the first offset that is not settled now.
+            last: the slice's last offset.
+            offset: the entry that failed, if the failure or an announcement named it.
+            single: whether the entries were delivered one at a time.
+
+        """
+        if offset is None:
+            return replace(self, suspects=Suspects(first, last))
+        known = self.suspects
+        if not single:
+            end = known.last if known and known.first <= offset <= known.last else offset
+            return replace(self, suspects=Suspects(offset, end))
+        again = known is not None and known.first == offset
+        attempts = known.attempts + 1 if known and again else 1
+        end = known.last if known else last
+        return replace(self, suspects=Suspects(offset, max(end, offset), attempts))
+
+    def died(self, first: int, last: int, announced: int | None, *, single: bool) -> Self:
+        """Return the plan after a worker died by itself with this slice.
+
+        In bulk the first death is taken for an accident, the second for the
+        slice's doing. One at a time the entry *announced* last is guilty.
+        """
+        if single:
+            return self if announced is None else self.failed(first, last, announced, single=True)
+        if self.accident != first:
+            return replace(self, accident=first)
+        return replace(self, suspects=Suspects(first, last), accident=None)
+
+    def attempts(self, offset: int) -> int:
+        """Return how often the entry at *offset* has failed alone."""
+        known = self.suspects
+        return known.attempts if known is not None and known.first == offset else 0
+
+    def settled(self, through: int) -> Self:
+        """Return the plan once everything up to *through* is settled."""
+        known = self.suspects
+        if known is None or through < known.first:
+            return self
+        if through >= known.last:
+            return replace(self, suspects=None)
+        return replace(self, suspects=Suspects(through + 1, known.last))

@@ -1,0 +1,153 @@
+"""What a route may be told besides its filter and its writer: the types of its options.
+
+All of them are frozen and live through pickling.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+
+from transporter.units import Duration, Size, duration
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LARGEST: Final = 2**63 - 1
+_DIGITS: Final = 19
+
+
+class Model(BaseModel):
+    """Base of a pipeline file's parts: unknown keys are errors, instances are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number")  # noqa: TRY004 - pydantic reports ValueError
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1)]
+"""A whole number from 1 on; YAML's ``true`` is none."""
+
+PositiveDuration = Annotated[Duration, Field(gt=0)]
+
+
+class BackoffRange(NamedTuple):
+    """Delays that double from *first* to *most*, in seconds."""
+
+    first: float
+    most: float
+
+
+def backoff_range(value: object) -> BackoffRange:
+    """Return what ``200ms..30s`` stands for; raise :class:`ValueError` for anything else."""
+    if isinstance(value, BackoffRange):
+        return value
+    first, dots, most = value.partition("..") if isinstance(value, str) else ("", "", "")
+    if not dots:
+        raise ValueError("is not a range of durations; write for example 200ms..30s")
+    found = BackoffRange(duration(first.strip()), duration(most.strip()))
+    if not 0 < found.first <= found.most:
+        raise ValueError("must begin above 0s and end with the longer delay")
+    return found
+
+
+class RetryConfig(Model):
+    """How often an entry that fails alone is tried, and with which delays between."""
+
+    attempts: Count = 5
+    backoff: Annotated[BackoffRange, PlainValidator(backoff_range)] = BackoffRange(0.2, 30.0)
+
+
+class ParkLimit(Model):
+    """How much may be parked before the route stops: entries, and bytes."""
+
+    entries: Count = 10_000
+    bytes: Annotated[Size, Field(ge=1)] = 256 * 1024**2
+
+
+class Start(NamedTuple):
+    """Where a route that has no progress yet begins.
+
+    ``value`` is the offset of kind ``offset``, microseconds since the epoch
+    (UTC) of kind ``time``, and 0 otherwise.
+    """
+
+    kind: Literal["earliest", "latest", "offset", "time"]
+    value: int = 0
+
+
+EARLIEST: Final = Start("earliest")
+
+
+def start(value: object) -> Start:
+    """Return what ``earliest``, ``latest``, an offset or an ISO 8601 time stands for.
+
+    A time needs its zone: the same file must not mean two things on two
+    machines. Raise :class:`ValueError` for anything else.
+    """
+    if isinstance(value, Start):
+        return value
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if text == "earliest":
+        return EARLIEST
+    if text == "latest":
+        return Start("latest")
+    if not isinstance(text, str):
+        raise ValueError("must be earliest, latest, an offset or a time")  # noqa: TRY004 - as above
+    return _offset(text) if text.isdecimal() and text.isascii() else Start("time", _time(text))
+
+
+def _offset(text: str) -> Start:
+    # Python refuses to read numbers of some thousand digits, with an error of its own.
+    if len(text) > _DIGITS or int(text) > _LARGEST:
+        raise ValueError("is beyond every offset")
+    return Start("offset", int(text))
+
+
+def _time(text: str) -> int:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(
+            "must be earliest, latest, an offset or a time such as 2030-01-31T08:00:00Z"
+        ) from error
+    if time.tzinfo is None:
+        raise ValueError("lacks its zone; write for example 2030-01-31T08:00:00Z")
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def _one(value: int) -> int:
+    if value != 1:
+        raise ValueError("must be 1; leave it out for no limit")
+    return value
+
+
+OnError = Literal["stop", "park", "skip"]
+ParkOrder = Literal["key", "free"]
+StartOption = Annotated[Start, PlainValidator(start)]
+OneOrUnlimited = Annotated[int, BeforeValidator(_no_boolean), AfterValidator(_one)] | None
+WorkerMemory = Annotated[Size, Field(ge=128 * 1024**2)] | None
+
+
+def waiting_in_circles(after: dict[str, str]) -> list[list[str]]:
+    """Return each circle of routes that wait for one another, given whom each waits for.
+
+    A circle begins with its route that comes first in *after*.
+    """
+    circles: list[list[str]] = []
+    seen: set[str] = set()
+    for name in after:
+        way: list[str] = []
+        step = name
+        while step in after and step not in seen:
+            seen.add(step)
+            way.append(step)
+            step = after[step]
+        if step in way:
+            circles.append(way[way.index(step) :])
+    return circles

@@ -1,0 +1,37 @@
+"""What a step is: its settings in the pipeline file, and what it does to a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from transporter.pipeline.namespace import EVERYTHING, Pattern
+from transporter.pipeline.options import Model
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StepConfig(Model):
+    """A step as the pipeline file has it: its name and its valid settings, as plain values."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+class StepSettings(Model):
+    """Settings that every step has."""
+
+    namespace: Pattern = EVERYTHING
+
+
+class Step(Protocol):
+    """Turns a batch of entries into another one.
+
+    Rows may vanish and multiply, offsets stay ascending, and the batch that was
+    given stays as it is. Raises :class:`~transporter.errors.StepFailed` at the
+    first entry that it cannot turn. Used by one thread.
+    """
+
+    def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what becomes of *entries*."""
+        ...
