@@ -3,10 +3,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-JOBS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lock clean
+.PHONY: help demo test soak check format lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -18,6 +17,10 @@ demo: $(VENV)/demo  ## A shop's outbox through the log and Spark into LMDB, live
 test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka and Spark
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
 	$(BIN)/pytest
+
+soak: $(VENV)/dev  ## What takes longer: kills at random, outages beside healthy routes
+	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
+	$(BIN)/pytest tests/soak
 
 check: $(VENV)/dev  ## Formatting, lint rules, types, and which package may import which
 	$(BIN)/ruff format --check .

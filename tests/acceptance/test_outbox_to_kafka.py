@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import lmdb
 import outbox_client
 import pytest
 from acceptance_tools import await_true, gone, running, transporter
-from confluent_kafka import Consumer
+from kafka_tools import consume
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,30 +124,6 @@ def check_kafka(broker: Broker, topic: str) -> None:
     assert duplicates <= KILLS * SLICE_ROWS
     assert tombstones > ROWS // 100
     assert large == ROWS // 5000
-
-
-def consume(broker: Broker, topic: str) -> list[Any]:
-    """Return every message of *topic*, each partition in its order."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": f"check-{topic}",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "fetch.queue.backoff.ms": 10,
-        }
-    )
-    consumer.subscribe([topic])
-    messages, ended = [], set()
-    deadline = time.monotonic() + 60
-    while len(ended) < 6 and time.monotonic() < deadline:
-        for message in consumer.consume(1000, 0.5):
-            if message.error():
-                ended.add(message.partition())
-            else:
-                messages.append(message)
-    consumer.close()
-    return messages
 
 
 def check_lmdb(path: Path, entries: int) -> None:

@@ -24,10 +24,15 @@ PROGRESS: Final = 10.0
 """Seconds between two lines of progress where there is no live table."""
 _ERRORS: Final = ("reader-stopped", "route-stopped", "log-full")
 _WARNINGS: Final = (
+    "entry-parked",
+    "entry-skipped",
+    "offset-log-unused",
+    "parked-failed",
     "reader-unavailable",
-    "route-retrying",
     "route-abandoned",
+    "route-retrying",
     "spark-host-lost",
+    "worker-lost",
 )
 _COLOURS: Final = {
     State.RUNNING: "green",
@@ -107,6 +112,7 @@ class Lines:
                 state=route.state.value,
                 delivered=route.delivered,
                 skipped=route.skipped,
+                parked=route.parked,
                 watermark=route.watermark,
                 lag=route.lag,
             )
@@ -131,7 +137,7 @@ class LiveTable(Lines):
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for column in ("", "adaptor", "state"):
             table.add_column(column)
-        for column in ("total", "per second", "skipped", "lag"):
+        for column in ("total", "per second", "skipped", "parked", "lag"):
             table.add_column(column, justify="right")
         for reader in status.readers:
             table.add_row(*self._reader(reader, now))
@@ -143,7 +149,7 @@ class LiveTable(Lines):
     def _reader(self, reader: ReaderStatus, now: float) -> list[Text | str]:
         rate = self._rates.rate(f"reader {reader.name}", reader.logged, now)
         count, speed = f"{reader.logged:,}", f"{rate:,.0f}"
-        return [f"reader {reader.name}", reader.adaptor, _state(reader.state), count, speed, "", ""]
+        return [f"reader {reader.name}", reader.adaptor, _state(reader.state), count, speed, "", "", ""]
 
     def _route(self, route: RouteStatus, now: float) -> list[Text | str]:
         rate = self._rates.rate(f"route {route.name}", route.delivered, now)
@@ -154,6 +160,7 @@ class LiveTable(Lines):
             f"{route.delivered:,}",
             f"{rate:,.0f}",
             f"{route.skipped:,}",
+            f"{route.parked:,}",
             f"{route.lag:,}",
         ]
 

@@ -83,6 +83,7 @@ def rename(
     """
     from transporter.offsets.offset_log import rename_route  # noqa: PLC0415 - imports pyarrow
 
+    _check_name(new)
     directory = log_directory(target)
     with locked(directory):
         rename_route(directory, route, new)
@@ -154,6 +155,19 @@ def replay(
         state = offset_log.begin_replay(first, last)
         offset_log.audit("replay", first=first, last=last, reason=reason)
     _report(route, state, f"{first}..{last} will be delivered again", as_json=as_json)
+
+
+def _check_name(name: str) -> None:
+    """Refuse what a pipeline file could not name a route."""
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - heavy
+
+    from transporter.pipeline.config import Name  # noqa: PLC0415
+
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise typer.BadParameter(f"a route's name {reason}") from error
 
 
 def _states(directory: Path) -> tuple[int, dict[str, RouteState]]:

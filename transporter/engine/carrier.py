@@ -209,11 +209,14 @@ class Carrier:
             try:
                 problem = self._serve_host(process)
             finally:
-                self._reap(process)
+                had_been_up = self._reap(process)
             if self._stopping:
                 return
             if not self._was_ready:
                 raise HostFailed(problem)
+            if had_been_up:
+                # Only starts that fail one after the other are worth a longer wait.
+                backoff.reset()
             delay = backoff.next()
             self._observe("spark-host-lost", code=process.returncode, retry_in=round(delay, 2))
             with self._changed:
@@ -256,7 +259,8 @@ class Carrier:
                         self._problems[route, shard] = problem
             self._changed.notify_all()
 
-    def _reap(self, process: subprocess.Popen[bytes]) -> None:
+    def _reap(self, process: subprocess.Popen[bytes]) -> bool:
+        """See the host off; return whether Spark had been up in it."""
         with self._changed:
             was_ready, self._ready, self._host = self._ready, False, None
             self._tasks.clear()
@@ -270,3 +274,4 @@ class Carrier:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        return was_ready

@@ -1,0 +1,117 @@
+"""The parked and offsets commands as an operator uses them, on a log that no engine runs on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from acceptance_tools import TRANSPORTER, transporter
+
+from transporter.log.commit_log import CommitLog
+from transporter.log.reader import LogReader
+from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
+from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.state import Range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pyarrow as pa
+
+
+@pytest.fixture
+def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Path:
+    """Return the directory of a log of five entries, of which ``out`` has parked 1 and 3."""
+    directory = tmp_path / "log"
+    with CommitLog.open(directory) as opened, OffsetLog(directory, "out") as offsets:
+        opened.append(batch(5), "r")
+        offsets.settle(Range(0, 4), opened.durable)
+        store = ParkedStore(offsets.folder)
+        with LogReader(directory) as reader:
+            for offset in (1, 3):
+                (entry,) = reader.read(offset, offset)
+                store.park(Parked(offset, entry, Reason(f"no {offset}\x1b[31m", 5, 1)))
+    return directory
+
+
+def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as people do, without ``--json``."""
+    return subprocess.run(
+        [*TRANSPORTER, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_list_shows_every_parked_entry_with_its_error(log: Path) -> None:
+    """Each parked entry is listed with offset, key, attempts and error, escapes made harmless."""
+    found = transporter("parked", "list", str(log), "out")
+    assert [(each["offset"], each["attempts"]) for each in found] == [(1, 5), (3, 5)]
+    assert found[0]["entry"]["key"] == "k1"
+    shown = said("parked", "list", str(log), "out").stdout
+    assert "no 1" in shown
+    assert "\x1b" not in shown
+
+
+def test_retry_is_a_durable_request(log: Path) -> None:
+    """parked retry leaves the entries where they are, and the request in the offset log."""
+    transporter("parked", "retry", str(log), "out", "3")
+    assert read_state(log, "out").retries == (3,)
+    transporter("parked", "retry", str(log), "out")
+    assert read_state(log, "out").retries == (1, 3)
+    listed = transporter("parked", "list", str(log), "out")
+    assert [each["retry_requested"] for each in listed] == [True, True]
+
+
+def test_skip_gives_up_what_it_names_and_is_audited(log: Path) -> None:
+    """parked skip removes the entries, says so, and leaves who and why in the audit file."""
+    transporter("parked", "skip", str(log), "out", "1..2", "--reason", "a test order")
+    assert [each["offset"] for each in transporter("parked", "list", str(log), "out")] == [3]
+    audit = json.loads((log / "offsets" / "out" / "audit.jsonl").read_text())
+    assert (audit["action"], audit["offsets"], audit["reason"]) == (
+        "parked skip",
+        [1],
+        "a test order",
+    )
+
+
+def test_what_is_not_parked_is_refused(log: Path) -> None:
+    """Retrying an offset that is not parked is an error that says so."""
+    done = said("parked", "retry", str(log), "out", "2")
+    assert (done.returncode, "nothing is parked" in done.stderr) == (1, True)
+
+
+def test_a_route_is_renamed_with_its_progress(log: Path) -> None:
+    """offsets rename gives watermark and parked entries to the new name."""
+    assert said("offsets", "rename", str(log), "out", "new").returncode == 0
+    assert read_state(log, "new").watermark == 4
+    assert [each["offset"] for each in transporter("parked", "list", str(log), "new")] == [1, 3]
+    assert said("offsets", "rename", str(log), "out", "other").returncode == 3
+    with OffsetLog(log, "third"):
+        pass
+    assert said("offsets", "rename", str(log), "new", "third").returncode == 3
+    assert said("offsets", "rename", str(log), "new", "../away").returncode == 2
+
+
+def test_a_route_is_deleted_only_when_that_is_meant(log: Path) -> None:
+    """offsets delete asks; without an answer nothing happens, with --yes the route is gone."""
+    assert said("offsets", "delete", str(log), "out").returncode != 0
+    assert declared_routes(log) == ["out"]
+    assert said("offsets", "delete", str(log), "out", "--yes").returncode == 0
+    assert declared_routes(log) == []
+
+
+def test_changing_commands_are_refused_while_an_engine_runs(log: Path) -> None:
+    """Each command that changes state names the engine that holds the log."""
+    with CommitLog.open(log):
+        for command in (
+            ["parked", "retry", str(log), "out"],
+            ["parked", "skip", str(log), "out", "1"],
+            ["offsets", "rename", str(log), "out", "new"],
+            ["offsets", "delete", str(log), "out", "--yes"],
+            ["ack", str(log), "out", "1"],
+        ):
+            done = said(*command)
+            assert (done.returncode, "in use by the process" in done.stderr) == (3, True), command
+        assert said("parked", "list", str(log), "out").returncode == 0
