@@ -21,7 +21,7 @@ class FailingConfig(AdaptorConfig):
 
     path: LocalPath
     how: str = "named"
-    """``named``, ``unnamed``, ``exit``, ``hang`` or ``allocate``."""
+    """``named``, ``unnamed``, ``exit``, ``hang``, ``allocate`` or ``never``."""
 
 
 class FailingWriter:
@@ -56,7 +56,8 @@ class FailingWriter:
         pass
 
     def _bad(self, row: dict[str, Any]) -> bool:
-        return bool(row.get("bad")) and not self._config.path.with_suffix(".mended").exists()
+        failing = row.get("bad") and self._config.how != "never"
+        return bool(failing) and not self._config.path.with_suffix(".mended").exists()
 
 
 def fail(how: str) -> None:

@@ -11,7 +11,7 @@ import typer
 from transporter.cli.output import aligned, printable, write, write_json
 
 if TYPE_CHECKING:
-    from transporter.pipeline.config import Pipeline
+    from transporter.pipeline.config import Pipeline, RouteConfig
 
 
 def check(
@@ -37,12 +37,11 @@ def _summary(pipeline: Pipeline) -> dict[str, Any]:
         "log": pipeline.log.model_dump(),
         "readers": [{"name": each.name, "adaptor": each.adaptor} for each in pipeline.readers],
         "routes": [
-            {
-                "name": each.name,
-                "namespace": each.namespace,
+            each.model_dump(exclude={"writer", "steps", "start"})
+            | {
+                "start": each.start._asdict(),
+                "steps": [step.name for step in each.steps],
                 "writer": each.writer.adaptor,
-                "slice_rows": each.slice_rows,
-                "slice_bytes": each.slice_bytes,
             }
             for each in pipeline.routes
         ],
@@ -61,11 +60,14 @@ def _tree(pipeline: Pipeline) -> None:
     rows = [
         *(["reader", each.name, each.adaptor] for each in pipeline.readers),
         ["log", "", f"{log.dir} {cut}"],
-        *(
-            ["route", each.name, f"{each.namespace} -> {each.writer.adaptor}"]
-            for each in pipeline.routes
-        ),
+        *(["route", each.name, _way(each)] for each in pipeline.routes),
         ["spark", "", pipeline.spark.master],
     ]
     for line in aligned([[printable(cell) for cell in row] for row in rows]):
         write(f"  {line}")
+
+
+def _way(route: RouteConfig) -> str:
+    steps = [step.name for step in route.steps]
+    way = " -> ".join([route.namespace, *steps, route.writer.adaptor])
+    return f"{way} (after {route.after})" if route.after else way

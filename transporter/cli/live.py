@@ -149,7 +149,16 @@ class LiveTable(Lines):
     def _reader(self, reader: ReaderStatus, now: float) -> list[Text | str]:
         rate = self._rates.rate(f"reader {reader.name}", reader.logged, now)
         count, speed = f"{reader.logged:,}", f"{rate:,.0f}"
-        return [f"reader {reader.name}", reader.adaptor, _state(reader.state), count, speed, "", "", ""]
+        return [
+            f"reader {reader.name}",
+            reader.adaptor,
+            _state(reader.state),
+            count,
+            speed,
+            "",
+            "",
+            "",
+        ]
 
     def _route(self, route: RouteStatus, now: float) -> list[Text | str]:
         rate = self._rates.rate(f"route {route.name}", route.delivered, now)

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transporter.engine.protocol import Failure, FailureKind, Outcome
-from transporter.errors import StepFailed
 from transporter.message import ERROR_HEADER, Entries
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from transporter.adaptor import Writer
     from transporter.errors import SinkError
     from transporter.pipeline.namespace import Namespace
-    from transporter.pipeline.steps.step import Step
+    from transporter.pipeline.steps import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Delivery:
 
     namespace: Namespace
     log_id: str
-    steps: Step | None = None
+    steps: Steps | None = None
     one_per_key: bool = False
 
 
@@ -158,17 +157,11 @@ def _before(failure: Failure) -> int:
 
 
 def _stepped(entries: pa.RecordBatch, route: Delivery) -> tuple[pa.RecordBatch, Failure | None]:
-    """Apply the route's steps; where one fails, to the entries before that one."""
+    """Return what the route's steps make of the entries before the first that fails, and why."""
     if route.steps is None:
         return entries, None
-    try:
-        return route.steps.apply(entries), None
-    except MemoryError:
-        raise
-    except StepFailed as error:
-        before = entries.slice(0, _rows_through(entries, error.offset - 1))
-        made, earlier = _stepped(before, route)
-        return made, earlier or Failure.of(error)
+    made, failed = route.steps.apply_before_failure(entries)
+    return made, Failure.of(failed) if failed is not None else None
 
 
 def _one_per_key(entries: pa.RecordBatch) -> tuple[pa.RecordBatch, int | None]:

@@ -75,11 +75,9 @@ class Engine:
 
     def _declare(self, route: RouteConfig) -> OffsetLog:
         """Open the route's offset log; a new route begins where its ``start`` says."""
-        offsets = OffsetLog(self._log.directory, route.name)
+        offsets = OffsetLog(self._log.directory, route.name, begin=lambda: self._first_of(route))
         if offsets.is_new:
-            first = self._first_of(route)
-            offsets.begin_at(first)
-            self._observe("route-begins", route=route.name, offset=first)
+            self._observe("route-begins", route=route.name, offset=offsets.state.next_live())
         return offsets
 
     def _first_of(self, route: RouteConfig) -> int:

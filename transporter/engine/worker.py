@@ -41,10 +41,7 @@ from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import ParkedStore
 from transporter.pipeline.namespace import Namespace
 from transporter.pipeline.registry import find_writer
-try:
-    from transporter.pipeline.steps import compile_steps
-except ImportError:
-    compile_steps = None
+from transporter.pipeline.steps import compile_steps
 from transporter.units import FOLDER
 
 if TYPE_CHECKING:

@@ -91,6 +91,8 @@ class ActiveSegment:
             source = replace(source, checkpoint=self.positions)
         frame, data = self._encode(messages, source, durable)
         self._put(data)
+        if self.empty:
+            self._oldest = frame.logged_at
         if indexed:
             self._index.note(frame)
         self.byte, self.last, self.next = frame.end, frame.last, frame.last + 1

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from transporter.errors import EnvironmentFault, LogPoisoned, OffsetRefused
 from transporter.log.filesystem import RealFileSystem, opened
 from transporter.offsets import record as records
-from transporter.offsets.state import Range, RouteState
+from transporter.offsets.state import Range, RouteState, begin_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from transporter.log.filesystem import File, FileSystem
@@ -84,8 +84,17 @@ class OffsetLog:
     (Invariant 6).
     """
 
-    def __init__(self, directory: Path, route: str, files: FileSystem | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        route: str,
+        files: FileSystem | None = None,
+        begin: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Open the offset log of *route*, declaring the route durably if it is new.
+
+        *begin* tells a new route's first offset, which must not lie beyond the
+        first that is not durable.
 
         Every open begins a new turn: nothing is ever appended behind records that
         an unclean stop may have left.
@@ -101,6 +110,9 @@ class OffsetLog:
             self._files.make_directory(self._folder)
             slot, self._state, turn = _newest(self._files, self._folder)
             self.is_new = turn == 0
+            if self.is_new:
+                # In its very first record: a route that exists begins where it was meant to.
+                self._state = begin_at(self._state, begin())
             self._begin_turn(1 - slot, turn + 1)
         except OSError as error:
             raise EnvironmentFault(f"{self._folder}: {error.strerror}") from error
@@ -120,12 +132,6 @@ class OffsetLog:
         with self._lock:
             self._lock.wait_for(lambda: self._state.watermark > offset, timeout)
             return self._state.watermark
-
-    def begin_at(self, first: int) -> RouteState:
-        """Let a new route begin at the offset *first*; durable on return."""
-        self._write(records.begun(first))
-        self.sync()
-        return self._state
 
     def request_retries(self, offsets: Sequence[int]) -> RouteState:
         """Ask for the parked entries at *offsets* to be delivered; durable on return."""
@@ -156,7 +162,7 @@ class OffsetLog:
         if (running := self._state.replay) is not None:
             raise OffsetRefused(
                 f"route {self.route}: the replay of {running.first}..{running.last} still has "
-                f"{running.next}..{running.last} to deliver; let it end, or cancel it"
+                f"{running.next}..{running.last} to deliver; let it end first"
             )
         if not 0 <= first <= last <= self._state.watermark:
             raise OffsetRefused(

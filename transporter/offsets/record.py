@@ -110,11 +110,6 @@ def replay_cancelled() -> dict[str, Any]:
     return {"type": "replay-cancelled"}
 
 
-def begun(first: int) -> dict[str, Any]:
-    """Return the event that lets a new route begin at *first*."""
-    return {"type": "begun", "first": first}
-
-
 def retries_requested(offsets: Sequence[int]) -> dict[str, Any]:
     """Return the event that asks for parked entries to be delivered."""
     return {"type": "retries", "offsets": list(offsets)}
@@ -138,8 +133,6 @@ def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
             after = states.advance_replay(state, through)
         case {"type": "replay-cancelled"}:
             after = states.cancel_replay(state)
-        case {"type": "begun", "first": first}:
-            after = states.begin_at(state, first)
         case {"type": "retries", "offsets": offsets}:
             after = states.request_retries(state, tuple(offsets))
         case {"type": "retried", "offset": offset}:

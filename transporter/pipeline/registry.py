@@ -9,6 +9,7 @@ class in a module of the pipeline file's folder, which is appended to
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 import traceback
@@ -21,6 +22,7 @@ from transporter.errors import ConfigError
 from transporter.pipeline.problems import one_line, suggestion
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from importlib.metadata import EntryPoints
     from types import ModuleType
 
@@ -52,8 +54,25 @@ def find_writer(reference: str, folder: Path) -> AdaptorClass:
 
 def find(kind: str, reference: str, folder: Path) -> AdaptorClass:
     """Return the class of *kind* (``reader`` or ``writer``) that *reference* names."""
-    cls = _local(reference, folder) if ":" in reference else _installed(kind, reference)
+    local = ":" in reference
+    cls = _local(reference, folder, "Class") if local else _installed(kind, reference)
     return _checked(kind, reference, cls)
+
+
+def find_function(reference: str, folder: Path) -> Callable[[Any], Any]:
+    """Return the function of one parameter that ``module:name`` names; see :func:`find_reader`."""
+    function = _local(reference, folder, "function")
+    if not callable(function):
+        raise ConfigError(f"{reference!r} is no function but {type(function).__name__}")
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"{reference!r} is async; steps call plain functions")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise ConfigError(f"{reference!r} does not take one message: {error}") from error
+    except ValueError:
+        pass  # written in C, it does not tell
+    return function
 
 
 def known(kind: str) -> EntryPoints:
@@ -79,9 +98,9 @@ def _instead(kind: str, name: str) -> str:
     return suggestion(name, names, f"{kind}s")
 
 
-def _local(reference: str, folder: Path) -> object:
+def _local(reference: str, folder: Path, noun: str) -> object:
     if not _LOCAL.fullmatch(reference):
-        raise ConfigError(f"{reference!r} names no class; write module:Class")
+        raise ConfigError(f"{reference!r} names no {noun.lower()}; write module:{noun}")
     module_name, _, class_name = reference.partition(":")
     _refuse_our_names(folder)
     if str(folder) not in sys.path:
@@ -103,7 +122,7 @@ def _refuse_hidden(module: ModuleType, name: str, folder: Path) -> None:
     """Refuse a module of the folder in whose place Python has loaded another one."""
     top = name.partition(".")[0]
     loaded = Path(getattr(module, "__file__", None) or ".")
-    if _is_beside(folder, top) and not _is_under(loaded, folder):
+    if _is_beside(folder, top) and not is_under(loaded, folder):
         raise ConfigError(f"{folder / top} is hidden by {loaded}; give the module another name")
 
 
@@ -111,7 +130,8 @@ def _is_beside(folder: Path, top: str) -> bool:
     return (folder / f"{top}.py").exists() or (folder / top / "__init__.py").exists()
 
 
-def _is_under(path: Path, folder: Path) -> bool:
+def is_under(path: Path, folder: Path) -> bool:
+    """Tell whether *path*, symbolic links resolved, lies in *folder*."""
     return path.resolve().is_relative_to(folder.resolve())
 
 
@@ -142,7 +162,7 @@ def _last_place(error: BaseException, folder: Path | None) -> str:
     """Return the deepest place in the user's own files, where there is one."""
     frames = traceback.extract_tb(error.__traceback__)
     files = [frame for frame in frames if not frame.filename.startswith("<")]
-    own = [frame for frame in files if folder and _is_under(Path(frame.filename), folder)]
+    own = [frame for frame in files if folder and is_under(Path(frame.filename), folder)]
     frame = (own or files)[-1]
     return f"{frame.filename}:{frame.lineno}: "
 
@@ -152,10 +172,10 @@ def _attribute(module: ModuleType, name: str, reference: str) -> object:
         return getattr(module, name)
     except AttributeError as error:
         own = ((key, getattr(value, "__module__", None)) for key, value in vars(module).items())
-        classes = [key for key, home in own if home == module.__name__]
-        hint = suggestion(name, classes, "classes")
+        own_names = [key for key, home in own if home == module.__name__]
+        hint = suggestion(name, own_names, "names")
         where = f"{module.__name__} ({getattr(module, '__file__', None)})"
-        raise ConfigError(f"adaptor {reference!r}: {where} has no {name!r}{hint}") from error
+        raise ConfigError(f"{reference!r}: {where} has no {name!r}{hint}") from error
 
 
 def _checked(kind: str, reference: str, cls: object) -> AdaptorClass:

@@ -370,7 +370,7 @@ def test_an_engine_that_cannot_be_made_gives_the_log_back(
 ) -> None:
     """When a route's offset log cannot be opened the start ends, and leaves no lock behind."""
 
-    def refuse(directory: Path, route: str) -> OffsetLog:
+    def refuse(directory: Path, route: str, **_: object) -> OffsetLog:
         raise EnvironmentFault(f"{directory}/{route}: no space")
 
     pipeline = make_pipeline(tmp_path, LINES, out={})

@@ -187,6 +187,40 @@ def test_a_writer_that_takes_its_worker_down_is_found_and_parked(tmp_path: Path,
     assert len(events.named("worker-lost")) == 4  # two in bulk, two alone
 
 
+STEP = """
+import json
+
+from failing_sink import fail
+
+
+def turn(message):
+    if json.loads(message.data).get("bad"):
+        fail({how!r})
+        raise ValueError("no way to turn this")
+    return message
+"""
+
+
+@pytest.mark.parametrize("how", ["raise", "exit", "hang", "allocate"])
+@pytest.mark.parametrize("on_error", ["park", "stop"])
+def test_a_python_step_that_goes_wrong_is_found(tmp_path: Path, how: str, on_error: str) -> None:
+    """os._exit, an endless loop, endless memory: the worker ends, the entry is named, all else flows."""
+    module = f"steps_{how}_{on_error}"
+    (tmp_path / f"{module}.py").write_text(STEP.format(how=how))
+    limits = {"slice_timeout": "500ms", "worker_memory": "600MiB", "on_error": on_error}
+    steps = [{"python": {"function": f"{module}:turn"}}]
+    engine = run_to_end(make(tmp_path, rows(10, 4), "never", steps=steps, **limits))
+    if on_error == "park":
+        assert parked(tmp_path).offsets() == [4]
+        error = parked(tmp_path).load(4).reason.error
+        assert ("no way to turn this" if how == "raise" else "died") in error
+        assert sorted(set(numbers(tmp_path))) == [n for n in range(10) if n != 4]
+    else:
+        assert engine.halted == ["out"]
+        assert "offset 4" in engine.status().routes[0].problem
+        assert sorted(set(numbers(tmp_path))) == list(range(4))
+
+
 def test_one_slice_never_holds_two_entries_of_a_key(tmp_path: Path) -> None:
     """max_in_flight_per_key: 1 ends a slice before a key's second entry, and loses none."""
     engine = run_to_end(make(tmp_path, rows(12, keys=4), max_in_flight_per_key=1))

@@ -133,7 +133,7 @@ REPLACED = [
     ("name: in", "name: 5", "2: readers[0].name must be text; quote it if"),
     ("name: in", "name: in/out", "2: readers[0].name must be 1 to 63 letters"),
     ("name: in", "name: -in", "2: readers[0].name must be 1 to 63 letters"),
-    ("doubles:Source", "doubles:Sorce", "3: adaptor 'doubles:Sorce': "),
+    ("doubles:Source", "doubles:Sorce", "3: 'doubles:Sorce': "),
     ("doubles:Source", "dubles:Source", "3: there is no module 'dubles' in "),
     ("doubles:Source", "doubles:number", "3: adaptor 'doubles:number' is no class but int"),
     ("doubles:Source", "no-such-thing", "3: there is no reader 'no-such-thing'"),

@@ -108,7 +108,7 @@ def test_a_module_that_fails_is_named_with_its_line(
     ("reference", "problem"),
     [
         ("beside_snk:Sink", r"no module 'beside_snk' in .*; did you mean 'beside_sink'\?"),
-        ("beside_sink:Snik", r"has no 'Snik'; did you mean 'Sink'\? \(classes: Mute, Sink\)"),
+        ("beside_sink:Snik", r"has no 'Snik'; did you mean 'Sink'\? \(names: Mute, Sink\)"),
         ("beside_sink:Mute", r"is no writer: it lacks write\(\), close\(\)$"),
         ("beside_sink:AdaptorConfig", r"it lacks open\(\), write\(\), close\(\), Config \(a sub"),
         ("beside_sink:", "names no class"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from transporter.pipeline.steps.grammar import (
     COLON,
@@ -22,70 +22,72 @@ _NAME: Final = re.compile(rb"(" + STRING + rb")" + COLON).match
 _MEMBER_END: Final = re.compile(member_end()).match
 _END: Final = re.compile(SPACE + rb"\Z").match
 _SPACES: Final = b" \t\n\r"
-_OPENING, _CLOSING, _COMMA = b"{},"
+_CLOSING, _COMMA = b"},"
 
 
-class Member(NamedTuple):
-    """Where a member of an object lies; at *end* the next one begins, or the object ends."""
-
-    start: int
-    name_end: int
-    value: int
-    value_end: int
-    end: int
+class FieldTaken(ValueError):
+    """A new name is that of another field in the same object."""
 
 
-class Edit(NamedTuple):
-    """The bytes from *start* to *end* give way to *text*."""
+Edit = tuple[int, int, bytes]
+"""The bytes from a start to an end give way to a text."""
 
-    start: int
-    end: int
-    text: bytes
+Member = tuple[int, int, int, int, int]
+"""Where a member of an object lies.
+
+Its name begins, its name ends, its value begins, its value ends, the next
+member begins (or the object ends).
+"""
 
 
 def edits_of(data: bytes, fields: Fields) -> list[Edit]:
     """Return the edits that change *fields* in the document, ascending.
 
     Every member of that name counts, however it is spelt. Raise
-    :class:`NotJson` when *data* is no JSON object, or a new name is taken.
+    :class:`NotJson` when *data* is no JSON object, else :class:`FieldTaken`.
     """
     if not data.isascii():
-        _check_text(data)
+        check_text(data)
     opened = _OPEN(data)
     if opened is None:
-        raise NotJson("no object", 0)
+        raise NotJson("an object", 0)
     edits: list[Edit] = []
     end = _object(data, opened.end(), fields, edits)
     if not _END(data, end):
-        raise NotJson("something behind the document", end)
+        raise NotJson("nothing more", end)
     return edits
 
 
 def apply(data: bytes, edits: list[Edit]) -> bytes:
     """Return *data* with *edits*, which ascend, made."""
     parts, position = [], 0
-    for edit in edits:
-        parts += [data[position : edit.start], edit.text]
-        position = edit.end
-    return b"".join([*parts, data[position:]])
+    for start, end, text in edits:
+        parts += [data[position:start], text]
+        position = end
+    parts.append(data[position:])
+    return b"".join(parts)
 
 
-def cut(data: bytes, start: int, member: Member) -> Edit:
-    """Return the edit that removes the members from *start* to *member*, and one comma."""
-    if data[member.end] != _CLOSING:
-        return Edit(start, member.end, b"")
+def cut(data: bytes, start: int, value_end: int, end: int) -> Edit:
+    """Return the edit that removes a member, or a run of them, and one comma with it.
+
+    It begins at *start*, its last value ends at *value_end*, the next begins at *end*.
+    """
+    if data[end] != _CLOSING:
+        return start, end, b""
     # The last one takes the comma before it along, and leaves the space behind it.
-    before = start
-    while data[before - 1] in _SPACES:
+    before = start - 1
+    while data[before] in _SPACES:
         before -= 1
-    return Edit(before - 1 if data[before - 1] == _COMMA else start, member.value_end, b"")
+    return (before if data[before] == _COMMA else start), value_end, b""
 
 
-def _check_text(data: bytes) -> None:
+def check_text(data: bytes) -> None:
+    """Raise :class:`NotJson` where *data* is not UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        raise NotJson("not UTF-8", error.start) from None
+        raise NotJson("UTF-8", error.start) from None
 
 
 def _object(data: bytes, position: int, fields: Fields, edits: list[Edit]) -> int:
@@ -94,46 +96,55 @@ def _object(data: bytes, position: int, fields: Fields, edits: list[Edit]) -> in
     while True:
         found = fields.next_member(data, position)
         if found.lastindex == 3:  # noqa: PLR2004 - the third group of `next_member`
-            _refuse_taken(seen, fields, position)
+            _refuse_taken(seen, fields)
             return found.end()
         member = _flat_member(found) if found.lastindex else _deep_member(data, found.end())
         seen.add(_change(data, member, fields, edits))
-        position = member.end
+        position = member[-1]
 
 
 def _flat_member(found: re.Match[bytes]) -> Member:
-    return Member(found.start(1), found.end(1), found.start(2), found.end(2), found.end())
+    """Return the member that *found*, a match of its name and its value, lies at."""
+    return *found.span(1), *found.span(2), found.end()
 
 
 def _deep_member(data: bytes, position: int) -> Member:
     name = _NAME(data, position)
     if name is None:
-        raise NotJson("no field", position)
+        raise NotJson("a field", position)
     end = value_end(data, name.end())
     behind = _MEMBER_END(data, end)
     if behind is None:
-        raise NotJson("neither a comma nor the end", end)
-    return Member(position, name.end(1), name.end(), end, behind.end())
+        raise NotJson("a comma or the end", end)
+    return *name.span(1), name.end(), end, behind.end()
 
 
 def _change(data: bytes, member: Member, fields: Fields, edits: list[Edit]) -> str:
     """Add the edits of *member*; return its name."""
-    name, change = fields.change(data[member.start : member.name_end])
+    start, name_end, value, value_end, end = member
+    name, change = fields.change(data[start:name_end])
     if change is None:
         return name
     if change.key == b"":
-        follows = edits and edits[-1].end == member.start and not edits[-1].text
-        edits.append(cut(data, edits.pop().start if follows else member.start, member))
+        _add_cut(data, (start, value_end, end), edits)
         return name
     if change.key is not None:
-        edits.append(Edit(member.start, member.name_end, change.key))
-    if change.below is not None and data[member.value] == _OPENING:
-        opened = _OPEN(data, member.value)
-        _object(data, opened.end(), change.below, edits)
+        edits.append((start, name_end, change.key))
+    below = _OPEN(data, value) if change.below is not None else None
+    if change.below is not None and below is not None:
+        _object(data, below.end(), change.below, edits)
     return name
 
 
-def _refuse_taken(seen: set[str], fields: Fields, position: int) -> None:
+def _add_cut(data: bytes, place: tuple[int, int, int], edits: list[Edit]) -> None:
+    """Add the removal of the member at *place*, as one with that of the member before it."""
+    start, value_end, end = place
+    if edits and edits[-1][1] == start and not edits[-1][2]:
+        start = edits.pop()[0]
+    edits.append(cut(data, start, value_end, end))
+
+
+def _refuse_taken(seen: set[str], fields: Fields) -> None:
     for old, new in fields.renamed:
         if old in seen and new in seen:
-            raise NotJson(f"already a field {new!r} beside {old!r}", position)
+            raise FieldTaken(f"{old!r} cannot become {new!r}: there is such a field beside it")

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-from transporter.pipeline.steps.grammar import COLON, PLAIN_STRING, flat_value, member, member_end
+from pydantic import PlainValidator
+
+from transporter.pipeline.steps.grammar import (
+    COLON,
+    PLAIN_STRING,
+    SPACE,
+    flat_value,
+    member,
+    member_end,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from transporter.pipeline.steps.grammar import Match
+    from collections.abc import Callable, Iterable, Mapping
 
 MAX_PARTS: Final = 32
 _NAME: Final = r"(?:[^.\\]|\\[.\\])+"
@@ -34,6 +41,28 @@ def parse_path(text: str) -> Path:
     if not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ValueError("holds half a character")
     return tuple(names)
+
+
+def parse_name(text: str) -> str:
+    """Return the one name that *text*, written as in a path, stands for."""
+    names = parse_path(text)
+    if len(names) > 1:
+        raise ValueError(r"is a path; write the new name only, and \. for a dot in it")
+    return names[0]
+
+
+def _parsed(parse: Callable[[str], Any]) -> PlainValidator:
+    def parsed(value: object) -> object:
+        if not isinstance(value, str):
+            raise ValueError("must be text; quote it if it looks like a number")  # noqa: TRY004 - pydantic reports ValueError
+        return parse(value)
+
+    return PlainValidator(parsed)
+
+
+FieldPath = Annotated[Path, _parsed(parse_path)]
+FieldName = Annotated[str, _parsed(parse_name)]
+"""A path, and a name, as settings."""
 
 
 def token(name: str) -> bytes:
@@ -64,7 +93,7 @@ class Fields:
 
     changes: Mapping[str, Change]
     renamed: tuple[tuple[str, str], ...]
-    next_member: Match
+    next_member: Callable[[bytes, int], re.Match[bytes]]
 
     def change(self, key: bytes) -> tuple[str, Change | None]:
         """Return the name that *key*, a JSON string, stands for, and what becomes of that."""
@@ -94,8 +123,32 @@ def _change(targets: Mapping[Path, str | None]) -> Change:
     return Change(key=token(new), below=fields(rest) if rest else None)
 
 
-def _next_member(names: Mapping[str, Change]) -> Match:
+def _next_member(names: Iterable[str]) -> Callable[[bytes, int], re.Match[bytes]]:
+    pattern = _others(names) + rb"(?:" + member() + rb"|(\}))?"
+    return cast("Callable[[bytes, int], re.Match[bytes]]", re.compile(pattern).match)
+
+
+def _others(names: Iterable[str]) -> bytes:
+    """Return the pattern that passes over all members but those of *names*."""
     tokens = b"|".join(re.escape(token(name)) for name in names)
     # A name that is written with escapes may be one of ours: it is not passed over.
     other = rb"(?!" + tokens + rb")" + PLAIN_STRING + COLON + flat_value() + member_end()
-    return re.compile(rb"(?:" + other + rb")*+(?:" + member() + rb"|(\}))?").match
+    return rb"(?:" + other + rb")*+"
+
+
+def only_member(path: Path, new: str | None) -> Callable[[bytes], re.Match[bytes] | None]:
+    """Match a document in which there is one field at *path*, and none beside it named *new*.
+
+    Matches fewer documents than it might, so it proves that there is, never
+    that there is not. 1: its name, 2: its value, 3: the space or comma behind.
+    """
+    *above, name = path
+    others = _others([name] if new is None else [name, new])
+    own = rb"(" + re.escape(token(name)) + rb")" + COLON
+    own += rb"(" + flat_value() + rb")(" + member_end() + rb")"
+    body = others + own + others
+    for parent in reversed(above):
+        others = _others([parent])
+        key = re.escape(token(parent)) + COLON
+        body = others + key + rb"\{" + SPACE + body + rb"\}" + member_end() + others
+    return re.compile(SPACE + rb"\{" + SPACE + body + rb"\}" + SPACE).fullmatch

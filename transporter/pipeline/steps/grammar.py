@@ -18,27 +18,24 @@ if TYPE_CHECKING:
 
     Match = Callable[[bytes, int], re.Match[bytes] | None]
 
-FLAT_DEPTH: Final = 4
+FLAT_DEPTH: Final = 3
 MAX_DEPTH: Final = 512
 """Deeper values are refused; no real document needs them."""
 
 SPACE: Final = rb"[ \t\n\r]*+"
 PLAIN_STRING: Final = rb'"[^"\\\x00-\x1f]*+"'
-STRING: Final = (
-    rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
-)
+STRING: Final = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
 _NUMBER: Final = rb"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?+[0-9]++)?+"
 COLON: Final = SPACE + rb":" + SPACE
 _OBJECT_END, _ARRAY_END = ord("}"), ord("]")
 
 
 class NotJson(ValueError):
-    """The bytes at ``position`` cannot stand there."""
+    """The data is no JSON object, or not one that we read."""
 
-    def __init__(self, problem: str, position: int) -> None:
-        """Say what is wrong, without repeating the data."""
-        super().__init__(problem, position)
-        self.problem, self.position = problem, position
+    def __init__(self, expected: str, position: int) -> None:
+        """Say what was *expected* at which byte; the data itself is never repeated."""
+        super().__init__(f"data is no JSON object: expected {expected} at byte {position}")
 
 
 def member_end() -> bytes:
@@ -100,9 +97,9 @@ def _enter(data: bytes, position: int, closers: list[int]) -> int:
     """Step into the bracket at *position*; return where its first value begins."""
     opened = _opening()(data, position)
     if opened is None:
-        raise NotJson("no value", position)
+        raise NotJson("a value", position)
     if len(closers) == MAX_DEPTH - FLAT_DEPTH:
-        raise NotJson(f"more than {MAX_DEPTH} levels", position)
+        raise NotJson(f"at most {MAX_DEPTH} levels", position)
     closers.append(_OBJECT_END if opened.lastindex == 1 else _ARRAY_END)
     return opened.end()
 
@@ -112,7 +109,7 @@ def _leave(data: bytes, position: int, closers: list[int]) -> int:
     while closers:
         behind = _behind(closers[-1])(data, position)
         if behind is None:
-            raise NotJson("neither a comma nor the end", position)
+            raise NotJson("a comma or the end", position)
         position = behind.end()
         if behind.lastindex is None:
             return position

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pydantic import Field
+
 from transporter.pipeline.namespace import EVERYTHING, Pattern
 from transporter.pipeline.options import Model
 
@@ -15,7 +17,7 @@ class StepConfig(Model):
     """A step as the pipeline file has it: its name and its valid settings, as plain values."""
 
     name: str
-    settings: dict[str, Any]
+    settings: dict[str, Any] = Field(repr=False)
 
 
 class StepSettings(Model):

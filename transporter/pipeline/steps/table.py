@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.errors import ConfigError
 from transporter.pipeline.explain import Section, validate
 from transporter.pipeline.problems import suggestion
-from transporter.pipeline.steps.step import Step, StepConfig, StepSettings
+from transporter.pipeline.steps.omit import OmitSettings, omit
+from transporter.pipeline.steps.python import PythonSettings, python
+from transporter.pipeline.steps.rename import RenameSettings, rename
+from transporter.pipeline.steps.step import StepConfig
 from transporter.units import FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from transporter.errors import ConfigError
     from transporter.pipeline.document import Document, KeyPath
+    from transporter.pipeline.steps.step import Step, StepSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,13 @@ class Kind:
     make: Callable[[Any, Path], Step]
 
 
-KINDS: Final[dict[str, Kind]] = {}
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "omit": Kind(OmitSettings, omit),
+        "python": Kind(PythonSettings, python),
+        "rename": Kind(RenameSettings, rename),
+    }
+)
 
 
 def step_config(
@@ -34,8 +45,7 @@ def step_config(
 ) -> tuple[StepConfig | None, list[ConfigError]]:
     """Return the step that *item*, at *path* of the file, stands for, or what is wrong with it.
 
-    The step is made once, so that what it needs from *folder*, the pipeline
-    file's, is known to be there.
+    What a setting names is looked for in *folder*, the pipeline file's.
     """
     name = next(iter(item)) if isinstance(item, dict) and len(item) == 1 else None
     if not isinstance(item, dict) or name is None:
@@ -50,8 +60,4 @@ def step_config(
     )
     if settings is None:
         return None, problems
-    try:
-        kind.make(settings, folder)
-    except ConfigError as error:
-        return None, [document.problem(place, error.problem)]
     return StepConfig(name=name, settings=item[name]), []

@@ -1,0 +1,113 @@
+"""Batches whose messages were changed one by one: only what differs is encoded again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from transporter.message import ENTRY_SCHEMA, MESSAGE_SCHEMA, OPS, PHASES, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Changed = tuple[Message, Message]
+"""A message as it was, and as it is now."""
+
+Made = tuple[int, Changed | None]
+"""A row of a new batch: the row that it came from, and how its message was changed."""
+
+
+def rebuilt(entries: pa.RecordBatch, made: Sequence[Made]) -> pa.RecordBatch:
+    """Return the batch of the rows in *made*, taken from *entries* and changed as they say."""
+    rows = [row for row, _ in made]
+    changed = [(place, change) for place, (_, change) in enumerate(made) if change]
+    whole = len(rows) == entries.num_rows and rows == list(range(len(rows)))
+    if whole and not changed:
+        return entries
+    base = entries if whole else entries.take(pa.array(rows, pa.int64()))
+    columns = [_column(base, name, changed) for name in ENTRY_SCHEMA.names]
+    return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
+
+
+def _column(base: pa.RecordBatch, name: str, changed: list[tuple[int, Changed]]) -> pa.Array:
+    column = base.column(name)
+    if name not in MESSAGE_SCHEMA.names:
+        return column
+    values: list[object] = []
+    order = list(range(len(column)))
+    for place, (old, new) in changed:
+        value = getattr(new, name)
+        if value is not getattr(old, name):
+            order[place] = len(column) + len(values)
+            values.append(_cell(value) if name == "headers" else value)
+    if not values:
+        return column
+    made = pa.array(values, column.type)
+    if len(made) == len(column):
+        return made
+    return pa.concat_arrays([column, made]).take(pa.array(order, pa.int64()))
+
+
+def _cell(headers: Sequence[tuple[str, bytes | None]]) -> list[dict[str, object]]:
+    return [{"name": name, "value": value} for name, value in headers]
+
+
+def _is_text(value: object) -> bool:
+    try:
+        return isinstance(value, str) and (value.isascii() or value.encode() != b"")
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or _is_text(value)
+
+
+def _is_bytes_or_none(value: object) -> bool:
+    return value is None or isinstance(value, bytes)
+
+
+def _is_timestamp(value: object) -> bool:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole and -(2**63) <= value < 2**63  # type: ignore[operator]
+
+
+def _are_headers(value: Any) -> bool:  # noqa: ANN401 - whatever a function returned
+    return isinstance(value, tuple | list) and all(
+        isinstance(pair, tuple | list)
+        and len(pair) == 2  # noqa: PLR2004 - a name and a value
+        and _is_text(pair[0])
+        and _is_bytes_or_none(pair[1])
+        for pair in value
+    )
+
+
+_RULES: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
+    ("namespace", _is_text, "text"),
+    ("data", _is_bytes_or_none, "bytes or None"),
+    ("key", _is_bytes_or_none, "bytes or None"),
+    ("op", OPS.__contains__, "one of " + ", ".join(OPS)),
+    ("phase", PHASES.__contains__, "one of " + ", ".join(PHASES)),
+    ("timestamp", _is_timestamp, "microseconds as a whole number"),
+    ("source_id", _is_text_or_none, "text or None"),
+    ("content_type", _is_text_or_none, "text or None"),
+    ("headers", _are_headers, "pairs of text and bytes or None"),
+)
+
+
+def wrong(original: Message, returned: Sequence[object]) -> str | None:
+    """Return what is wrong with messages that a function *returned* for *original*, if anything.
+
+    What they share with it is not looked at again. No value is repeated.
+    """
+    for message in returned:
+        if message is original:
+            continue
+        if not isinstance(message, Message):
+            return f"{type(message).__name__}; it may return a Message, several, or None"
+        for name, rule, expected in _RULES:
+            value = getattr(message, name)
+            if value is not getattr(original, name) and not rule(value):
+                return f"a Message whose {name} ({type(value).__name__}) is not {expected}"
+    return None

@@ -1,0 +1,28 @@
+"""``omit``: leaves fields out of JSON documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.steps.documents import DocumentStep
+from transporter.pipeline.steps.fields import FieldPath  # noqa: TC001 - pydantic reads it
+from transporter.pipeline.steps.rewrite import Rewriter
+from transporter.pipeline.steps.step import StepSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class OmitSettings(StepSettings):
+    """Which fields go."""
+
+    fields: Annotated[tuple[FieldPath, ...], Field(min_length=1)]
+
+
+def omit(settings: OmitSettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step
+    """Return the step that leaves out what *settings* name."""
+    rewriter = Rewriter(dict.fromkeys(settings.fields))
+    return DocumentStep("omit", Namespace(settings.namespace), rewriter)

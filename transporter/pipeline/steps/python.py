@@ -1,0 +1,107 @@
+"""``python``: hands each message to a function of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+from pydantic import AfterValidator, ValidationInfo
+
+from transporter.errors import ConfigError, StepFailed
+from transporter.message import Entries
+from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.problems import one_line
+from transporter.pipeline.registry import find_function, is_under
+from transporter.pipeline.steps.changed import Made, rebuilt, wrong
+from transporter.pipeline.steps.step import StepSettings
+from transporter.units import FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from transporter.message import Message
+
+_LONGEST: Final = 500
+"""Letters of an exception's text that an error repeats; it may hold a whole document."""
+
+
+def _importable(reference: str, info: ValidationInfo) -> str:
+    try:
+        find_function(reference, Path((info.context or {}).get(FOLDER, ".")))
+    except ConfigError as error:
+        raise ValueError(error.problem) from error
+    return reference
+
+
+class PythonSettings(StepSettings):
+    """Which function is called."""
+
+    function: Annotated[str, AfterValidator(_importable)]
+
+
+def python(settings: PythonSettings, folder: Path) -> PythonStep:
+    """Return the step that calls what *settings* name, from *folder* or installed."""
+    function = find_function(settings.function, folder)
+    return PythonStep(settings.function, function, Namespace(settings.namespace), folder)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStep:
+    """Calls *function* once for every message of its namespaces; see :class:`Step`.
+
+    What it returns takes the message's place: a message, several, or with
+    ``None`` nothing. The function may be called again for the same message.
+    """
+
+    reference: str
+    function: Callable[[Message], Message | Iterable[Message] | None]
+    namespace: Namespace
+    folder: Path
+
+    def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what the function makes of *entries*."""
+        chosen = self.namespace.mask(entries.column("namespace"))
+        mine = iter(Entries(entries.filter(chosen)))
+        made: list[Made] = []
+        for row, called in enumerate(chosen.to_pylist()):
+            if not called:
+                made.append((row, None))
+                continue
+            offset, _, message = next(mine)
+            returned = self._called(message, offset)
+            made += [(row, None if new is message else (message, new)) for new in returned]
+        return rebuilt(entries, made)
+
+    def _called(self, message: Message, offset: int) -> tuple[Message, ...]:
+        """Return the messages that take the place of *message*."""
+        try:
+            returned = _listed(self.function(message))
+        except MemoryError:
+            raise  # the worker's limit: it is not known whose fault that is
+        except (Exception, SystemExit) as error:
+            text = one_line(f"{self._place(error)}{type(error).__name__}: {error}")[:_LONGEST]
+            raise StepFailed(f"python {self.reference}: {text}", offset) from error
+        problem = wrong(message, returned)
+        if problem:
+            raise StepFailed(f"python: {self.reference} returned {problem}", offset)
+        return cast("tuple[Message, ...]", returned)
+
+    def _place(self, error: BaseException) -> str:
+        """Return the deepest line in the pipeline file's folder, else that of the function."""
+        frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+        called = [place for place in frames if place[0] != __file__]
+        own = [place for place in called if is_under(Path(place[0]), self.folder)]
+        return "".join(f"{file}:{line}: " for file, line in own[-1:] or called[:1])
+
+
+def _listed(result: object) -> tuple[object, ...]:
+    if result is None:
+        return ()
+    if isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | Mapping):
+        return tuple(result)
+    return (result,)

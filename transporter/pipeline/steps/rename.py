@@ -1,0 +1,39 @@
+"""``rename``: gives fields of JSON documents another name, in their place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator, Field
+
+from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.steps.documents import DocumentStep
+from transporter.pipeline.steps.fields import FieldName, FieldPath, Path  # noqa: TC001 - pydantic reads them
+from transporter.pipeline.steps.rewrite import Rewriter
+from transporter.pipeline.steps.step import StepSettings
+
+if TYPE_CHECKING:
+    import pathlib
+
+
+def _distinct(fields: dict[Path, str]) -> dict[Path, str]:
+    taken: dict[Path, Path] = {}
+    for path, new in fields.items():
+        place = (*path[:-1], new)
+        if place == path:
+            raise ValueError(f"gives {new!r} the name that it has")
+        if place in taken:
+            raise ValueError(f"gives {taken[place][-1]!r} and {path[-1]!r} the same name {new!r}")
+        taken[place] = path
+    return fields
+
+
+class RenameSettings(StepSettings):
+    """Which fields get which names."""
+
+    fields: Annotated[dict[FieldPath, FieldName], Field(min_length=1), AfterValidator(_distinct)]
+
+
+def rename(settings: RenameSettings, folder: pathlib.Path) -> DocumentStep:  # noqa: ARG001 - as every step
+    """Return the step that renames what *settings* name."""
+    return DocumentStep("rename", Namespace(settings.namespace), Rewriter(settings.fields))
