@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
@@ -43,10 +43,14 @@ class OutboxConfig(AdaptorConfig):
     table: Annotated[str, AfterValidator(_table)] = "outbox"
     """The outbox table: ``name``, ``schema.name``, or quoted as in SQL."""
 
+    claim: Literal["mark", "take"] = "mark"
+    """How rows are claimed: ``mark`` holds nothing open; ``take`` is faster, and keeps one
+    transaction open while a batch is appended to the log."""
+
     batch_rows: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Most rows of one batch."""
 
-    batch_bytes: Annotated[Size, Field(ge=1)] = 8 * 1024**2
+    batch_bytes: Annotated[Size, Field(ge=1, le=256 * 1024**2)] = 8 * 1024**2
     """Most bytes of keys, values and headers in one batch; a larger row is a batch of its own."""
 
     poll_interval: Annotated[Duration, Field(gt=0, le=3600)] = 1.0

@@ -9,6 +9,8 @@ from adaptors.postgres.table import TableName, outbox_ddl
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from adaptors.postgres.session import Connection
 
 _INTEGERS: Final = frozenset({"int2", "int4", "int8"})
@@ -40,8 +42,10 @@ WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 _RIGHTS: Final = ("SELECT", "UPDATE", "DELETE")
 
 
-def locate(connection: Connection, table: TableName, channel: str) -> TableName:
-    """Return the full name of *table*, which is there, complete and may be used.
+def locate(
+    connection: Connection, table: TableName, channel: str, rights: Sequence[str] = _RIGHTS
+) -> TableName:
+    """Return the full name of *table*, which is there, complete and may be used with *rights*.
 
     Raise ``EnvironmentFault`` otherwise, with the SQL that helps.
     """
@@ -52,19 +56,20 @@ def locate(connection: Connection, table: TableName, channel: str) -> TableName:
                 f"there is no outbox table {table} in database {connection.info.dbname}; "
                 f"create it with\n{outbox_ddl(table, channel)}"
             )
-        oid, schema, name, *rights = found
+        oid, schema, name, *granted = found
         full = TableName(name, schema)
-        _check_rights(full, rights, connection.info.user)
+        held = dict(zip(_RIGHTS, granted, strict=True))
+        _check_rights(full, [(right, held[right]) for right in rights], connection.info.user)
         _check_columns(full, dict(connection.execute(_ATTRIBUTES, [oid]).fetchall()), channel)
     return full
 
 
-def _check_rights(table: TableName, granted: list[bool], role: str) -> None:
-    missing = [right for right, held in zip(_RIGHTS, granted, strict=True) if not held]
+def _check_rights(table: TableName, needed: list[tuple[str, bool]], role: str) -> None:
+    missing = [right for right, held in needed if not held]
     if missing:
         raise EnvironmentFault(
             f"the role {role} lacks {', '.join(missing)} on the outbox table {table}; "
-            f"run GRANT {', '.join(_RIGHTS)} ON {table} TO {TableName(role)}"
+            f"run GRANT {', '.join(right for right, _ in needed)} ON {table} TO {TableName(role)}"
         )
 
 

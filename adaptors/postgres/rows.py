@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
-_EPOCH_MICROSECONDS: Final = 946_684_800_000_000
-# Year 1 to 9999: what every later step and sink can express.
-_EARLIEST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-_LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+EPOCH_MICROSECONDS: Final = 946_684_800_000_000
+"""PostgreSQL's epoch, 2000, in ours."""
+EARLIEST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+"""Year 1: with :data:`LATEST`, year 9999, what every later step and sink can express."""
+LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _INFINITY: Final = {2**63 - 1: "infinity", -(2**63): "-infinity"}
 
 Texts = list[bytes | None]
@@ -70,7 +71,7 @@ def to_batch(rows: Sequence[Sequence[Any]], table: str) -> pa.RecordBatch:
 def _assembled(rows: Sequence[Sequence[Any]], table: str) -> pa.RecordBatch:
     """Build the batch by columns; raise when any row has a flaw."""
     ids, times, topics, keys, values, names, contents, *_ = zip(*rows, strict=True)
-    if min(times) < _EARLIEST or max(times) > _LATEST or None in topics:
+    if min(times) < EARLIEST or max(times) > LATEST or None in topics:
         raise ValueError("a time or a topic is not as it must be")
     count = len(ids)
     columns = {
@@ -79,7 +80,7 @@ def _assembled(rows: Sequence[Sequence[Any]], table: str) -> pa.RecordBatch:
         "phase": pa.array(["sync"] * count),
         "key": pa.array(keys, pa.binary()),
         "timestamp": pa.array(
-            [time + _EPOCH_MICROSECONDS for time in times], MESSAGE_SCHEMA.field("timestamp").type
+            [time + EPOCH_MICROSECONDS for time in times], MESSAGE_SCHEMA.field("timestamp").type
         ),
         "source_id": pa.array([f"{table}/{number}" for number in ids]),
         "data": pa.array(values, pa.binary()),
@@ -114,7 +115,7 @@ def flaw(row: Row) -> str | None:
         return "kafka_header_values has more than one dimension"
     if not all(map(_is_text, (row.topic, *names))):
         return "the topic or a header name is NULL, nested or not valid UTF-8"
-    if not _EARLIEST <= row.create_time <= _LATEST:
+    if not EARLIEST <= row.create_time <= LATEST:
         return "create_time is not between the years 1 and 9999"
     return None
 
@@ -131,7 +132,7 @@ def _marked(row: Row, why: str, table: str) -> Row:
     raw = {name: _readable(cell) for name, cell in zip(COLUMNS, row, strict=True)}
     raw["create_time"] = _readable_time(row.create_time)
     topic = row.topic if _is_text(row.topic) else table.encode()
-    time = min(max(row.create_time, _EARLIEST), _LATEST)
+    time = min(max(row.create_time, EARLIEST), LATEST)
     data = dumps(raw, ensure_ascii=False).encode()
     return Row(row.id, time, topic, row.key, data, [ERROR_HEADER.encode()], [why.encode()])
 
@@ -143,7 +144,7 @@ def _readable(cell: object) -> object:
 
 
 def _readable_time(microseconds: int) -> str:
-    if _EARLIEST <= microseconds <= _LATEST:
+    if EARLIEST <= microseconds <= LATEST:
         return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
     outside = f"{microseconds} microseconds after {_EPOCH.isoformat()}"
     return _INFINITY.get(microseconds, outside)

@@ -31,11 +31,14 @@ _CONNECT: Final = {
     "tcp_user_timeout": "30000",
 }
 # A lock that someone else holds on the rows or the term is waited for, but never for ever.
+# A transaction of ours that its owner cannot end (a full log, a stopped process) keeps neither
+# locks nor dead rows for longer than a minute.
 # An outbox is always entered through its primary key. Its statistics are taken while it is
 # nearly empty, and then lead the planner to read and sort a whole backlog for each batch.
 _SETTINGS: Final = {
     "default_transaction_isolation": "read committed",
     "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "60s",
     "jit": "off",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -47,6 +50,8 @@ _TRANSIENT: Final = (
     psycopg.InterfaceError,  # the connection is already closed
     pg.ReadOnlySqlTransaction,  # a standby that may be promoted
     pg.SerializationFailure,
+    pg.IdleInTransactionSessionTimeout,
+    pg.TransactionTimeout,
     pg.FeatureNotSupported,  # "cached plan must not change result type", after ALTER TABLE
 )
 _SETUP: Final = (

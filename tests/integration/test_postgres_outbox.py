@@ -8,64 +8,22 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from outbox_tools import Log, ids, insert, kill_readers, messages, read, readers, remaining
 from psycopg.conninfo import make_conninfo
 from services.postgres import PASSWORD, free_port
 
-from adaptors.postgres.config import OutboxConfig
 from adaptors.postgres.position import Position
-from adaptors.postgres.reader import OutboxReader
 from adaptors.postgres.table import TableName, outbox_ddl, term_ddl
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
-from transporter.message import Entries, Message, with_offsets
+from transporter.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import psycopg
     from services.postgres import Database
 
-    from transporter.adaptor import Batch
 
 pytestmark = pytest.mark.postgres
-
-
-class Log:
-    """A list instead of a log: what was appended, newest last, with positions."""
-
-    def __init__(self) -> None:
-        self.frames: list[tuple[str | None, Entries]] = []
-
-    @property
-    def position(self) -> str | None:
-        return next((text for text, _ in reversed(self.frames) if text is not None), None)
-
-    def recent(self) -> Iterator[tuple[str | None, Entries]]:
-        return iter(self.frames[::-1])
-
-    def append(self, batch: Batch, *, position: bool = True) -> None:
-        """Log *batch*; without its *position* it is the first frame of several."""
-        entries = Entries(with_offsets(batch.messages, len(self), 0))
-        self.frames.append((batch.position if position else None, entries))
-
-    def __len__(self) -> int:
-        return sum(len(entries) for _, entries in self.frames)
-
-    @property
-    def messages(self) -> list[Message]:
-        return [entry.message for _, entries in self.frames for entry in entries]
-
-
-def messages(batch: Batch) -> list[Message]:
-    """Return the messages of *batch*, none when it is empty."""
-    if batch.position is None:
-        assert len(batch.messages) == 0
-        return []
-    return [entry.message for entry in Entries(with_offsets(batch.messages, 0, 0))]
-
-
-def ids(batch: Batch) -> list[int]:
-    """Return the row ids of *batch*."""
-    return [int((message.source_id or "").rpartition("/")[2]) for message in messages(batch)]
 
 
 @pytest.fixture
@@ -75,43 +33,17 @@ def outbox(postgres: Database) -> Database:
     return postgres
 
 
+@pytest.fixture(params=["mark", "take"])
+def claim(request: pytest.FixtureRequest) -> str:
+    """Name the way to claim rows: what a test promises holds for either, if it names none."""
+    return str(request.param)
+
+
 @pytest.fixture
-def opened(postgres: Database) -> Iterator[Callable[..., OutboxReader]]:
+def opened(postgres: Database, claim: str) -> Iterator[Callable[..., Any]]:
     """Open readers on the database; all are closed at the end."""
-    readers: list[OutboxReader] = []
-
-    def opener(log: Log | None = None, dsn: str | None = None, **settings: Any) -> OutboxReader:
-        config = OutboxConfig.model_validate({"dsn": dsn or postgres.dsn, **settings})
-        readers.append(OutboxReader(config))
-        readers[-1].open(log or Log())
-        return readers[-1]
-
-    yield opener
-    for reader in readers:
-        reader.close()
-
-
-def insert(
-    at: Database | psycopg.Connection[Any],
-    key: str = "k",
-    value: str | None = "v",
-    topic: str = "orders",
-    keys: list[str | None] | None = None,
-    values: list[str | None] | None = None,
-) -> int:
-    """Insert one row and return its id."""
-    found = at.execute(
-        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys,"
-        " kafka_header_values) VALUES (%s, %s, %s, %s::text[], %s::text[]) RETURNING id",
-        [topic, key, value, keys or [], values or []],
-    )
-    rows = found if isinstance(found, list) else found.fetchall()
-    return int(rows[0][0])
-
-
-def remaining(database: Database) -> list[int]:
-    """Return the ids that are still in the table."""
-    return [row[0] for row in database.execute("SELECT id FROM outbox ORDER BY id")]
+    with readers(postgres, claim) as opener:
+        yield opener
 
 
 # --- reading
@@ -162,11 +94,11 @@ def test_large_values_are_bounded_by_bytes(outbox: Database, opened: Callable[..
     for letter in "abcde":
         insert(outbox, value=letter * 1_000_000)
     reader = opened(batch_bytes=2_500_000)
-    assert [ids(reader.poll(5)) for _ in range(2)] == [[1, 2, 3], [4, 5]]
-    assert ids(reader.poll(0)) == []
+    assert [read(reader) for _ in range(2)] == [[1, 2, 3], [4, 5]]
+    assert read(reader, 0) == []
     insert(outbox, value="x" * 3_000_000)
     insert(outbox, value="y")
-    assert [ids(reader.poll(5)) for _ in range(2)] == [[6], [7]]
+    assert [read(reader) for _ in range(2)] == [[6], [7]]
 
 
 def test_header_arrays_count_as_bytes(outbox: Database, opened: Callable[..., Any]) -> None:
@@ -174,7 +106,7 @@ def test_header_arrays_count_as_bytes(outbox: Database, opened: Callable[..., An
     for _ in range(3):
         insert(outbox, keys=["h"], values=["x" * 500_000])
     reader = opened(batch_bytes=600_000)
-    assert [ids(reader.poll(5)) for _ in range(2)] == [[1, 2], [3]]
+    assert [read(reader) for _ in range(2)] == [[1, 2], [3]]
 
 
 def test_batches_are_bounded_by_rows(outbox: Database, opened: Callable[..., Any]) -> None:
@@ -183,7 +115,7 @@ def test_batches_are_bounded_by_rows(outbox: Database, opened: Callable[..., Any
         "INSERT INTO outbox (kafka_topic, kafka_key) SELECT 't', 'k' FROM generate_series(1, 25)"
     )
     reader = opened(batch_rows=10, poll_interval=60)
-    assert [len(ids(reader.poll(5))) for _ in range(3)] == [10, 10, 5]
+    assert [len(read(reader)) for _ in range(3)] == [10, 10, 5]
 
 
 def test_another_table_and_channel(postgres: Database, opened: Callable[..., Any]) -> None:
@@ -192,7 +124,7 @@ def test_another_table_and_channel(postgres: Database, opened: Callable[..., Any
     postgres.execute('CREATE SCHEMA "My Shop"')
     postgres.execute(outbox_ddl(table, "Chan nel"))
     reader = opened(table=str(table), notify_channel="Chan nel", poll_interval=60)
-    assert ids(reader.poll(0)) == []
+    assert read(reader, 0) == []
     row = f"INSERT INTO {table} (kafka_topic, kafka_key) VALUES ('t', 'k')"
     timer = Timer(0.3, postgres.execute, [row])
     timer.start()
@@ -216,11 +148,11 @@ def test_a_late_commit_with_a_lower_id_is_found(
     with outbox.connect(autocommit=False) as slow:
         late = insert(slow, key="slow")
         insert(outbox, key="fast")
-        assert ids(reader.poll(5)) == [2]
+        assert read(reader) == [2]
         slow.commit()
         then = insert(outbox, key="slow")
-        assert ids(reader.poll(5)) == [late, then]
-    assert ids(reader.poll(0)) == []
+        assert read(reader) == [late, then]
+    assert read(reader, 0) == []
 
 
 def test_a_row_in_flight_at_open_is_not_overtaken(
@@ -231,11 +163,11 @@ def test_a_row_in_flight_at_open_is_not_overtaken(
         late = insert(slow, key="slow")
         insert(outbox, key="fast")
         reader = opened(poll_interval=60)
-        assert ids(reader.poll(5)) == [2]
+        assert read(reader) == [2]
         reader._pace.swept(monotonic(), monotonic() + 60)  # no sweep may help
         slow.commit()
         then = insert(outbox, key="slow")
-        assert ids(reader.poll(5)) == [late, then]
+        assert read(reader) == [late, then]
 
 
 def test_gaps_of_rolled_back_rows_close(outbox: Database, opened: Callable[..., Any]) -> None:
@@ -246,12 +178,12 @@ def test_gaps_of_rolled_back_rows_close(outbox: Database, opened: Callable[..., 
             insert(connection)
         connection.rollback()
         insert(outbox)
-        assert ids(reader.poll(5)) == [4]
+        assert read(reader) == [4]
         assert reader._gaps.ranges
         deadline = monotonic() + 30
         while reader._gaps.ranges and monotonic() < deadline:
             outbox.execute("SELECT pg_current_xact_id()")
-            assert ids(reader.poll(0.1)) == []
+            assert read(reader, 0.1) == []
     assert reader._gaps.ranges == []
 
 
@@ -259,10 +191,10 @@ def test_a_row_far_below_is_swept_up(outbox: Database, opened: Callable[..., Any
     """A row with an id that no open gap covers is found by the sweep."""
     reader = opened(poll_interval=0.05)
     insert(outbox)
-    assert ids(reader.poll(5)) == [1]
+    assert read(reader) == [1]
     reader._gaps._gaps.clear()  # as after a long time
     outbox.execute("INSERT INTO outbox (id, kafka_topic, kafka_key) VALUES (-5, 't', 'k')")
-    assert ids(reader.poll(10)) == [-5]
+    assert read(reader, 10) == [-5]
 
 
 # --- purging (Invariant 7)
@@ -283,9 +215,10 @@ def test_commit_purges_exactly_the_logged_rows(
         assert remaining(outbox) == [1, late, 3]
         reader.commit(batch.position)
     assert remaining(outbox) == [late]
-    assert ids(reader.poll(5)) == [late]
+    assert read(reader) == [late]
 
 
+@pytest.mark.parametrize("claim", ["mark"])
 def test_rows_are_there_until_they_are_committed(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
@@ -301,6 +234,7 @@ def test_rows_are_there_until_they_are_committed(
     assert remaining(outbox) == []
 
 
+@pytest.mark.parametrize("claim", ["mark"])
 def test_a_commit_covers_the_batches_before_it(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
@@ -321,13 +255,14 @@ def test_an_idle_reader_writes_no_wal(outbox: Database, opened: Callable[..., An
         query = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
         before = connection.execute(query).fetchone()
         for _ in range(20):
-            assert ids(reader.poll(0.02)) == []
+            assert read(reader, 0.02) == []
         assert connection.execute(query).fetchone() == before
 
 
 # --- recognition
 
 
+@pytest.mark.parametrize("claim", ["mark"])
 def test_rows_logged_before_a_crash_are_not_read_again(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
@@ -345,7 +280,7 @@ def test_rows_logged_before_a_crash_are_not_read_again(
     assert remaining(outbox) == [3, 4, 5, 6]
     again = opened(log)
     assert remaining(outbox) == []
-    assert ids(again.poll(0)) == []
+    assert read(again, 0) == []
     insert(outbox, value="new")
     after = again.poll(5)
     assert Position.parse(after.position) == Position(batch=4, purged=3)
@@ -423,10 +358,7 @@ def test_a_lost_connection_is_retriable(outbox: Database, opened: Callable[..., 
     insert(outbox)
     batch = reader.poll(5)
     log.append(batch)
-    outbox.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE application_name = 'transporter' AND datname = current_database()"
-    )
+    kill_readers(outbox)
     with pytest.raises(SourceUnavailable):
         reader.commit(batch.position)
     with pytest.raises(SourceUnavailable):
@@ -435,7 +367,7 @@ def test_a_lost_connection_is_retriable(outbox: Database, opened: Callable[..., 
     reader.open(log)
     assert remaining(outbox) == []
     insert(outbox)
-    assert ids(reader.poll(5)) == [2]
+    assert read(reader) == [2]
 
 
 def test_a_connection_lost_while_waiting_ends_the_wait(
@@ -444,11 +376,7 @@ def test_a_connection_lost_while_waiting_ends_the_wait(
     """A reader that waits for a notification notices at once that the server has gone."""
     reader = opened(poll_interval=60)
     reader.poll(0)
-    kill = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE application_name = 'transporter' AND datname = current_database()"
-    )
-    timer = Timer(0.2, outbox.execute, [kill])
+    timer = Timer(0.2, kill_readers, [outbox])
     timer.start()
     began = monotonic()
     with pytest.raises(SourceUnavailable, match="lost the connection"):
@@ -475,9 +403,9 @@ def test_an_older_term_has_no_effect(outbox: Database, opened: Callable[..., Any
     insert(outbox)
     with pytest.raises(SourceError, match="fenced"):
         old.poll(1)
-    assert ids(new.poll(5)) == [2]
     new.commit(taken.position)
     assert remaining(outbox) == [2]
+    assert read(new) == [2]
 
 
 def test_an_idle_reader_notices_that_it_is_fenced(
@@ -491,6 +419,7 @@ def test_an_idle_reader_notices_that_it_is_fenced(
         old.poll(5)
 
 
+@pytest.mark.parametrize("claim", ["mark"])
 def test_a_mark_that_waits_for_a_new_term_does_nothing(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
@@ -516,12 +445,12 @@ def test_a_notification_wakes_the_reader(
 ) -> None:
     """With the trigger a row is read long before the next look is due."""
     reader = opened(poll_interval=60)
-    assert ids(reader.poll(0)) == []
+    assert read(reader, 0) == []
     for number in range(rows):
         timer = Timer(0.2, insert, [outbox])
         timer.start()
         began = monotonic()
-        assert ids(reader.poll(30)) == [number + 1]
+        assert read(reader, 30) == [number + 1]
         timer.join()
         assert monotonic() - began < 10
 
@@ -531,20 +460,20 @@ def test_a_notification_during_a_statement_is_kept(
 ) -> None:
     """A row that commits while a mark or a purge runs does not wait for the next interval."""
     reader = opened(poll_interval=60)
-    assert ids(reader.poll(0)) == []
+    assert read(reader, 0) == []
     insert(outbox)
     reader._connection.execute("SELECT pg_sleep(0.3)")
     assert reader._pace.hurry, "the notification came with the statement's answer"
-    assert ids(reader.poll(0)) == [1]
+    assert read(reader, 0) == [1]
 
 
 def test_polling_suffices_without_a_trigger(outbox: Database, opened: Callable[..., Any]) -> None:
     """Without notifications a row is found when the next look is due."""
     outbox.execute("DROP TRIGGER outbox_notify ON outbox")
     reader = opened(poll_interval=0.2)
-    assert ids(reader.poll(0)) == []
+    assert read(reader, 0) == []
     insert(outbox)
-    assert ids(reader.poll(10)) == [1]
+    assert read(reader, 10) == [1]
 
 
 # --- bad rows
@@ -632,13 +561,14 @@ def reader_role(outbox: Database) -> Iterator[str]:
 
 
 def test_missing_rights_are_named(
-    outbox: Database, opened: Callable[..., Any], reader_role: str
+    outbox: Database, opened: Callable[..., Any], reader_role: str, claim: str
 ) -> None:
     """Each error names the next thing to grant; after all grants the reader works."""
     dsn = outbox.dsn_as(reader_role)
-    with pytest.raises(EnvironmentFault, match="lacks SELECT, UPDATE, DELETE"):
+    rights = {"mark": "SELECT, UPDATE, DELETE", "take": "SELECT, DELETE"}[claim]
+    with pytest.raises(EnvironmentFault, match=f"lacks {rights} on"):
         opened(dsn=dsn)
-    outbox.execute(f"GRANT SELECT, UPDATE, DELETE ON outbox TO {reader_role}")
+    outbox.execute(f"GRANT {rights} ON outbox TO {reader_role}")
     with pytest.raises(EnvironmentFault, match="CREATE on schema public") as caught:
         opened(dsn=dsn)
     _, _, ddl = str(caught.value).partition("run\n")

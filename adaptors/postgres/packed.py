@@ -1,0 +1,156 @@
+"""Rows of one look packed by the server: columns in, one Arrow record batch out.
+
+The server joins each text column to one text and sends the lengths beside it,
+which is what an Arrow array is made of: neither side touches single cells. That
+takes the client an eighth of the time that a line or a row each would (COPY,
+fetch). What a sound row cannot hold is not handled here but refused with
+``ValueError``, ``TypeError`` or an Arrow error; :mod:`~adaptors.postgres.rows`
+knows what to do with it. Pure.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import adapters
+from psycopg.adapt import Transformer
+from psycopg.pq import Format
+
+from adaptors.postgres.rows import EARLIEST, EPOCH_MICROSECONDS, LATEST
+from transporter.message import HEADERS_TYPE, JSON, MESSAGE_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TIME: Final = MESSAGE_SCHEMA.field("timestamp").type
+_NAME, _VALUE = HEADERS_TYPE.value_type
+_START: Final = pa.array([0], pa.int32())
+# Each scalar has a type: without one Arrow looks for pandas, 0.1 ms wherever there is none.
+_EMPTY: Final = pa.scalar(b"", pa.binary())
+_SPELT_NULL: Final = pa.scalar(b"NULL", pa.binary())
+_NULL: Final = pa.scalar(None, pa.binary())
+_EPOCH: Final = pa.scalar(EPOCH_MICROSECONDS, pa.int64())
+
+PACKED: Final = """
+    coalesce(array_agg(id), ARRAY[]::bigint[]), array_agg(create_time),
+    array_agg({topic_length}), string_agg(kafka_topic, ''),
+    array_agg({key_length}), string_agg(kafka_key, ''),
+    array_agg({value_length}), string_agg(kafka_value, ''),
+    array_agg(cardinality(kafka_header_keys)), string_agg(kafka_header_keys::text, ','),
+    array_agg(cardinality(kafka_header_values)), string_agg(kafka_header_values::text, ',')
+"""
+"""What a statement selects for a :class:`Packed`; the lengths are bytes as they are sent."""
+
+
+class Packed(NamedTuple):
+    """The rows of one look by columns, in any order, but the same for all.
+
+    A text is ``None`` when all its cells are NULL. Header arrays are spelt as
+    PostgreSQL does; times count microseconds from 2000.
+    """
+
+    ids: Sequence[int]
+    times: Sequence[int | None]
+    topic_lengths: Sequence[int | None]
+    topics: bytes | None
+    key_lengths: Sequence[int | None]
+    keys: bytes | None
+    value_lengths: Sequence[int | None]
+    values: bytes | None
+    name_counts: Sequence[int | None]
+    names: bytes | None
+    content_counts: Sequence[int | None]
+    contents: bytes | None
+
+
+def unpacked(rows: Packed, table: str) -> pa.RecordBatch:
+    """Return *rows* of *table* as messages, one each, by id; raise when one has a flaw."""
+    count = len(rows.ids)
+    data = _texts(rows.value_lengths, rows.values)
+    ids = pa.array(rows.ids, pa.int64()).cast(pa.string())
+    columns = {
+        "namespace": _complete(_texts(rows.topic_lengths, rows.topics)).cast(pa.string()),
+        "op": pc.if_else(data.is_null(), _text("delete"), _text("insert")),
+        "phase": pa.repeat(_text("sync"), count),
+        "key": _texts(rows.key_lengths, rows.keys),
+        "timestamp": _times(rows.times),
+        "source_id": pc.binary_join_element_wise(_text(f"{table}/"), ids, _text("")),
+        "data": data,
+        "content_type": pa.repeat(_text(JSON), count),
+        "headers": _headers(rows),
+    }
+    return _by_id(rows.ids, pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA))
+
+
+def _by_id(ids: Sequence[int], messages: pa.RecordBatch) -> pa.RecordBatch:
+    """Return *messages* in the order of *ids*, which an index has mostly given them already."""
+    if list(ids) == sorted(ids):
+        return messages
+    return messages.take(pc.sort_indices(pa.array(ids)))
+
+
+def _text(text: str) -> pa.Scalar:
+    return pa.scalar(text, pa.string())
+
+
+def _complete(column: pa.Array) -> pa.Array:
+    if column.null_count:
+        raise ValueError("a topic, a time, a header array or a header name is NULL")
+    return column
+
+
+def _texts(lengths: Sequence[int | None], joined: bytes | None) -> pa.Array:
+    """Cut *joined* into texts of these *lengths*, without copying it."""
+    sizes = pa.array(lengths, pa.int32())
+    ends = _ends(sizes.fill_null(0) if sizes.null_count else sizes)
+    text = joined or b""
+    if ends[-1].as_py() != len(text):
+        raise ValueError("the lengths of a column are not those of its text")
+    buffers = [sizes.buffers()[0], ends.buffers()[1], pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+
+
+def _ends(sizes: pa.Array) -> pa.Array:
+    return pa.concat_arrays([_START, pc.cumulative_sum_checked(sizes)])
+
+
+def _times(since_2000: Sequence[int | None]) -> pa.Array:
+    times = _complete(pa.array(since_2000, pa.int64()))
+    least, most = pc.min_max(times).values()
+    if least.as_py() < EARLIEST or most.as_py() > LATEST:
+        raise ValueError("a time is not between the years 1 and 9999")
+    return pc.add(times, _EPOCH).view(_TIME)
+
+
+def _headers(rows: Packed) -> pa.Array:
+    counts = _complete(pa.array(rows.name_counts, pa.int32()))
+    if list(rows.name_counts) != list(rows.content_counts):
+        raise ValueError("a header has no name or no value")
+    names = _complete(_elements(rows.names or b"")).cast(_NAME.type)
+    contents = _elements(rows.contents or b"")
+    ends = _ends(counts)
+    if not ends[-1].as_py() == len(names) == len(contents):
+        raise ValueError("the headers are not as many as they are said to be")
+    pairs = pa.StructArray.from_arrays([names, contents], fields=[_NAME, _VALUE])
+    return pa.ListArray.from_arrays(ends, pairs, type=HEADERS_TYPE)
+
+
+def _elements(arrays: bytes) -> pa.Array:
+    """Return the elements of *arrays*, texts as PostgreSQL spells them, with commas between.
+
+    Quotes stand around whatever could be mistaken: empty texts, texts with
+    white space, braces, commas, quotes or backslashes, and the word NULL.
+    """
+    if b"{{" in arrays or b"]={" in arrays:
+        raise ValueError("an array has dimensions, or bounds of its own")
+    if b'"' in arrays:
+        loader = Transformer().get_loader(adapters.types["text"].array_oid, Format.TEXT)
+        return pa.array(chain.from_iterable(loader.load(b"{%b}" % arrays)), _VALUE.type)
+    joined = pa.scalar(arrays.translate(None, b"{}"), _VALUE.type)
+    found = pc.split_pattern(joined, ",").values
+    if b"{}" in arrays:
+        found = found.filter(pc.not_equal(found, _EMPTY))
+    return pc.if_else(pc.equal(found, _SPELT_NULL), _NULL, found) if b"NULL" in arrays else found
