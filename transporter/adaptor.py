@@ -106,7 +106,8 @@ class Reader(Protocol):
     def poll(self, timeout: float) -> Batch:
         """Return what there is, waiting up to *timeout* seconds for something.
 
-        The batch may be empty. Raise :class:`EndOfSource` when nothing will come
+        The batch may be empty. What it found is appended and committed before
+        the next poll. Raise :class:`EndOfSource` when nothing will come
         any more, :class:`~transporter.errors.SourceUnavailable` to be closed
         and, after a back-off, replaced by a new instance. Any other error stops
         this reader, visibly, until the engine is started again.

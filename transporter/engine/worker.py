@@ -11,6 +11,7 @@ import io
 import os
 import resource
 import sys
+import time
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from multiprocessing.connection import Client
@@ -95,7 +96,8 @@ def _open_and_serve(spec: WorkerSpec, connection: Connection) -> None:
     )
     writer: Writer | None = None
     _limit_memory(spec.memory)
-    faulthandler.dump_traceback_later(spec.slice_timeout, exit=True)
+    watch = _Watch(spec.slice_timeout)
+    watch.rearm()
     try:
         try:
             writer = _make_writer(spec)
@@ -104,8 +106,7 @@ def _open_and_serve(spec: WorkerSpec, connection: Connection) -> None:
             _tell(connection, OpenFailed(Failure.of(error)))
             return
         _tell(connection, Opened(stored))
-        faulthandler.cancel_dump_traceback_later()
-        _Worker(spec, connection, writer).serve()
+        _Worker(spec, connection, writer, watch).serve()
     finally:
         # The process may be used again, for another task.
         faulthandler.cancel_dump_traceback_later()
@@ -127,10 +128,36 @@ def _make_writer(spec: WorkerSpec) -> Writer:
     return made
 
 
+class _Watch:
+    """Ends this process when it is not re-armed in time, whatever holds the interpreter.
+
+    Arming starts a thread, which would cost a small slice half its time; so it
+    is done at most four times in *seconds*, and what hangs is ended after three
+    quarters of them at the earliest, and all of them at the latest.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._armed = seconds, float("-inf")
+        self.patience = seconds / 4
+
+    def rearm(self) -> None:
+        """Begin anew, if that is due."""
+        now = time.monotonic()
+        if now - self._armed >= self.patience:
+            faulthandler.dump_traceback_later(self._seconds, exit=True)
+            self._armed = now
+
+    def disarm(self) -> None:
+        """Watch no longer."""
+        faulthandler.cancel_dump_traceback_later()
+
+
 class _Worker:
     """Answers what the engine asks of one shard."""
 
-    def __init__(self, spec: WorkerSpec, connection: Connection, writer: Writer) -> None:
+    def __init__(
+        self, spec: WorkerSpec, connection: Connection, writer: Writer, watch: _Watch
+    ) -> None:
         self._spec, self._connection, self._writer = spec, connection, writer
         folder = Path(spec.folder)
         self._route = Delivery(
@@ -140,20 +167,21 @@ class _Worker:
             one_per_key=spec.one_per_key,
         )
         self._parked = route_folder(Path(spec.log_directory), spec.route)
+        self._watch = watch
 
     def serve(self) -> None:
         """Answer until the engine closes the connection."""
         with LogReader(Path(self._spec.log_directory)) as log:
-            while (asked := _received(self._connection)) is not None:
-                self._watch()
+            while (asked := self._asked()) is not None:
                 outcome = self._answer(asked, log)
                 sys.stdout.flush()
                 self._connection.send(outcome)
-                faulthandler.cancel_dump_traceback_later()
 
-    def _watch(self) -> None:
-        """End this process if it does not answer in time, whatever holds the interpreter."""
-        faulthandler.dump_traceback_later(self._spec.slice_timeout, exit=True)
+    def _asked(self) -> Slice | Retry | None:
+        while not self._connection.poll(self._watch.patience):
+            self._watch.rearm()
+        self._watch.rearm()
+        return _received(self._connection)
 
     def _answer(self, asked: Slice | Retry, log: LogReader) -> Outcome:
         try:
@@ -189,7 +217,7 @@ class _Worker:
         sys.stdout.flush()
         self._connection.send(Progress(offset))
         self._connection.recv()
-        self._watch()
+        self._watch.rearm()
 
 
 def _tell(connection: Connection, message: object) -> None:

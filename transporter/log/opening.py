@@ -106,8 +106,6 @@ def _check_chain(files: FileSystem, directory: Path, bases: list[int], meta: Met
             if str(uuid.UUID(bytes=header.log_id)) != meta.log_id:
                 raise Corrupt("this segment belongs to another log", str(segment.path), 16)
             if base != bases[0] and covered < header.previous:
-                raise Corrupt(
-                    "the segment before it is missing", str(segment.path), 0, covered + 1
-                )
+                raise Corrupt("the segment before it is missing", str(segment.path), 0, covered + 1)
             if base != bases[-1]:
                 covered = last_covered(files, segment)

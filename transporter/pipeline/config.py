@@ -17,6 +17,7 @@ from transporter.pipeline.options import (
     EARLIEST,
     Count,
     Model,
+    NotEmpty,
     OneOrUnlimited,
     OnError,
     ParkLimit,
@@ -47,12 +48,6 @@ def _name(text: str) -> str:
             "must be 1 to 63 letters, digits, - or _, and begin with a letter or digit"
         )
     return text
-
-
-def _not_empty(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not items:
-        raise ValueError("needs at least one")
-    return items
 
 
 def _spark_text(value: object) -> object:
@@ -135,8 +130,8 @@ class _Keys(Model):
 
     name: Name
     log: LogConfig
-    readers: Annotated[tuple[ReaderConfig, ...], AfterValidator(_not_empty)]
-    routes: Annotated[tuple[RouteConfig, ...], AfterValidator(_not_empty)]
+    readers: Annotated[tuple[ReaderConfig, ...], NotEmpty]
+    routes: Annotated[tuple[RouteConfig, ...], NotEmpty]
     spark: SparkConfig = SparkConfig()
     commit_interval: PositiveDuration = 1.0
     shutdown_timeout: PositiveDuration = 30.0
@@ -225,13 +220,16 @@ class _Draft:
 
     def _refuse_endless_waits(self, items: list[Any]) -> None:
         """Refuse to wait for a route that is not there or that itself, through others, waits."""
-        named = [each if isinstance(each, dict) else {} for each in items]
-        places = {str(each.get("name")): index for index, each in enumerate(named)}
-        after = {str(each.get("name")): each.get("after") for each in named}
+        places = {
+            item["name"]: index
+            for index, item in enumerate(items)
+            if isinstance(item, dict) and isinstance(item.get("name"), str)
+        }
+        after = {name: items[index].get("after") for name, index in places.items()}
         waits = {name: other for name, other in after.items() if isinstance(other, str)}
         for name, other in waits.items():
-            if other not in after:
-                text = f"there is no route {other!r}{suggestion(other, after, 'routes')}"
+            if other not in places:
+                text = f"there is no route {other!r}{suggestion(other, places, 'routes')}"
                 self._after_problem(places[name], text)
         for circle in waiting_in_circles(waits):
             text = " waits for ".join([*circle, circle[0]])

@@ -34,7 +34,7 @@ class Namespace:
     def mask(self, column: pa.Array) -> pa.BooleanArray:
         """Return for each namespace in *column* (no nulls) whether the route takes it."""
         if self.matches_all:
-            return pa.repeat(pa.scalar(value=True), len(column))
+            return pa.repeat(pa.scalar(value=True, type=pa.bool_()), len(column))
         if len(column) > 1 and _all_equal(column):
             return pa.repeat(self._match(column[:1])[0], len(column))
         return self._match(column)

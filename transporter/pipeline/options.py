@@ -5,13 +5,15 @@ All of them are frozen and live through pickling.
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 
 from transporter.units import Duration, Size, duration
 
+_Items = TypeVar("_Items", bound=Sized)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LARGEST: Final = 2**63 - 1
@@ -29,6 +31,15 @@ def _no_boolean(value: object) -> object:
         raise ValueError("must be a whole number")  # noqa: TRY004 - pydantic reports ValueError
     return value
 
+
+def _not_empty(items: _Items) -> _Items:
+    if not items:
+        raise ValueError("needs at least one")
+    return items
+
+
+NotEmpty: Final = AfterValidator(_not_empty)
+"""Refuses a list or mapping without anything in it."""
 
 Count = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1)]
 """A whole number from 1 on; YAML's ``true`` is none."""

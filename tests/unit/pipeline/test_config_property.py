@@ -28,6 +28,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
 )
+steps = st.sampled_from(["omit", "rename", "python"]) | texts
 readers = st.lists(
     st.fixed_dictionaries(
         {"name": texts, "adaptor": st.just("doubles:Source") | texts},
@@ -45,7 +46,13 @@ routes = st.lists(
             )
             | values,
         },
-        optional={"namespace": texts, "slice_rows": scalars, "slice_bytes": scalars},
+        optional={
+            "namespace": texts,
+            "slice_rows": scalars,
+            "slice_bytes": scalars,
+            "steps": st.lists(st.dictionaries(steps, values, max_size=2)) | values,
+            **dict.fromkeys(("start", "after", "retry", "park_limit", "worker_memory"), values),
+        },
     )
     | values,
     max_size=2,

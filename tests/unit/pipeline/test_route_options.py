@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,6 @@ from transporter.pipeline.problems import InvalidPipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Write = Callable[[str], Path]
 
@@ -199,3 +199,14 @@ def test_routes_that_wait_in_a_circle_are_refused(
     found = [f"{each.line}: {each.problem}" for each in caught.value.problems]
     assert len(found) == len(expected)
     assert all(one.startswith(start) for one, start in zip(found, expected, strict=True)), found
+
+
+def test_every_option_is_documented() -> None:
+    """The reference has a row for each key of a route, and of the mappings in it."""
+    page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
+    nested = {"retry": RetryConfig, "park_limit": ParkLimit}
+    for name in RouteConfig.model_fields:
+        keys = [f"{name}.{key}" for key in nested[name].model_fields] if name in nested else [name]
+        for key in keys:
+            row = "| `writer.adaptor` |" if key == "writer" else f"| `{key}` |"
+            assert row in page, key

@@ -34,23 +34,26 @@ def _column(base: pa.RecordBatch, name: str, changed: list[tuple[int, Changed]])
     column = base.column(name)
     if name not in MESSAGE_SCHEMA.names:
         return column
-    values: list[object] = []
-    order = list(range(len(column)))
-    for place, (old, new) in changed:
-        value = getattr(new, name)
-        if value is not getattr(old, name):
-            order[place] = len(column) + len(values)
-            values.append(_cell(value) if name == "headers" else value)
-    if not values:
+    cells = [
+        (place, getattr(new, name))
+        for place, (old, new) in changed
+        if getattr(new, name) is not getattr(old, name)
+    ]
+    if not cells:
         return column
-    made = pa.array(values, column.type)
+    made = pa.array([_cell(name, value) for _, value in cells], column.type)
     if len(made) == len(column):
         return made
+    order = list(range(len(column)))
+    for found, (place, _) in enumerate(cells, start=len(column)):
+        order[place] = found
     return pa.concat_arrays([column, made]).take(pa.array(order, pa.int64()))
 
 
-def _cell(headers: Sequence[tuple[str, bytes | None]]) -> list[dict[str, object]]:
-    return [{"name": name, "value": value} for name, value in headers]
+def _cell(name: str, value: Any) -> object:  # noqa: ANN401 - a field of a message
+    if name == "headers":
+        return [{"name": header, "value": content} for header, content in value]
+    return value
 
 
 def _is_text(value: object) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
-
 from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.options import NotEmpty
 from transporter.pipeline.steps.documents import DocumentStep
 from transporter.pipeline.steps.fields import FieldPath  # noqa: TC001 - pydantic reads it
 from transporter.pipeline.steps.rewrite import Rewriter
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 class OmitSettings(StepSettings):
     """Which fields go."""
 
-    fields: Annotated[tuple[FieldPath, ...], Field(min_length=1)]
+    fields: Annotated[tuple[FieldPath, ...], NotEmpty]
 
 
 def omit(settings: OmitSettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Final, cast
@@ -65,14 +66,17 @@ class PythonStep:
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return what the function makes of *entries*."""
-        chosen = self.namespace.mask(entries.column("namespace"))
-        mine = iter(Entries(entries.filter(chosen)))
+        mine, called = entries, repeat(object=True, times=entries.num_rows)
+        if not self.namespace.matches_all:
+            mask = self.namespace.mask(entries.column("namespace"))
+            mine, called = entries.filter(mask), mask.to_pylist()
+        messages = iter(Entries(mine))
         made: list[Made] = []
-        for row, called in enumerate(chosen.to_pylist()):
-            if not called:
+        for row, is_mine in enumerate(called):
+            if not is_mine:
                 made.append((row, None))
                 continue
-            offset, _, message = next(mine)
+            offset, _, message = next(messages)
             returned = self._called(message, offset)
             made += [(row, None if new is message else (message, new)) for new in returned]
         return rebuilt(entries, made)

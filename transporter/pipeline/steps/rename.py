@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.options import NotEmpty
 from transporter.pipeline.steps.documents import DocumentStep
 from transporter.pipeline.steps.fields import FieldName, FieldPath, Path  # noqa: TC001 - pydantic reads them
 from transporter.pipeline.steps.rewrite import Rewriter
@@ -31,7 +32,7 @@ def _distinct(fields: dict[Path, str]) -> dict[Path, str]:
 class RenameSettings(StepSettings):
     """Which fields get which names."""
 
-    fields: Annotated[dict[FieldPath, FieldName], Field(min_length=1), AfterValidator(_distinct)]
+    fields: Annotated[dict[FieldPath, FieldName], NotEmpty, AfterValidator(_distinct)]
 
 
 def rename(settings: RenameSettings, folder: pathlib.Path) -> DocumentStep:  # noqa: ARG001 - as every step

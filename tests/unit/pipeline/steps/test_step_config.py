@@ -1,0 +1,147 @@
+"""Steps in a pipeline file: valid ones travel, wrong ones are told with their line."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+from step_tools import batch_of, rows_of
+
+from transporter.errors import ConfigError
+from transporter.message import Message
+from transporter.pipeline.config import load
+from transporter.pipeline.problems import InvalidPipeline
+from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.step import StepConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Write = Callable[[str], Path]
+
+MODULE = """\
+class Turn:
+    def __call__(self, message): return message
+
+def turn(message): return message
+def more(message, extra=1, *rest, **named): return message
+def none(): ...
+def two(message, other): ...
+def keyword(*, message): ...
+async def later(message): ...
+obj = Turn()
+number = 5
+"""
+
+
+@pytest.fixture
+def steps_file(pipeline_file: Write, valid: str, folder: Path) -> Write:
+    """Write a pipeline file whose route has steps, from line 8 on, beside a module of functions."""
+    (folder / "turning.py").write_text(MODULE)
+    return lambda items: pipeline_file(f"{valid}    steps:\n{items}\n")
+
+
+def problem(file: Path, environ: dict[str, str] | None = None) -> str:
+    """Return the only problem of *file*."""
+    with pytest.raises(InvalidPipeline) as caught:
+        load(file, environ or {})
+    (found,) = caught.value.problems
+    return f"{found.line}: {found.problem}"
+
+
+def test_steps_arrive_in_order_and_travel(steps_file: Write, folder: Path) -> None:
+    """A route has its steps with their settings as plain values, and they live through pickling."""
+    file = steps_file(
+        "      - omit: {fields: [a, b.c], namespace: ^x}\n"
+        "      - rename: {fields: {d: e}}\n"
+        "      - python: {function: 'turning:turn'}"
+    )
+    (route,) = load(file, {}).routes
+    assert route.steps == (
+        StepConfig(name="omit", settings={"fields": ["a", "b.c"], "namespace": "^x"}),
+        StepConfig(name="rename", settings={"fields": {"d": "e"}}),
+        StepConfig(name="python", settings={"function": "turning:turn"}),
+    )
+    there = pickle.loads(pickle.dumps(route.steps))  # noqa: S301 - our own
+    batch = batch_of(Message("x", b'{"a":1,"d":2}'))
+    (entry,) = rows_of(compile_steps(there, folder).apply(batch))
+    assert entry.message.data == b'{"e":2}'
+
+
+@pytest.mark.parametrize("name", ["turn", "more", "obj"])
+def test_anything_that_takes_one_message_can_be_called(steps_file: Write, name: str) -> None:
+    """A function, with defaults or not, and any object that can be called will do."""
+    (route,) = load(steps_file(f"      - python: {{function: 'turning:{name}'}}"), {}).routes
+    assert route.steps[0].settings == {"function": f"turning:{name}"}
+
+
+ITEM = "routes[0].steps[0]"
+MISTAKES = [
+    ("omit", "a step is a mapping of one key, its name; write for example - omit:"),
+    ("", "a step is a mapping of one key"),
+    ("{}", "a step is a mapping of one key"),
+    ("{omit: {fields: [a]}, rename: {fields: {a: b}}}", "a step is a mapping of one key"),
+    ("omitt: {fields: [a]}", "there is no step 'omitt'; did you mean 'omit'? (steps: omit, python"),
+    ("omit:", f"{ITEM}.omit must be a mapping (it is empty)"),
+    ("omit: [a]", f"{ITEM}.omit must be a mapping"),
+    ("omit: {}", f"{ITEM}.omit.fields is missing"),
+    ("omit: {field: [a], fields: [a]}", f"unknown key 'field' in {ITEM}.omit; did you mean 'fie"),
+    ("omit: {fields: a}", f"{ITEM}.omit.fields must be a list"),
+    ("omit: {fields: []}", f"{ITEM}.omit.fields needs at least one"),
+    ("omit: {fields: [5]}", f"{ITEM}.omit.fields[0] must be text; quote it if it looks like a"),
+    ("omit: {fields: [a, b..c]}", f"{ITEM}.omit.fields[1] is no path of field names; write a.b.c"),
+    ("omit: {fields: [a], namespace: '('}", f"{ITEM}.omit.namespace is not a regular expression"),
+    ("rename: {fields: [a]}", f"{ITEM}.rename.fields must be a mapping"),
+    ("rename: {fields: {}}", f"{ITEM}.rename.fields needs at least one"),
+    ("rename: {fields: {a: }}", f"{ITEM}.rename.fields.a must be text"),
+    ("rename: {fields: {a: b.c}}", f"{ITEM}.rename.fields.a is a path; write the new name only"),
+    ("rename: {fields: {.a: b}}", f"{ITEM}.rename.fields..a is no path of field names"),
+    ("rename: {fields: {a: a}}", f"{ITEM}.rename.fields gives 'a' the name that it has"),
+    ("rename: {fields: {a: c, b: c}}", f"{ITEM}.rename.fields gives 'a' and 'b' the same name"),
+    ("python: {}", f"{ITEM}.python.function is missing"),
+    ("python: {function: turn}", f"{ITEM}.python.function 'turn' names no function; write module:"),
+    ("python: {function: 'turnng:turn'}", f"{ITEM}.python.function there is no module 'turnng' in"),
+    ("python: {function: 'turning:trn'}", f"{ITEM}.python.function 'turning:trn': turning ("),
+    ("python: {function: 'turning:number'}", f"{ITEM}.python.function 'turning:number' is no func"),
+    ("python: {function: 'turning:none'}", f"{ITEM}.python.function 'turning:none' does not take"),
+    ("python: {function: 'turning:two'}", f"{ITEM}.python.function 'turning:two' does not take o"),
+    ("python: {function: 'turning:keyword'}", f"{ITEM}.python.function 'turning:keyword' does no"),
+    ("python: {function: 'turning:Turn'}", f"{ITEM}.python.function 'turning:Turn' does not take"),
+    ("python: {function: 'turning:later'}", f"{ITEM}.python.function 'turning:later' is async"),
+]
+
+
+@pytest.mark.parametrize(("item", "expected"), MISTAKES)
+def test_a_wrong_step_is_one_problem(steps_file: Write, item: str, expected: str) -> None:
+    """A wrong step is named with its line, its key and what to write instead."""
+    found = problem(steps_file(f"      - omit: {{fields: [ok]}}\n      - {item}"))
+    assert found.startswith(f"9: {expected.replace('steps[0]', 'steps[1]')}"), found
+
+
+@pytest.mark.parametrize("items", ["      omit: {fields: [a]}", "", "      5"])
+def test_steps_are_a_list(steps_file: Write, items: str) -> None:
+    """Anything but a list is refused as such."""
+    assert "routes[0].steps must be a list" in problem(steps_file(items))
+
+
+def test_a_function_that_a_variable_names_is_not_repeated(steps_file: Write) -> None:
+    """What came from a variable stays out of the error."""
+    file = steps_file("      - python: {function: '${X}'}")
+    assert "hunter22" not in problem(file, {"X": "hunter22"})
+    assert "hunter22" not in problem(file, {"X": "turning:hunter22"})
+
+
+def test_a_module_that_fails_is_told_by_its_line(steps_file: Write, folder: Path) -> None:
+    """A mistake in the user's own module is told by its file and line, without a traceback."""
+    file = steps_file("      - python: {function: 'broken:turn'}")
+    (folder / "broken.py").write_text("x = 1\nx.y\n")
+    assert f"cannot be imported: {folder}/broken.py:2: AttributeError" in problem(file)
+
+
+def test_what_is_gone_since_the_load_is_told(folder: Path) -> None:
+    """A worker that does not find a function says so as configuration, not with a traceback."""
+    config = StepConfig(name="python", settings={"function": "never_there:turn"})
+    with pytest.raises(ConfigError, match=r"^step python: .*there is no module 'never_there'"):
+        compile_steps([config], folder)
