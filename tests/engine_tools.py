@@ -78,24 +78,29 @@ class Host:
         self.pid, self.stdin = pid, stdin
         self.returncode: int | None = None
         self._pidfd = os.pidfd_open(pid)
+        self._lock = threading.Lock()
 
     def poll(self) -> int | None:
         """Tell whether it has ended."""
-        if self.returncode is None and select.select([self._pidfd], [], [], 0)[0]:
-            self.returncode = -1
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end."""
-        if not select.select([self._pidfd], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired("host", timeout or 0)
-        self.returncode = -1
-        return -1
+        with self._lock:
+            if self.returncode is None:
+                if not select.select([self._pidfd], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired("host", timeout or 0)
+                os.close(self._pidfd)
+                self.returncode = -1
+            return self.returncode
 
     def kill(self) -> None:
         """End it as ``kill -9`` does."""
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        if self.returncode is None:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
 
 class _Nursery:
@@ -360,7 +365,8 @@ def make_pipeline(folder: Path, lines: list[str], *, end: bool = True, **routes:
 
 def _route(name: str, keys: dict[str, Any]) -> dict[str, Any]:
     writer = {"adaptor": "engine_tools:LinesWriter", "path": f"{name}.jsonl"}
-    return {"name": name, **keys, "writer": writer | keys.get("writer", {})}
+    retry = {"attempts": 2, "backoff": "1ms..5ms"}
+    return {"name": name, "retry": retry, **keys, "writer": writer | keys.get("writer", {})}
 
 
 class Events:

@@ -55,7 +55,7 @@ def test_list_shows_every_parked_entry_with_its_error(log: Path) -> None:
 
 
 def test_retry_is_a_durable_request(log: Path) -> None:
-    """parked retry leaves the entries where they are, and the request in the offset log."""
+    """Parked retry leaves the entries where they are, and the request in the offset log."""
     transporter("parked", "retry", str(log), "out", "3")
     assert read_state(log, "out").retries == (3,)
     transporter("parked", "retry", str(log), "out")
@@ -65,7 +65,7 @@ def test_retry_is_a_durable_request(log: Path) -> None:
 
 
 def test_skip_gives_up_what_it_names_and_is_audited(log: Path) -> None:
-    """parked skip removes the entries, says so, and leaves who and why in the audit file."""
+    """Parked skip removes the entries, says so, and leaves who and why in the audit file."""
     transporter("parked", "skip", str(log), "out", "1..2", "--reason", "a test order")
     assert [each["offset"] for each in transporter("parked", "list", str(log), "out")] == [3]
     audit = json.loads((log / "offsets" / "out" / "audit.jsonl").read_text())
@@ -83,7 +83,7 @@ def test_what_is_not_parked_is_refused(log: Path) -> None:
 
 
 def test_a_route_is_renamed_with_its_progress(log: Path) -> None:
-    """offsets rename gives watermark and parked entries to the new name."""
+    """Offsets rename gives watermark and parked entries to the new name."""
     assert said("offsets", "rename", str(log), "out", "new").returncode == 0
     assert read_state(log, "new").watermark == 4
     assert [each["offset"] for each in transporter("parked", "list", str(log), "new")] == [1, 3]
@@ -95,7 +95,7 @@ def test_a_route_is_renamed_with_its_progress(log: Path) -> None:
 
 
 def test_a_route_is_deleted_only_when_that_is_meant(log: Path) -> None:
-    """offsets delete asks; without an answer nothing happens, with --yes the route is gone."""
+    """Offsets delete asks; without an answer nothing happens, with --yes the route is gone."""
     assert said("offsets", "delete", str(log), "out").returncode != 0
     assert declared_routes(log) == ["out"]
     assert said("offsets", "delete", str(log), "out", "--yes").returncode == 0

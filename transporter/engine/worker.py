@@ -115,10 +115,19 @@ def _open_and_serve(spec: WorkerSpec, connection: Connection) -> None:
 
 
 def _limit_memory(size: int | None) -> None:
-    """Let allocations beyond *size* bytes fail in this process alone."""
+    """Let this process allocate *size* bytes more than it has, and no others."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = resource.RLIM_INFINITY if size is None else size
+    soft = resource.RLIM_INFINITY if size is None else _data_bytes() + size
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data_bytes() -> int:
+    """Return what counts against the limit already: allocators reserve ahead, a GiB at a time."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[5]
+    except OSError:
+        return 0  # not Linux
+    return int(pages) * resource.getpagesize()
 
 
 def _make_writer(spec: WorkerSpec) -> Writer:

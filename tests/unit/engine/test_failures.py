@@ -68,7 +68,7 @@ def retry_parked(folder: Path) -> None:
 
 
 def test_the_table_of_the_ancestors_design(tmp_path: Path) -> None:
-    """A bulk 9–15 fails unnamed: 9–13 go one at a time, 14 fails, 13 stays; an ack lets 15 flow."""
+    """9..15 fail unnamed: 9..13 go one at a time, 14 fails, 13 stays; an ack lets 15 flow."""
     run_to_end(make(tmp_path, rows(9)))
     assert read_state(tmp_path / "log", "out").watermark == 8
     more = [{"n": n, "k": "k", "bad": n == 14} for n in range(9, 16)]
@@ -98,7 +98,7 @@ def test_skip_passes_a_failing_entry_and_says_so(tmp_path: Path, how: str) -> No
 def test_parking_loses_nothing_and_holds_no_other_key_back(
     tmp_path: Path, how: str, bad: tuple[int, ...]
 ) -> None:
-    """Bad entries and the later ones of their keys are parked, each with its error; all else flows."""
+    """Bad entries, and later ones of their keys, are parked with their errors; the rest flows."""
     count = 1000 if len(bad) < 60 else 60
     run_to_end(make(tmp_path, rows(count, *bad, keys=20), how, on_error="park"))
     keys = {n % 20 for n in bad}
@@ -116,7 +116,7 @@ def test_parking_loses_nothing_and_holds_no_other_key_back(
 
 
 def test_a_retry_after_a_fix_delivers_each_key_in_order(tmp_path: Path) -> None:
-    """parked retry delivers what was parked, each key in its order, and later entries behind it."""
+    """A retry delivers what was parked, each key in its order, and later entries behind it."""
     pipeline = make(tmp_path, rows(60, 3, 7, 23, keys=5), on_error="park")
     run_to_end(pipeline)
     before = numbers(tmp_path)
@@ -204,7 +204,7 @@ def turn(message):
 @pytest.mark.parametrize("how", ["raise", "exit", "hang", "allocate"])
 @pytest.mark.parametrize("on_error", ["park", "stop"])
 def test_a_python_step_that_goes_wrong_is_found(tmp_path: Path, how: str, on_error: str) -> None:
-    """os._exit, an endless loop, endless memory: the worker ends, the entry is named, all else flows."""
+    """os._exit, an endless loop, endless memory: the entry is named, and all else flows."""
     module = f"steps_{how}_{on_error}"
     (tmp_path / f"{module}.py").write_text(STEP.format(how=how))
     limits = {"slice_timeout": "500ms", "worker_memory": "600MiB", "on_error": on_error}

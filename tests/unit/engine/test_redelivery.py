@@ -35,7 +35,7 @@ def test_attempts_count_only_when_an_entry_fails_alone() -> None:
 
 
 def test_the_table_of_the_ancestor() -> None:
-    """9–15 fail unnamed; 9–13 are settled one at a time, 14 fails alone, 15 is still suspect."""
+    """9..15 fail unnamed; 9..13 are settled one at a time, 14 fails alone, 15 is still suspect."""
     plan = Redelivery().failed(9, 15, None, single=False)
     plan = plan.settled(13).failed(14, 15, 14, single=True)
     assert plan.suspects == Suspects(14, 15, attempts=1)

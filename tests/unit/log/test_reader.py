@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +17,6 @@ from transporter.log.segment import segment_bases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -340,8 +340,9 @@ def test_a_reader_keeps_only_a_few_files_open(tmp_path: Path, batch: Make) -> No
     fill(tmp_path, batch, frames=120, rows=1, segment_bytes=1)
     assert len(segment_bases_of(tmp_path)) == 120
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(open_file.name) for open_file in Path("/proc/self/fd").iterdir())
     with LogReader(tmp_path) as reader:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 40, hard))
         try:
             assert sum(len(entries) for entries in reader.read(0, 119)) == 120
             assert len([one.frame for one in reader.backwards(119)]) == 120

@@ -305,6 +305,28 @@ def test_a_sync_without_news_costs_nothing(tmp_path: Path) -> None:
         assert disk.calls == []
 
 
+def test_a_new_route_begins_where_it_is_told(tmp_path: Path) -> None:
+    """The first offset of a new route is durable with its declaration, and asked for once."""
+    offsets = OffsetLog(tmp_path / "live", "r", begin=lambda: 7)
+    assert offsets.is_new
+    assert left_behind(tmp_path / "live", tmp_path / "killed").next_live() == 7
+    offsets.close()
+    with OffsetLog(tmp_path / "killed", "r", begin=lambda: 99) as offsets:
+        assert (offsets.is_new, offsets.state.next_live()) == (False, 7)
+
+
+def test_a_route_whose_beginning_cannot_be_told_stays_new(tmp_path: Path) -> None:
+    """A start that fails does not leave a route that would begin elsewhere the next time."""
+
+    def unknown() -> int:
+        raise OffsetRefused("nothing was logged at or after that time")
+
+    with pytest.raises(OffsetRefused):
+        OffsetLog(tmp_path, "r", begin=unknown)
+    with OffsetLog(tmp_path, "r", begin=lambda: 7) as offsets:
+        assert (offsets.is_new, offsets.state.next_live()) == (True, 7)
+
+
 def test_routes_are_declared_by_their_folder(tmp_path: Path) -> None:
     """Invariant 11: a route that was ever opened is known, with nothing settled yet too."""
     assert declared_routes(tmp_path) == []

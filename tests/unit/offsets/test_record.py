@@ -34,7 +34,12 @@ def read(data: bytes) -> list[Record]:
 def test_the_bytes_of_a_record_are_those_of_version_1() -> None:
     """Invariant 19: whoever changes these bytes has made another format version."""
     record = Record(3, 7, records.settled(Range(1, 5), {"é": 4}))
-    assert record.encode() == bytes.fromhex("00")
+    assert record.encode() == bytes.fromhex(
+        "4f524543 0100 0000 3e000000 0300000000000000"  # magic, version, nothing, length, turn
+        "0700000000000000 a6075dbe"  # sequence number, checksum; then the event as JSON
+        "7b2274797065223a22736574746c6564222c2272616e6765223a5b312c352c2261636b6564225d2c"
+        "226e616d65737061636573223a7b22c3a9223a347d7d 0000"
+    )
 
 
 def test_records_come_back_as_they_were() -> None:

@@ -82,7 +82,7 @@ def test_a_clean_resume_settles_the_rest(directory: Path) -> None:
 
 
 def test_a_failed_bulk_leaves_the_offset_where_it_was(tmp_path: Path) -> None:
-    """ "Message Failures": c0 stays at 8 when 9 to 15 fail, and at 13 when 14 fails again."""
+    """As in "Message Failures", c0 stays at 8 when 9 to 15 fail, and at 13 when 14 fails again."""
     with OffsetLog(tmp_path, "c0") as offsets:
         for through in (1, 3, 4, 5, 7, 8):
             settle_through(offsets, through)
