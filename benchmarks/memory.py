@@ -1,0 +1,191 @@
+"""Memory of every process of a running pipeline, idle and after a backlog."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil  # type: ignore[import-untyped]
+
+from benchmarks.figures import Comparison, Section
+from benchmarks.messages import documents
+from benchmarks.services import Topic, of_tests
+from benchmarks.setting import until
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.meta import published
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from benchmarks.setting import Setting
+
+_MIB: Final = 2**20
+_LOOK: Final = 0.2
+_PATIENCE: Final = 300.0
+_ROUTES: Final = 2
+_PIPELINE: Final = """\
+name: memory
+log: {{dir: log}}
+readers:
+  - {{name: lines, adaptor: file, path: "in/*.jsonl", follow: true}}
+routes:
+  - name: first
+    writer: {{adaptor: kafka, bootstrap_servers: "{servers}", topic: memory-0}}
+  - name: second
+    writer: {{adaptor: kafka, bootstrap_servers: "{servers}", topic: memory-1}}
+"""
+
+METHOD: Final = """\
+A pipeline with one file reader and two Kafka routes: idle with both workers connected; then the
+broker is frozen while {count} messages of about 200 bytes come into the log; then it goes
+on, and both routes work the backlog off in slices as large as their defaults allow. "After" is when
+the broker has all of it. RSS counts shared pages in every process that maps them, USS only what
+would be freed by that process's end. The peak is the largest of looks every {look} s."""
+NOTE: Final = "Peak RSS on the way: {peaks} (MiB)."
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Memory of one kind of process, in MiB, summed over those of that kind."""
+
+    rss: float
+    uss: float
+
+
+class Family:
+    """The processes of one engine, by what they are."""
+
+    def __init__(self, engine: Any) -> None:  # noqa: ANN401 - the tests' Running
+        """Look at *engine*."""
+        self._engine = engine
+
+    def use(self) -> dict[str, Use]:
+        """Return what each kind of process takes now."""
+        found: dict[str, list[Any]] = {}
+        for process in self._processes():
+            try:
+                found.setdefault(self._kind(process), []).append(process.memory_full_info())
+            except psutil.NoSuchProcess:
+                continue
+        return {
+            kind: Use(sum(one.rss for one in each) / _MIB, sum(one.uss for one in each) / _MIB)
+            for kind, each in found.items()
+        }
+
+    def rss(self) -> dict[str, float]:
+        """Return the resident memory of each kind, in MiB; cheaper than :meth:`use`."""
+        found: dict[str, float] = {}
+        for process in self._processes():
+            try:
+                kind, rss = self._kind(process), process.memory_info().rss / _MIB
+            except psutil.NoSuchProcess:
+                continue
+            found[kind] = found.get(kind, 0.0) + rss
+        return found
+
+    def _processes(self) -> list[psutil.Process]:
+        return [psutil.Process(self._engine.process.pid), *self._engine.descendants()]
+
+    def _kind(self, process: psutil.Process) -> str:
+        if process.pid == self._engine.process.pid:
+            return "engine"
+        if process.name() == "java":
+            return "JVM"
+        if "transporter.spark.host" in process.cmdline():
+            return "Spark host"
+        parent = process.parent()
+        return "worker daemon" if parent and parent.name() == "java" else "workers"
+
+
+def measure(setting: Setting) -> Section:
+    """Take memory before and after the backlog."""
+    count = setting.scaled(500_000, 50_000)
+    broker = setting.services.broker
+    topics = [Topic(broker, f"memory-{number}") for number in range(_ROUTES)]
+    folder = _pipeline(setting, count)
+    setting.tell("starting an engine")
+    with of_tests("acceptance_tools").running(folder / "pipeline.yaml") as engine:
+        for route in ("first", "second"):
+            engine.await_event("worker-connected", route=route)
+        family = Family(engine)
+        idle = family.use()
+        with _peaks(family) as peaks:
+            _log_backlog(setting, folder, count)
+            _deliver_backlog(setting, topics, count)
+        after = family.use()
+        engine.stop()
+    for topic in topics:
+        topic.close()
+    note = NOTE.format(peaks=", ".join(f"{kind} {peak:.0f}" for kind, peak in peaks.items()))
+    method = METHOD.format(count=count, look=_LOOK)
+    return Section("memory", method, tuple(_compared(idle, after)), (note,))
+
+
+def _pipeline(setting: Setting, count: int) -> Path:
+    """Return a folder with a pipeline and the lines that it is to read later."""
+    folder = setting.place("engine")
+    (folder / "in").mkdir()
+    servers = setting.services.broker.bootstrap_servers
+    (folder / "pipeline.yaml").write_text(_PIPELINE.format(servers=servers))
+    with (folder / "lines.jsonl").open("wb") as file:
+        file.writelines(data + b"\n" for _, data in documents(count))
+    return folder
+
+
+def _log_backlog(setting: Setting, folder: Path, count: int) -> None:
+    """Let *count* messages come into the log while the broker is frozen."""
+    setting.tell(f"logging {count} messages while the broker is frozen")
+    files, log = RealFileSystem(), folder / "log"
+    setting.services.broker.pause()
+    try:
+        (folder / "lines.jsonl").rename(folder / "in" / "lines.jsonl")
+        until(lambda: (published(files, log) or 0) >= count - 1, _PATIENCE, f"{count} entries")
+    finally:
+        setting.services.broker.resume()
+
+
+def _deliver_backlog(setting: Setting, topics: Sequence[Topic], count: int) -> None:
+    """Wait until each of *topics* holds *count* messages."""
+    setting.tell("delivering them")
+    text = f"{count} messages in every topic"
+    until(lambda: all(topic.end >= count for topic in topics), _PATIENCE, text, pause=_LOOK)
+
+
+@contextmanager
+def _peaks(family: Family) -> Iterator[dict[str, float]]:
+    """Keep the largest resident memory of each kind of process seen within the block."""
+    peaks: dict[str, float] = {}
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK):
+            for kind, rss in family.rss().items():
+                peaks[kind] = max(rss, peaks.get(kind, 0.0))
+
+    thread = threading.Thread(target=look, name="peaks", daemon=True)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _compared(idle: dict[str, Use], after: dict[str, Use]) -> Iterator[Comparison]:
+    """Compare each kind of process with itself, and all of them together."""
+    for kind in sorted(idle.keys() & after.keys()):
+        for measure in ("rss", "uss"):
+            new, old = getattr(after[kind], measure), getattr(idle[kind], measure)
+            yield _growth(f"{kind}, {measure.upper()}", new, old)
+    yield _growth(
+        "all, USS",
+        sum(use.uss for use in after.values()),
+        sum(use.uss for use in idle.values()),
+    )
+
+
+def _growth(what: str, after: float, idle: float) -> Comparison:
+    return Comparison(f"{what}, after the backlog", "idle", "MiB", (after,), (idle,))

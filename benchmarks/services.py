@@ -1,0 +1,135 @@
+"""Real services, those of the tests: started when first asked for, stopped with the run."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from confluent_kafka import Consumer, TopicPartition
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from adaptors.postgres.table import TableName, outbox_ddl
+from benchmarks.messages import documents
+from benchmarks.setting import ROOT
+from transporter.quickstart.postgres import embedded_postgres
+from transporter.spark.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+    from pathlib import Path
+
+# The defaults, so every commit is synced; vacuums come when we say, not when we measure.
+_SETTINGS: Final = {"autovacuum": "off", "max_wal_size": "4GB"}
+_COPY: Final = (
+    "COPY outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values)"
+    " FROM STDIN"
+)
+
+
+def of_tests(module: str) -> Any:  # noqa: ANN401 - a module
+    """Return a module of the folder ``tests``: its services and tools serve here too."""
+    folder = str(ROOT / "tests")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(module)
+
+
+class Services:
+    """A Kafka broker and a PostgreSQL server, each with its data below *folder*."""
+
+    def __init__(self, folder: Path, stack: ExitStack, tell: Callable[[str], None]) -> None:
+        """Start nothing yet; *stack* stops what was started."""
+        self._folder, self._stack, self._tell = folder, stack, tell
+
+    @cached_property
+    def broker(self) -> Any:  # noqa: ANN401 - the tests' Broker
+        """A running Kafka broker."""
+        self._tell("starting a Kafka broker")
+        kafka = of_tests("services.kafka")
+        cache = kafka.cache_folder()
+        jars = kafka.fetch(kafka.locked_jars(), cache / "kafka")
+        (self._folder / "kafka").mkdir()
+        broker = kafka.Broker(find_java(os.environ, cache), jars, self._folder / "kafka")
+        broker.format()
+        self._stack.callback(broker.stop)
+        broker.start()
+        return broker
+
+    @cached_property
+    def postgres(self) -> Postgres:
+        """A running PostgreSQL server."""
+        self._tell("starting a PostgreSQL server")
+        folder = self._folder / "postgres"
+        return Postgres(self._stack.enter_context(embedded_postgres(folder, _SETTINGS)))
+
+
+class Postgres:
+    """A server that makes databases with an outbox each."""
+
+    def __init__(self, dsn: str) -> None:
+        """Use the server at *dsn*."""
+        self._dsn = dsn
+
+    def outbox(self, name: str) -> Outbox:
+        """Return a new database called *name* that holds an empty outbox."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return Outbox(make_conninfo(self._dsn, dbname=name))
+
+
+class Outbox:
+    """The outbox of a database of its own, as an application and an observer see it."""
+
+    def __init__(self, dsn: str) -> None:
+        """Create the table in the database at *dsn*."""
+        self.dsn = dsn
+        self.connection: psycopg.Connection[Any] = psycopg.connect(dsn, autocommit=True)
+        ddl = outbox_ddl(TableName("outbox"))
+        self.connection.execute(ddl.encode())
+
+    @property
+    def empty(self) -> bool:
+        """Whether every row was taken."""
+        row = self.connection.execute("SELECT EXISTS (SELECT FROM outbox)").fetchone()
+        return row == (False,)
+
+    def fill(self, rows: int) -> None:
+        """Put *rows* rows of 1000 keys with two headers each into the open transaction."""
+        with self.connection.cursor().copy(_COPY) as copy:
+            for number, (key, data) in enumerate(documents(rows)):
+                headers = ["trace", "sequence"]
+                values = [f"t-{number}", str(number)]
+                copy.write_row(("orders", key, data.decode(), headers, values))
+
+    def tidy(self) -> None:
+        """Remove what earlier rounds left: dead rows, and dirty pages that wait to be written."""
+        self.connection.execute("VACUUM (ANALYZE) outbox")
+        self.connection.execute("CHECKPOINT")
+
+
+class Topic:
+    """A topic of one partition on *broker*, as an observer sees it."""
+
+    def __init__(self, broker: Any, name: str) -> None:  # noqa: ANN401 - the tests' Broker
+        """Create it."""
+        self.name = broker.create_topic(name)
+        self._partition = TopicPartition(name, 0)
+        self._consumer = Consumer(
+            {"bootstrap.servers": broker.bootstrap_servers, "group.id": f"observer-{name}"}
+        )
+
+    @property
+    def end(self) -> int:
+        """How many messages it holds, confirmed by the broker."""
+        bounds: tuple[int, int] = self._consumer.get_watermark_offsets(self._partition, timeout=10)
+        return bounds[1]
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._consumer.close()

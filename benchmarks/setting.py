@@ -1,0 +1,59 @@
+"""What a benchmark runs in: how much it should do, where, and beside which services."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from benchmarks.services import Services
+
+T = TypeVar("T")
+ROOT: Final = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one benchmark is given: a folder of its own, services, and who hears of progress."""
+
+    folder: Path
+    services: Services
+    quick: bool
+    tell: Callable[[str], None]
+
+    def scaled(self, full: int, quick: int) -> int:
+        """Return the size of a full run or that of a quick one."""
+        return quick if self.quick else full
+
+    def place(self, name: str) -> Path:
+        """Return a new folder."""
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        return folder
+
+    def interleaved(
+        self, sides: Mapping[str, Callable[[], T]], pairs: int | None = None
+    ) -> dict[str, tuple[T, ...]]:
+        """Measure each side once to warm up, then in turns: A B A B and so on."""
+        found: dict[str, list[T]] = {name: [] for name in sides}
+        count = pairs or self.scaled(5, 2)
+        for number in range(count + 1):
+            self.tell(f"pair {number} of {count}" if number else "warming up")
+            for name, measure in sides.items():
+                value = measure()
+                if number:
+                    found[name].append(value)
+        return {name: tuple(values) for name, values in found.items()}
+
+
+def until(holds: Callable[[], bool], seconds: float, what: str, pause: float = 0.002) -> None:
+    """Look every *pause* seconds whether *holds*: nothing that is looked at could wake us."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds:g} s: {what}")
+        time.sleep(pause)

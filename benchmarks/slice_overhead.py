@@ -1,0 +1,177 @@
+"""What handing a slice to a worker in Spark costs, against an echo over the same kind of socket."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Client, Connection, Listener
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
+from benchmarks.messages import batches
+from benchmarks.setting import ROOT
+from transporter.cli.run import cache_directory
+from transporter.engine.carrier import Carrier
+from transporter.engine.protocol import Opened, Outcome, Slice, WorkerSpec
+from transporter.log.commit_log import CommitLog
+from transporter.offsets.offset_log import route_folder
+from transporter.spark.launch import SparkLauncher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from benchmarks.setting import Setting
+
+_AIM: Final = Aim(0.3, at_least=False, figure=OURS)
+_PATIENCE: Final = 30.0
+_LARGE: Final = 1000
+_ECHO: Final = "from benchmarks.slice_overhead import echo; echo()"
+
+METHOD: Final = """\
+Slices go to a null writer in a worker that the real carrier started in a real Spark. A round trip
+is all that the route waits for: the request, the worker's read of the log (frame found, checksum
+verified, Arrow decoded), the namespace filter, the call of the writer, the outcome. The floor is a
+process that sends every request back over `multiprocessing.connection`, the transport that
+carries slices. One slice is one frame, of one message or of 1000."""
+LIMITS: Final = """\
+The worker's own work on a frame; the transport takes what the echo takes."""
+
+
+def measure(setting: Setting) -> Section:
+    """Time round trips in turns, for small slices and for large ones."""
+    small, large = setting.scaled(1000, 200), setting.scaled(200, 50)
+    with _worker(setting, small, large) as worker, _echoing() as echoer:
+        found = setting.interleaved(
+            {
+                "small": partial(_trips, worker, range(small), 1),
+                "large": partial(_trips, worker, range(small, small + large * _LARGE), _LARGE),
+                "echo": partial(_echoes, echoer, small),
+            }
+        )
+    subjects = {"small": "slice of 1 message", "large": f"slice of {_LARGE} messages"}
+    shares = {"p50": 0.5, "p99": 0.99}
+    return Section(
+        "slice-overhead",
+        METHOD,
+        tuple(
+            Comparison(
+                f"{subject}, {label}",
+                f"echo, {label}",
+                "ms",
+                tuple(percentile(times, share) for times in found[name]),
+                tuple(percentile(times, share) for times in found["echo"]),
+                _AIM if (name, label) == ("small", "p50") else None,
+            )
+            for name, subject in subjects.items()
+            for label, share in shares.items()
+        ),
+        limits=LIMITS,
+    )
+
+
+@contextmanager
+def _worker(setting: Setting, small: int, large: int) -> Iterator[Connection[Any, Any]]:
+    """Yield a worker in Spark that serves a log of *small* and then *large* frames."""
+    directory = setting.place("log")
+    log_id = _fill(directory, small, large)
+    setting.tell("starting Spark")
+    launcher = SparkLauncher(directory, cache_directory(), "local", {})
+    problems: list[BaseException] = []
+    carrier = Carrier(launcher, _ignore, problems.append)
+    carrier.start()
+    try:
+        worker = carrier.connect(_spec(carrier, directory, log_id), threading.Event())
+        if worker is None or not isinstance(worker.recv(), Opened):
+            raise RuntimeError(f"no worker; see {launcher.log}") from next(iter(problems), None)
+        with worker:
+            yield worker
+    finally:
+        carrier.stop()
+
+
+def _ignore(event: str, **details: object) -> None:
+    """Take note of nothing."""
+
+
+def _fill(directory: Path, small: int, large: int) -> str:
+    """Make a log of *small* frames of one message and *large* ones of many; return its id."""
+    ready = batches(10, _LARGE)
+    with CommitLog.open(directory) as log:
+        for number in range(small):
+            log.append(ready[0].slice(number % _LARGE, 1), "bench")
+        for number in range(large):
+            log.append(ready[number % len(ready)], "bench")
+        route_folder(directory, "null").mkdir(parents=True)
+        return log.log_id
+
+
+def _spec(carrier: Carrier, directory: Path, log_id: str) -> WorkerSpec:
+    return WorkerSpec(
+        address=carrier.address,
+        authkey=carrier.authkey,
+        route="null",
+        shard=0,
+        shards=1,
+        epoch=1,
+        generation=0,
+        log_directory=str(directory),
+        log_id=log_id,
+        namespace=".*",
+        writer="benchmarks.null:NullWriter",
+        settings={},
+        folder=str(ROOT),
+    )
+
+
+def _trips(worker: Connection[Any, Any], offsets: range, rows: int) -> list[float]:
+    """Return the milliseconds of each slice of *rows* messages; the log is read in order."""
+    starts = offsets[::rows]
+    return [_trip(worker, Slice(first, first + rows - 1, 0)) for first in starts]
+
+
+def _trip(worker: Connection[Any, Any], asked: Slice) -> float:
+    began = time.perf_counter()
+    worker.send(asked)
+    outcome = worker.recv()
+    took = time.perf_counter() - began
+    if not isinstance(outcome, Outcome) or outcome.failure:
+        raise RuntimeError(f"{asked} came back as {outcome}")
+    return took * 1000
+
+
+def _echoes(echoer: Connection[Any, Any], count: int) -> list[float]:
+    times = []
+    for offset in range(count):
+        began = time.perf_counter()
+        echoer.send(Slice(offset, offset, 0))
+        echoer.recv()
+        times.append((time.perf_counter() - began) * 1000)
+    return times
+
+
+@contextmanager
+def _echoing() -> Iterator[Connection[Any, Any]]:
+    """Yield the connection to a process that sends everything back."""
+    with Listener(family="AF_UNIX", authkey=b"echo") as listener:
+        command = [sys.executable, "-c", _ECHO, str(listener.address)]
+        with (
+            subprocess.Popen(command, cwd=ROOT) as process,  # its end follows the connection's
+            listener.accept() as connection,
+        ):
+            yield connection
+        process.wait(_PATIENCE)
+
+
+def echo() -> None:
+    """Send back whatever comes, until the other side closes."""
+    with Client(sys.argv[1], authkey=b"echo") as connection:
+        while True:
+            try:
+                connection.send(connection.recv())
+            except EOFError:
+                return
