@@ -85,7 +85,7 @@ def _worker(setting: Setting, small: int, large: int) -> Iterator[Connection[Any
     carrier = Carrier(launcher, _ignore, problems.append)
     carrier.start()
     try:
-        worker = carrier.connect(_spec(carrier, directory, log_id), threading.Event())
+        worker = carrier.connect(_spec(carrier, directory, log_id), threading.Event().is_set)
         if worker is None or not isinstance(worker.recv(), Opened):
             raise RuntimeError(f"no worker; see {launcher.log}") from next(iter(problems), None)
         with worker:

@@ -87,8 +87,8 @@ class Carrier:
         self._listener.start()
         self._thread.start()
 
-    def connect(self, spec: WorkerSpec, stopping: threading.Event) -> Connection | None:
-        """Return a connection to a new worker for *spec*; ``None`` once *stopping* is set.
+    def connect(self, spec: WorkerSpec, stopping: Callable[[], bool]) -> Connection | None:
+        """Return a connection to a new worker for *spec*; ``None`` once *stopping* says so.
 
         Waits for Spark as long as it takes.
 
@@ -126,21 +126,21 @@ class Carrier:
         self._listener.close()
 
     def wake(self) -> None:
-        """Let every waiting :meth:`connect` look at its *stopping* event."""
+        """Let every waiting :meth:`connect` ask again whether it should stop."""
         with self._changed:
             self._changed.notify_all()
 
-    def _await(self, key: _Key, stopping: threading.Event) -> Connection | None:
+    def _await(self, key: _Key, stopping: Callable[[], bool]) -> Connection | None:
         with self._changed:
             # No worker is expected before Spark is up, so that wait is the host's, not ours.
-            self._changed.wait_for(lambda: self._ready or stopping.is_set())
+            self._changed.wait_for(lambda: self._ready or stopping())
             answered = self._changed.wait_for(
-                lambda: key in self._arrived or key in self._problems or stopping.is_set(),
+                lambda: key in self._arrived or key in self._problems or stopping(),
                 WORKER_START,
             )
             if key in self._arrived:
                 return self._arrived.pop(key)
-            if stopping.is_set():
+            if stopping():
                 return None
             problem = self._problems.pop(key, "") if answered else ""
         raise HostFailed(

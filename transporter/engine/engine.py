@@ -197,7 +197,7 @@ class Engine:
 
     def _finished(self) -> bool:
         return all(feed.ended for feed in self._feeds) and all(
-            route.halted or route.status().lag == 0 for route in self._routes
+            route.halted or route.caught_up for route in self._routes
         )
 
     def _fail(self, error: BaseException) -> None:

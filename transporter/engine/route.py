@@ -86,6 +86,7 @@ class Route:
     def drain(self) -> None:
         """Ask for the end once everything in the log is delivered."""
         self._draining.set()
+        self._carrier.wake()
 
     def stop(self) -> None:
         """Ask for the end at once; the next start repeats a slice that was in flight."""
@@ -105,6 +106,13 @@ class Route:
     def halted(self) -> bool:
         """Whether the route waits for an operator."""
         return self._state is State.STOPPED
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything in the log is settled, and no replay or retry is asked for."""
+        state = self._offsets.state
+        settled = state.watermark >= self._log.durable
+        return settled and state.replay is None and not state.retries
 
     def status(self) -> RouteStatus:
         """Return what the route is doing now."""
@@ -145,12 +153,19 @@ class Route:
         return (
             self._stopping.is_set()
             or self.halted
-            or (self._draining.is_set() and self._cutter.next(0) is None)
+            or (self._draining.is_set() and self._nothing_to_do())
         )
+
+    def _nothing_to_do(self) -> bool:
+        return not self._offsets.state.retries and self._cutter.next(0) is None
+
+    def _should_not_wait(self) -> bool:
+        """Tell whether a worker would find nothing to do: then nobody waits for Spark."""
+        return self._stopping.is_set() or (self._draining.is_set() and self.caught_up)
 
     def _connect_and_serve(self) -> None:
         try:
-            worker = self._carrier.connect(self._spec(), self._stopping)
+            worker = self._carrier.connect(self._spec(), self._should_not_wait)
             if worker is not None:
                 with worker:
                     self._serve(worker)

@@ -62,7 +62,6 @@ class ActiveSegment:
         self.logged_at = walk.frames[-1].logged_at if walk.frames else self.header.created_at
         oldest = self._segment.frame_at(self._segment.first_byte)
         self._oldest = oldest.logged_at if oldest else self.header.created_at
-        self._frames = len(walk.frames)
 
     @property
     def empty(self) -> bool:
@@ -96,7 +95,6 @@ class ActiveSegment:
         if indexed:
             self._index.note(frame)
         self.byte, self.last, self.next = frame.end, frame.last, frame.last + 1
-        self._frames += 1
         if source.position is not None:
             self.positions[source.reader] = source.position
         return frame.first, frame.last
@@ -114,7 +112,6 @@ class ActiveSegment:
             segment_id=self.header.segment_id,
             byte=self.byte,
             last=self.last,
-            frames=self._frames,
             oldest=self._oldest,
             newest=self.logged_at,
         )
@@ -155,6 +152,7 @@ class ActiveSegment:
         header = layout.FrameHeader(
             extension_length=len(extension),
             payload_length=len(payload),
+            entries_bytes=entries.nbytes,
             segment_id=self.header.segment_id,
             byte=self.byte,
             first=self.next,

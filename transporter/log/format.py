@@ -34,8 +34,8 @@ COMPRESS_FROM: Final = 4096
 """Bytes of entries below which compression costs eight times as long and gains nothing."""
 
 _SEGMENT: Final = struct.Struct("<8sHHI16sQQqQQQI")
-_FRAME: Final = struct.Struct("<4sIIIQQQQIIQQqI")
-_TRAILER: Final = struct.Struct("<4sIQQQQQQ")
+_FRAME: Final = struct.Struct("<4sIIIIQQQQIIQQqI")
+_TRAILER: Final = struct.Struct("<4sIQQQQQ")
 _CRC: Final = struct.Struct("<I")
 _END_OF_STREAM_BYTES: Final = 8
 SEGMENT_MAGIC: Final = b"TRNSPLOG"
@@ -138,10 +138,12 @@ class FrameHeader:
 
     ``durable`` is the highest offset that was durable when the frame was
     written: the proof that recovery builds the floor on (Invariant 3).
+    ``entries_bytes`` is what the entries take in memory, decompressed.
     """
 
     extension_length: int
     payload_length: int
+    entries_bytes: int
     segment_id: int
     byte: int
     first: int
@@ -176,6 +178,7 @@ class FrameHeader:
                 FRAME_HEADER_BYTES,
                 self.extension_length,
                 self.payload_length,
+                self.entries_bytes,
                 self.segment_id,
                 self.byte,
                 self.first,
@@ -271,7 +274,6 @@ class Trailer:
     segment_id: int
     byte: int
     last: int
-    frames: int
     oldest: int
     newest: int
 
@@ -285,7 +287,6 @@ class Trailer:
                 self.segment_id,
                 self.byte,
                 self.last + 1,
-                self.frames,
                 self.oldest,
                 self.newest,
             )
@@ -298,7 +299,7 @@ class Trailer:
             return None
         if not _intact(data[:TRAILER_BYTES]):
             return None
-        _, _, identity, place, after, frames, oldest, newest = _TRAILER.unpack_from(data)
+        _, _, identity, place, after, oldest, newest = _TRAILER.unpack_from(data)
         if (identity, place) != (segment_id, byte):
             return None
-        return cls(identity, place, after - 1, frames, oldest, newest)
+        return cls(identity, place, after - 1, oldest, newest)

@@ -118,13 +118,13 @@ class LogReader:
     def bound(self, first: int, last: int, rows: int, size: int) -> int:
         """Return the last offset of a slice from *first* of at most *rows* and about *size* bytes.
 
-        At least one frame, or the *rows* of it that are allowed; never beyond *last*.
+        Bytes in memory, not on the disk (Invariant 17). At least one frame, or the *rows* of it that are allowed; never beyond *last*.
         """
         limit = min(last, first + rows - 1)
         total = 0
         reached = first - 1
         for _, frame in self.frames(first, limit):
-            total += frame.payload_length
+            total += frame.entries_bytes
             if total > size and reached >= first:
                 return reached
             reached = min(frame.last, limit)

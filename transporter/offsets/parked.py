@@ -83,6 +83,7 @@ class Parked:
         header = layout.FrameHeader(
             extension_length=len(extension),
             payload_length=len(payload),
+            entries_bytes=self.entries.nbytes,
             segment_id=0,
             byte=0,
             first=self.offset,

@@ -56,7 +56,7 @@ def started(
 
 def connect(carrier: Carrier, spec: WorkerSpec, stopping: threading.Event | None = None) -> Any:
     """Ask for a worker and return its connection."""
-    found = carrier.connect(spec, stopping or threading.Event())
+    found = carrier.connect(spec, (stopping or threading.Event()).is_set)
     assert found is None or found.poll(PATIENCE)
     return found
 

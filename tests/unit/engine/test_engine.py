@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -405,3 +406,14 @@ def test_corruption_is_found_before_anything_runs(tmp_path: Path) -> None:
     damage(tmp_path / "log", first_frame(tmp_path / "log").byte + 20)
     with pytest.raises(Corrupt, match="offset 0"):
         Engine(pipeline, SparklessHost(), Events())
+
+
+def test_a_stop_with_nothing_to_deliver_waits_for_no_spark(tmp_path: Path) -> None:
+    """A drain before Spark is up ends at once when the log holds nothing for the routes."""
+    pipeline = make_pipeline(tmp_path, [], out={})
+    engine = Engine(pipeline, SparklessHost(["slow"]), Events())
+    engine.start()
+    until(lambda: engine.wait(0.02))
+    started = time.monotonic()
+    engine.stop(timeout=20)
+    assert time.monotonic() - started < 10

@@ -166,7 +166,7 @@ def test_a_slice_is_bounded_by_rows(tmp_path: Path, batch: Make) -> None:
 def test_a_slice_is_bounded_by_bytes(tmp_path: Path, batch: Make) -> None:
     """A slice ends at the frame behind which it would be too large, but holds at least one."""
     fill(tmp_path, batch, frames=5)
-    size = frames_of(tmp_path, 49)[0].payload_length
+    size = frames_of(tmp_path, 49)[0].entries_bytes
     with LogReader(tmp_path) as reader:
         assert reader.bound(0, 49, rows=1000, size=size) == 9
         assert reader.bound(0, 49, rows=1000, size=3 * size + 1) == 29
