@@ -118,7 +118,8 @@ class LogReader:
     def bound(self, first: int, last: int, rows: int, size: int) -> int:
         """Return the last offset of a slice from *first* of at most *rows* and about *size* bytes.
 
-        Bytes in memory, not on the disk (Invariant 17). At least one frame, or the *rows* of it that are allowed; never beyond *last*.
+        Bytes in memory, not on the disk (Invariant 17). At least one frame, or the
+        *rows* of it that are allowed; never beyond *last*.
         """
         limit = min(last, first + rows - 1)
         total = 0
