@@ -6,16 +6,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException
 
 from adaptors.kafka.failures import is_bystander, is_shared
-from transporter.message import headers_of
+from transporter.message import headers_of, microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    import pyarrow as pa
     from confluent_kafka import Message, Producer
 
     from transporter.message import Entries
@@ -183,5 +182,4 @@ def rows_of(entries: Entries, topic_of: Callable[[str], str]) -> list[Row]:
 
 def _milliseconds(column: pa.Array) -> list[int]:
     """Return a timestamp column in ms; what lies before 1970 becomes 0, which means now."""
-    times = column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
-    return pc.max_element_wise(times, 0).to_pylist()  # type: ignore[no-any-return]
+    return [max(0, time_us // 1000) for time_us in microseconds(column)]
