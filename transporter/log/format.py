@@ -240,8 +240,9 @@ class Source:
 
 def encode_frame(header: FrameHeader, extension: bytes, payload: pa.Buffer | bytes) -> bytes:
     """Return the frame's bytes, padded to :data:`ALIGNMENT`; *header* describes the rest."""
-    frame = b"".join((header.encode(), extension, payload))
-    return frame.ljust(aligned(len(frame)), b"\0")
+    size = FRAME_HEADER_BYTES + len(extension) + len(payload)
+    # In one copy: the frame may be megabytes.
+    return b"".join((header.encode(), extension, payload, bytes(aligned(size) - size)))
 
 
 def encode_payload(entries: pa.RecordBatch, compression: str | None) -> pa.Buffer:
