@@ -121,7 +121,11 @@ class Topic:
         self.name = broker.create_topic(name)
         self._partition = TopicPartition(name, 0)
         self._consumer = Consumer(
-            {"bootstrap.servers": broker.bootstrap_servers, "group.id": f"observer-{name}"}
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "group.id": f"observer-{name}",
+                "log_level": 0,
+            }
         )
 
     @property
