@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check format bench lock clean
+.PHONY: help demo test soak crash check format bench lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -21,6 +21,9 @@ test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka 
 soak: $(VENV)/dev  ## What takes longer: kills at random, outages beside healthy routes
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
 	$(BIN)/pytest tests/soak
+
+crash: $(VENV)/dev  ## Every crash, damage and failing call, and real power cuts (as root); half an hour
+	$(BIN)/pytest tests/crash tests/power --exhaustive
 
 check: $(VENV)/dev  ## Formatting, lint rules, types, and which package may import which
 	$(BIN)/ruff format --check .

@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 pytest_plugins = ["services.postgres", "services.kafka"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let ``make crash`` ask for every case where ``make test`` takes a seeded sample."""
+    parser.addoption("--exhaustive", action="store_true", help="every case, not a seeded sample")
+
+
+@pytest.fixture(scope="session")
+def exhaustive(request: pytest.FixtureRequest) -> bool:
+    """Whether every case is wanted."""
+    return bool(request.config.getoption("--exhaustive"))
+
+
 @pytest.fixture
 def batch() -> Callable[..., pa.RecordBatch]:
     """Return a maker of message batches: ``batch(3)`` has the keys k0, k1, k2."""

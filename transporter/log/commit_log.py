@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 from transporter.errors import EnvironmentFault, LogFull, LogPoisoned, MessageTooLarge
 from transporter.log import format as layout
 from transporter.log.active import NO_SPACE, ActiveSegment, SyncFailed
-from transporter.log.filesystem import RealFileSystem
+from transporter.log.filesystem import RealFileSystem, make_directory
 from transporter.log.lock import DirectoryLock
 from transporter.log.meta import CleanMark, DurableMark, Meta, write_meta
-from transporter.log.opening import make_directory, prepare
+from transporter.log.opening import prepare
 from transporter.log.segment import segment_bases, segment_name, write_segment
 from transporter.message import MESSAGE_SCHEMA
 
@@ -97,7 +97,7 @@ class CommitLog:
 
         """
         files = files or RealFileSystem()
-        make_directory(files, directory)
+        _make(files, directory)
         # A simulated disk has one user; locks are the real system's.
         lock = DirectoryLock(directory) if isinstance(files, RealFileSystem) else None
         try:
@@ -283,6 +283,15 @@ class CommitLog:
             raise SyncFailed(error) from error
         self._active = self._take_up(path)
         sealed.close()
+
+
+def _make(files: FileSystem, directory: Path) -> None:
+    try:
+        make_directory(files, directory)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{directory}: cannot create the log directory: {error.strerror}"
+        ) from error
 
 
 def appendable(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+TEMPORARY: Final = ".tmp"
+"""What the name of a file ends with until it is whole."""
 
 
 class File(Protocol):
@@ -54,14 +56,17 @@ class FileSystem(Protocol):
     def remove(self, path: Path) -> None:
         """Remove a file; an absent one is no error."""
 
-    def remove_directory(self, directory: Path) -> None:
-        """Remove *directory* with all that it holds; durable on return."""
-
     def names(self, directory: Path) -> list[str]:
         """Return the sorted names in *directory*; none when it does not exist."""
 
-    def make_directory(self, directory: Path) -> None:
-        """Create *directory* and its parents, each entry durable."""
+    def is_directory(self, path: Path) -> bool:
+        """Tell whether *path* is a directory."""
+
+    def create_directory(self, directory: Path) -> None:
+        """Create *directory* in a parent that exists, if it is absent; durable after a sync."""
+
+    def remove_directory(self, directory: Path) -> None:
+        """Remove *directory*, which is empty."""
 
     def sync_directory(self, directory: Path) -> None:
         """Make creations, renames and removals in *directory* durable."""
@@ -128,13 +133,6 @@ class RealFileSystem:
         with suppress(FileNotFoundError):
             path.unlink()
 
-    def remove_directory(self, directory: Path) -> None:
-        """Remove *directory*: first its name, so that a crash leaves all of it or none."""
-        doomed = directory.with_name(f".{directory.name}.removed")
-        directory.replace(doomed)
-        self.sync_directory(directory.parent)
-        shutil.rmtree(doomed)
-
     def names(self, directory: Path) -> list[str]:
         """List *directory*, sorted."""
         try:
@@ -142,15 +140,17 @@ class RealFileSystem:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def make_directory(self, directory: Path) -> None:
-        """Create what is missing of *directory*, from the top, syncing each parent."""
-        missing = []
-        while not directory.is_dir():
-            missing.append(directory)
-            directory = directory.parent
-        for path in reversed(missing):
-            path.mkdir(mode=0o700, exist_ok=True)
-            self.sync_directory(path.parent)
+    def is_directory(self, path: Path) -> bool:
+        """Look at *path*."""
+        return path.is_dir()
+
+    def create_directory(self, directory: Path) -> None:
+        """Create *directory* for this user only."""
+        directory.mkdir(mode=0o700, exist_ok=True)
+
+    def remove_directory(self, directory: Path) -> None:
+        """Remove the empty *directory*."""
+        directory.rmdir()
 
     def sync_directory(self, directory: Path) -> None:
         """Sync the directory's own entries."""
@@ -173,15 +173,59 @@ def opened(
         file.close()
 
 
-def replace_durably(files: FileSystem, path: Path, data: bytes) -> None:
-    """Make *path* hold exactly *data*: after a crash it holds the old bytes or the new ones.
+def replace_durably(files: FileSystem, path: Path, parts: Iterable[bytes]) -> None:
+    """Make *path* hold exactly *parts*: after a crash it holds the old bytes or the new ones.
 
     Temp file, sync, rename, directory sync; each of the four is needed.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + TEMPORARY)
     with opened(files, temporary, write=True, create=True) as file:
         file.truncate(0)
-        file.pwrite(data, 0)
+        byte = 0
+        for part in parts:
+            file.pwrite(part, byte)
+            byte += len(part)
         file.sync()
     files.rename(temporary, path)
     files.sync_directory(path.parent)
+
+
+def make_directory(files: FileSystem, directory: Path) -> None:
+    """Create what is missing of *directory*, from the top; its entry is durable on return.
+
+    The parent of what exists already is synced as well: a process that was killed
+    may have created it and not come to the sync.
+    """
+    missing = []
+    while not files.is_directory(directory):
+        missing.append(directory)
+        directory = directory.parent
+    # We may not be allowed to look into a folder above, and then we did not create this one.
+    with suppress(PermissionError):
+        files.sync_directory(directory.parent)
+    for path in reversed(missing):
+        files.create_directory(path)
+        files.sync_directory(path.parent)
+
+
+def remove_tree(files: FileSystem, directory: Path) -> None:
+    """Remove *directory* with all that it holds; durable on return.
+
+    Its name goes first, so that a crash leaves all of it or none.
+    """
+    doomed = directory.with_name(f".{directory.name}.removed")
+    _remove_at_once(files, doomed)
+    files.rename(directory, doomed)
+    files.sync_directory(directory.parent)
+    _remove_at_once(files, doomed)
+
+
+def _remove_at_once(files: FileSystem, directory: Path) -> None:
+    if not files.is_directory(directory):
+        return
+    for path in (directory / name for name in files.names(directory)):
+        if files.is_directory(path):
+            _remove_at_once(files, path)
+        else:
+            files.remove(path)
+    files.remove_directory(directory)

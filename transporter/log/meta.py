@@ -82,7 +82,7 @@ def read_meta(files: FileSystem, directory: Path) -> Meta | None:
 
 def write_meta(files: FileSystem, directory: Path, meta: Meta) -> None:
     """Replace the log's meta durably."""
-    replace_durably(files, directory / META, meta.encode())
+    replace_durably(files, directory / META, [meta.encode()])
 
 
 class DurableMark:

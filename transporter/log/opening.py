@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from transporter.errors import Corrupt, EnvironmentFault
+from transporter.errors import Corrupt
 from transporter.log import format as layout
 from transporter.log.index import index_path
 from transporter.log.meta import Meta, read_meta, write_meta
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
-
-
-def make_directory(files: FileSystem, directory: Path) -> None:
-    """Create the log's directory durably."""
-    try:
-        files.make_directory(directory)
-    except OSError as error:
-        raise EnvironmentFault(
-            f"{directory}: cannot create the log directory: {error.strerror}"
-        ) from error
 
 
 def prepare(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:

@@ -19,7 +19,7 @@ from transporter.log.index import nearest
 from transporter.log.segment import End, Segment, Stop, write_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
@@ -228,9 +228,8 @@ def copy_tail(
     return write_segment(files, segment.path.parent, header, _moved(segment, found, header))
 
 
-def _moved(segment: Segment, found: Survey, header: layout.SegmentHeader) -> bytes:
+def _moved(segment: Segment, found: Survey, header: layout.SegmentHeader) -> Iterator[bytes]:
     place = len(header.encode())
-    parts = []
     for frame in found.tail:
         extension, payload = segment.raw(frame)
         moved = replace(
@@ -240,6 +239,5 @@ def _moved(segment: Segment, found: Survey, header: layout.SegmentHeader) -> byt
             # Only what the old file proved: this copy is not durable yet.
             durable=min(frame.durable, found.floor),
         )
-        parts.append(layout.encode_frame(moved, extension, payload))
+        yield layout.encode_frame(moved, extension, payload)
         place = moved.end
-    return b"".join(parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
@@ -17,7 +18,7 @@ from transporter.log import format as layout
 from transporter.log.filesystem import replace_durably
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -173,13 +174,16 @@ def _read_header(file: File, name: str) -> tuple[layout.SegmentHeader, int]:
 
 
 def write_segment(
-    files: FileSystem, directory: Path, header: layout.SegmentHeader, rest: bytes = b""
+    files: FileSystem,
+    directory: Path,
+    header: layout.SegmentHeader,
+    frames: Iterable[bytes] = (),
 ) -> Path:
-    """Create the segment that *header* describes, holding *rest* already; durable on return.
+    """Create the segment that *header* describes, holding *frames* already; durable on return.
 
     A segment appears whole or not at all, so a bad segment header is never a
     torn one. If a segment of this base exists, it is replaced.
     """
     path = directory / segment_name(header.base)
-    replace_durably(files, path, header.encode() + rest)
+    replace_durably(files, path, chain([header.encode()], frames))
     return path

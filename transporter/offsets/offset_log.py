@@ -8,8 +8,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from transporter.errors import EnvironmentFault, LogPoisoned, OffsetRefused
-from transporter.log.filesystem import RealFileSystem, opened
+from transporter.errors import Corrupt, EnvironmentFault, LogPoisoned, OffsetRefused
+from transporter.log.filesystem import (
+    TEMPORARY,
+    RealFileSystem,
+    make_directory,
+    opened,
+    remove_tree,
+)
 from transporter.offsets import record as records
 from transporter.offsets.state import Range, RouteState, begin_at
 
@@ -73,7 +79,7 @@ def delete_route(directory: Path, route: str, files: FileSystem | None = None) -
     """Forget *route*, its parked entries included, durably; no engine may be running."""
     files = files or RealFileSystem()
     read_state(directory, route, files)
-    files.remove_directory(route_folder(directory, route))
+    remove_tree(files, route_folder(directory, route))
 
 
 class OffsetLog:
@@ -107,13 +113,14 @@ class OffsetLog:
         self._dirty = False
         self._failure: OSError | None = None
         try:
-            self._files.make_directory(self._folder)
+            make_directory(self._files, self._folder)
             slot, self._state, turn = _newest(self._files, self._folder)
             self.is_new = turn == 0
             if self.is_new:
-                # In its very first record: a route that exists begins where it was meant to.
-                self._state = begin_at(self._state, begin())
-            self._begin_turn(1 - slot, turn + 1)
+                self._declare(begin())
+            else:
+                self._reserve_missing()
+                self._begin_turn(1 - slot, turn + 1)
         except OSError as error:
             raise EnvironmentFault(f"{self._folder}: {error.strerror}") from error
 
@@ -246,21 +253,38 @@ class OffsetLog:
         self._sequence += 1
         self._dirty = True
 
-    def _begin_turn(self, slot: int, turn: int) -> None:
+    def _declare(self, first: int) -> None:
+        """Make both files; the first one appears whole, so a bad one is never a torn one."""
+        self._reserve(NAMES[1])
+        self._reserve(NAMES[0] + TEMPORARY)
+        # In its very first record: a route that exists begins where it was meant to.
+        self._state = begin_at(self._state, first)
+        self._begin_turn(0, 1, NAMES[0] + TEMPORARY)
+        self._files.rename(self._folder / (NAMES[0] + TEMPORARY), self._folder / NAMES[0])
+        self._files.sync_directory(self._folder)
+
+    def _reserve_missing(self) -> None:
+        names = self._files.names(self._folder)
+        for name in NAMES:
+            if name not in names:
+                self._reserve(name)
+        # Also for what a process created that was killed before it came to this sync.
+        self._files.sync_directory(self._folder)
+
+    def _reserve(self, name: str) -> None:
+        with opened(self._files, self._folder / name, write=True, create=True) as file:
+            file.truncate(0)
+            file.allocate(0, FILE_BYTES)
+
+    def _begin_turn(self, slot: int, turn: int, name: str | None = None) -> None:
         """Take up the other file with a snapshot, synced before this one may be reused."""
-        path = self._folder / NAMES[slot]
-        fresh = NAMES[slot] not in self._files.names(self._folder)
-        file = self._files.open(path, write=True, create=True)
+        file = self._files.open(self._folder / (name or NAMES[slot]), write=True)
         if self._file is not None:
             self._file.close()
         self._file = file
-        if fresh:
-            self._file.allocate(0, FILE_BYTES)
         self._slot, self._turn, self._sequence, self._byte = slot, turn, 0, 0
         self._put(records.Record(turn, 0, records.snapshot(self._state)).encode())
         self._sync()
-        if fresh:
-            self._files.sync_directory(self._folder)
 
     def _sync(self) -> None:
         assert self._file is not None  # noqa: S101 - closed logs are not synced
@@ -287,19 +311,32 @@ class OffsetLog:
 
 
 def _newest(files: FileSystem, folder: Path) -> tuple[int, RouteState, int]:
-    """Return the slot in use, the state that its records give, and its turn."""
+    """Return the slot in use, the state that its records give, and its turn (0: a new route).
+
+    Raises:
+        Corrupt: there are files, and none of them begins with a whole snapshot.
+
+    """
+    names = files.names(folder)
     found: list[tuple[int, int, RouteState]] = []
     for slot, name in enumerate(NAMES):
-        if name in files.names(folder):
+        if name in names:
             with opened(files, folder / name) as file:
                 # A snapshot may be larger than the file was meant to be.
                 data = file.pread(min(file.size(), FILE_BYTES + records.MAX_RECORD), 0)
             if (read := _fold(data, str(folder / name))) is not None:
                 found.append((read[0], slot, read[1]))
-    if not found:
-        return 1, RouteState(), 0
-    turn, slot, state = max(found, key=lambda entry: entry[0])
-    return slot, state, turn
+    if found:
+        turn, slot, state = max(found, key=lambda entry: entry[0])
+        return slot, state, turn
+    if NAMES[0] in names:
+        raise Corrupt(
+            "no file of this route's offset log begins with a whole snapshot; "
+            "restore them, or see 'transporter log repair'",
+            str(folder / NAMES[0]),
+            0,
+        )
+    return 1, RouteState(), 0
 
 
 def _fold(data: bytes, file: str) -> tuple[int, RouteState] | None:

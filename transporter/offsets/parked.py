@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.filesystem import RealFileSystem, opened, replace_durably
+from transporter.log.filesystem import RealFileSystem, make_directory, opened, replace_durably
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,6 +113,7 @@ class ParkedStore:
         self._files = files or RealFileSystem()
         self._route = folder
         self._folder = folder / FOLDER
+        self._has_folder = False
         self._keys: dict[int, bytes | None] = {}
         self._sizes: dict[int, int] = {}
         for offset in self.offsets():
@@ -159,8 +160,10 @@ class ParkedStore:
 
     def park(self, parked: Parked) -> None:
         """Keep *parked*, durably on return; it replaces an earlier copy of the same entry."""
-        self._files.make_directory(self._folder)
-        replace_durably(self._files, _path(self._folder, parked.offset), parked.encode())
+        if not self._has_folder:
+            make_directory(self._files, self._folder)
+            self._has_folder = True
+        replace_durably(self._files, _path(self._folder, parked.offset), [parked.encode()])
         self._note(parked)
 
     def remove(self, offset: int) -> None:
