@@ -26,6 +26,7 @@ class Disk(RealFileSystem):
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.failing: dict[str, OSError] = {}
+        self.failing_at: tuple[str, str, OSError] | None = None
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
         return _Recorded(self, path.name, super().open(path, write=write, create=create))
@@ -42,6 +43,8 @@ class Disk(RealFileSystem):
         self.calls.append((name, file))
         if name in self.failing:
             raise self.failing[name]
+        if self.failing_at is not None and self.failing_at[:2] == (name, file):
+            raise self.failing_at[2]
 
 
 class _Recorded:
@@ -52,7 +55,7 @@ class _Recorded:
         inner = getattr(self._file, operation)
 
         def call(*arguments: Any) -> Any:
-            if self._name.endswith((".log", ".tmp", ".offsets")):
+            if self._name.endswith((".log", ".tmp", ".offsets", "reserve")):
                 self._disk.called(operation, self._name)
             return inner(*arguments)
 

@@ -46,6 +46,7 @@ def small_log() -> Iterator[Path]:
         patch.setattr(os, "fdatasync", lambda _: None)
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr("transporter.log.active.PREALLOCATION", 4096)
+        patch.setattr("transporter.log.reserve.RESERVE_BYTES", 64)
         patch.setattr("transporter.log.index.STRIDE", 900)
         yield Path(folder) / "log"
 

@@ -6,7 +6,6 @@ sync, or of the next segment. Not thread-safe, but for :meth:`sync`.
 
 from __future__ import annotations
 
-import errno
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -16,6 +15,7 @@ from transporter.errors import EnvironmentFault, LogFull, MessageTooLarge
 from transporter.log import format as layout
 from transporter.log.index import IndexWriter
 from transporter.log.recovery import walk_tail
+from transporter.log.reserve import NO_SPACE
 from transporter.log.segment import Segment
 from transporter.message import with_offsets
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 PREALLOCATION: Final = 16 << 20
 """Bytes reserved at a time, so that most syncs find no new blocks to record."""
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SyncFailed(Exception):

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from transporter.errors import EnvironmentFault, LogFull, LogPoisoned, MessageTooLarge
 from transporter.log import format as layout
-from transporter.log.active import NO_SPACE, ActiveSegment, SyncFailed
+from transporter.log.active import ActiveSegment, SyncFailed
 from transporter.log.filesystem import RealFileSystem, make_directory
 from transporter.log.lock import DirectoryLock
 from transporter.log.meta import CleanMark, DurableMark, Meta, write_meta
 from transporter.log.opening import prepare
+from transporter.log.reserve import NO_SPACE
 from transporter.log.segment import segment_bases, segment_name, write_segment
 from transporter.message import MESSAGE_SCHEMA
 
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES: Final = 1 << 30
 MAX_APPEND: Final = 8 << 20
-"""Bytes of messages in one frame: what recovery may have to copy (Invariant 13)."""
+"""Bytes of entries in one frame, and of frames in one sync: two such groups are what
+recovery may have to copy (Invariant 13)."""
+_ADDED: Final = 16
+"""Bytes that an entry has beyond its message: offset and log time."""
 
 
 def wall_clock() -> int:
@@ -61,6 +65,7 @@ class CommitLog:
         self._segment_bytes, self._compression = segment_bytes, compression
         self._state = threading.Condition()
         self._syncing = self._closed = False
+        self._unsynced = 0
         self._failure: OSError | None = None
         self._published = DurableMark(files, directory)
         self._active = self._take_up(directory / segment_name(segment_bases(files, directory)[-1]))
@@ -154,10 +159,10 @@ class CommitLog:
         """
         with self._state:
             self._refuse_if_unusable()
+            self._bound_group(_size(messages))
             try:
                 self._roll_if_full()
-                source = layout.Source(reader, position)
-                first, last = self._active.write(messages, source, self._clock(), self._durable)
+                first, last = self._write(messages, layout.Source(reader, position))
             except SyncFailed as failure:
                 self._poison(failure.reason)
             # Invariant 1: nobody hears of these offsets before they are durable.
@@ -218,6 +223,21 @@ class CommitLog:
             "restart the engine: the log recovers what is on the disk"
         ) from failure
 
+    def _write(self, messages: pa.RecordBatch, source: layout.Source) -> tuple[int, int]:
+        begun = self._active.byte
+        offsets = self._active.write(messages, source, self._clock(), self._durable)
+        self._unsynced += self._active.byte - begun
+        return offsets
+
+    def _bound_group(self, size: int) -> None:
+        """Wait until *size* bytes may join those that the next sync will cover (Invariant 13)."""
+        while self._unsynced and self._unsynced + size > MAX_APPEND:
+            if self._syncing:
+                self._state.wait()
+                self._refuse_if_unusable()
+            else:
+                self._sync_now()
+
     def _sync_through(self, offset: int) -> None:
         """Return when *offset* is durable: by our own sync or by one that began after our write."""
         while self._durable < offset:
@@ -232,6 +252,7 @@ class CommitLog:
         """Sync what is written so far, letting others write meanwhile."""
         self._syncing = True
         active, covered = self._active, self._active.last
+        self._unsynced = 0
         self._state.release()
         failure: SyncFailed | None = None
         try:
@@ -262,6 +283,7 @@ class CommitLog:
         """Seal the active segment and begin the next one (the order is Invariant 2's)."""
         sealed = self._active
         sealed.seal()
+        self._unsynced = 0
         self._publish(sealed.last)
         header = layout.SegmentHeader(
             log_id=sealed.header.log_id,
@@ -303,14 +325,19 @@ def appendable(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """
     if messages.schema != MESSAGE_SCHEMA:
         messages = messages.cast(MESSAGE_SCHEMA)
-    if messages.nbytes <= MAX_APPEND:
+    if _size(messages) <= MAX_APPEND:
         yield messages
         return
     if messages.num_rows == 1:
         raise MessageTooLarge(
-            f"a message of {messages.nbytes} bytes (namespace {messages['namespace'][0]}) exceeds "
+            f"a message of {_size(messages)} bytes (namespace {messages['namespace'][0]}) exceeds "
             f"the {MAX_APPEND} bytes that one append may take"
         )
     half = messages.num_rows // 2
     yield from appendable(messages.slice(0, half))
     yield from appendable(messages.slice(half))
+
+
+def _size(messages: pa.RecordBatch) -> int:
+    """Return the bytes that *messages* take as entries."""
+    return int(messages.nbytes) + _ADDED * int(messages.num_rows)

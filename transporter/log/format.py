@@ -38,6 +38,8 @@ _FRAME: Final = struct.Struct("<4sIIIIQQQQIIQQqI")
 _TRAILER: Final = struct.Struct("<4sIQQQQQ")
 _CRC: Final = struct.Struct("<I")
 _END_OF_STREAM_BYTES: Final = 8
+_LOST: Final = 1
+"""The flag of a segment whose gap holds lost entries."""
 SEGMENT_MAGIC: Final = b"TRNSPLOG"
 FRAME_MAGIC: Final = b"TFRM"
 TRAILER_MAGIC: Final = b"TEND"
@@ -66,7 +68,9 @@ class SegmentHeader:
     ``previous`` is the last offset that the segments before it cover (-1: none),
     so ``previous + 1 … base - 1`` is a declared gap. ``next_offset`` is the first
     offset to give behind the frames that recovery copied here: ``base`` in an
-    ordinary segment. ``positions`` holds every reader's newest position.
+    ordinary segment. ``positions`` holds every reader's newest position. ``lost``
+    tells that the gap was once entries, which a repair could not save; otherwise
+    its offsets were used by a torn tail, which nobody had been promised.
     """
 
     log_id: bytes
@@ -77,6 +81,7 @@ class SegmentHeader:
     epoch: int
     created_at: int
     positions: dict[str, str] = field(default_factory=dict)
+    lost: bool = False
 
     def encode(self) -> bytes:
         """Return the header's bytes, a multiple of :data:`ALIGNMENT`."""
@@ -85,7 +90,7 @@ class SegmentHeader:
         body = _SEGMENT.pack(
             SEGMENT_MAGIC,
             FORMAT,
-            0,
+            _LOST if self.lost else 0,
             length,
             self.log_id,
             self.segment_id,
@@ -103,11 +108,14 @@ class SegmentHeader:
         """Read the header from *data*, which is at least as long as :func:`header_length` says."""
         if not _intact(data):
             raise Corrupt("the segment header does not match its checksum", file, 0)
-        _, _, _, _, log_id, segment_id, base, previous, following, epoch, created, size = (
+        _, _, flags, _, log_id, segment_id, base, previous, following, epoch, created, size = (
             _SEGMENT.unpack_from(data)
         )
+        if flags & ~_LOST:
+            raise UnknownFormat(f"{file}: this segment needs a newer transporter (flags {flags:x})")
         positions = json.loads(data[_SEGMENT.size : _SEGMENT.size + size])
-        return cls(log_id, segment_id, base, previous, following, epoch, created, positions)
+        lost = flags == _LOST
+        return cls(log_id, segment_id, base, previous, following, epoch, created, positions, lost)
 
 
 def header_length(prefix: bytes, file: str) -> int:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
+from transporter.log.filesystem import TEMPORARY
 from transporter.log.index import index_path
 from transporter.log.meta import Meta, read_meta, write_meta
 from transporter.log.recovery import copy_tail, last_covered, survey
+from transporter.log.reserve import NO_SPACE, free_reserve, keep_reserve
 from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
 
 if TYPE_CHECKING:
@@ -27,6 +29,26 @@ if TYPE_CHECKING:
 
 def prepare(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
     """Recover what is there, or begin a log; afterwards the last segment may be extended."""
+    _remove_temporaries(files, directory)
+    try:
+        meta = _prepared(files, directory, proved, now)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        free_reserve(files, directory)
+        meta = _prepared(files, directory, proved, now)
+    keep_reserve(files, directory)
+    return meta
+
+
+def _remove_temporaries(files: FileSystem, directory: Path) -> None:
+    """Remove what a crash left half made; a segment's may take as much room as the segment."""
+    for name in files.names(directory):
+        if name.endswith(TEMPORARY):
+            files.remove(directory / name)
+
+
+def _prepared(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
     meta = read_meta(files, directory)
     bases = segment_bases(files, directory)
     if meta is None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
+from transporter.log.filesystem import opened
 from transporter.log.index import nearest
 from transporter.log.segment import End, Segment, Stop, write_segment
 
@@ -49,15 +50,17 @@ class Survey:
     """What recovery knows of the last segment.
 
     ``floor`` is rounded up to the end of the frame that holds it. ``tail`` are
-    the whole frames above it, in order; ``next_offset`` is beyond every offset
-    that was ever given; ``end`` is the byte behind the last whole frame.
+    the whole frames above it, in order, which begin at ``tail_byte``;
+    ``next_offset`` is beyond every offset that was ever given; ``stop`` is what
+    stands behind the last frame.
     """
 
     floor: int
     tail: list[layout.FrameHeader]
+    tail_byte: int
     positions: dict[str, str]
     next_offset: int
-    end: int
+    stop: Stop
     last: int
     clean: bool
 
@@ -166,12 +169,19 @@ def _above(
     return Survey(
         floor=floor,
         tail=whole,
+        tail_byte=_byte_behind(walk, floor),
         positions=_positions_at(files, segment, walk, floor),
         next_offset=max(segment.header.next_offset, 1 + max(ends)),
-        end=walk.stop.byte,
+        stop=walk.stop,
         last=whole[-1].last if whole else floor,
         clean=is_clean,
     )
+
+
+def _byte_behind(walk: Walk, floor: int) -> int:
+    """Return where the first frame above the *floor* begins, or would begin."""
+    behind = (frame.byte for frame in walk.frames if frame.first > floor)
+    return next(behind, walk.stop.byte)
 
 
 def _whole(segment: Segment, frames: Iterable[layout.FrameHeader]) -> list[layout.FrameHeader]:
@@ -212,20 +222,33 @@ def copy_tail(
     """Copy the whole frames above the floor into a new segment; durable on return.
 
     When nothing of the last segment lies at or below the floor, the copy takes
-    its place (same base, so the rename replaces that file).
+    its place (same base, so the rename replaces that file); else what was copied
+    is cut from the old one, whose rest nobody looks at any more.
     """
-    old = segment.header
+    old, base = segment.header, found.floor + 1
     header = layout.SegmentHeader(
         log_id=old.log_id,
         segment_id=segment_id,
-        base=found.floor + 1,
-        previous=old.previous if found.floor + 1 == old.base else found.floor,
-        next_offset=max(found.next_offset, found.floor + 1),
+        base=base,
+        previous=old.previous if base == old.base else found.floor,
+        next_offset=max(found.next_offset, base),
         epoch=epoch,
         created_at=created_at,
         positions=found.positions,
+        lost=old.lost and base == old.base,
     )
-    return write_segment(files, segment.path.parent, header, _moved(segment, found, header))
+    if found.stop.end is End.CLEAN:
+        # Zeros that were only set aside: their room may be what the copy needs.
+        _cut(files, segment, found.stop.byte)
+    path = write_segment(files, segment.path.parent, header, _moved(segment, found, header))
+    if path != segment.path:
+        _cut(files, segment, found.tail_byte)
+    return path
+
+
+def _cut(files: FileSystem, segment: Segment, byte: int) -> None:
+    with opened(files, segment.path, write=True) as file:
+        file.truncate(byte)
 
 
 def _moved(segment: Segment, found: Survey, header: layout.SegmentHeader) -> Iterator[bytes]:

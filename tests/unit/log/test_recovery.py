@@ -11,9 +11,11 @@ from log_tools import Disk, crash, damage, offsets_of, unsynced
 
 from transporter.errors import Corrupt, EnvironmentFault, LogFull, LogPoisoned
 from transporter.log.commit_log import CommitLog
+from transporter.log.filesystem import TEMPORARY, RealFileSystem
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
 from transporter.log.recovery import last_covered
+from transporter.log.reserve import RESERVE, RESERVE_BYTES
 from transporter.log.segment import Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:
@@ -185,6 +187,19 @@ def test_a_seal_that_was_cut_short_is_recovered(tmp_path: Path, batch: Make) -> 
     assert offsets_of(tmp_path) == [0, 1, 2, 3]
 
 
+def test_what_recovery_copied_is_cut_from_the_old_file(tmp_path: Path, batch: Make) -> None:
+    """A kill leaves neither reserved zeros nor a second copy of the moved frames behind."""
+    log = CommitLog.open(tmp_path)
+    log.append(batch(2), "r")
+    end = log._active.byte
+    log.append(batch(2), "r")
+    crash(log)
+    with CommitLog.open(tmp_path):
+        assert (tmp_path / segment_name(0)).stat().st_size == end
+        assert segment_bases(RealFileSystem(), tmp_path) == [0, 2]
+    assert offsets_of(tmp_path) == [0, 1, 2, 3]
+
+
 def test_a_leftover_temporary_file_is_no_segment(tmp_path: Path, batch: Make) -> None:
     """A roll that was cut short leaves a file that the next roll replaces."""
     with CommitLog.open(tmp_path, segment_bytes=1) as log:
@@ -272,6 +287,52 @@ def test_a_full_disk_at_the_start_is_said_in_one_line(tmp_path: Path, batch: Mak
         CommitLog.open(tmp_path, files=disk)
     assert str(tmp_path) in str(caught.value)
     assert offsets_of(tmp_path) == [0, 1]
+
+
+class _OnlyTheReserve(Disk):
+    """A disk on which nothing new can be written while the reserve of *directory* exists."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._reserve = directory / RESERVE
+
+    def called(self, name: str, file: str) -> None:
+        super().called(name, file)
+        if name == "pwrite" and file.endswith(TEMPORARY) and self._reserve.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_on_a_full_disk_finds_room_in_the_reserve(
+    tmp_path: Path, batch: Make, clean: bool
+) -> None:
+    """Invariant 13: what a start must write fits into the reserve, which is made again."""
+    log = CommitLog.open(tmp_path)
+    log.append(batch(2), "r")
+    assert (tmp_path / RESERVE).stat().st_blocks * 512 >= RESERVE_BYTES
+    if clean:
+        log.close()
+    else:
+        crash(log)
+    with CommitLog.open(tmp_path, files=_OnlyTheReserve(tmp_path)) as log:
+        assert log.durable == 1
+    assert (tmp_path / RESERVE).stat().st_size == RESERVE_BYTES
+    assert offsets_of(tmp_path) == [0, 1]
+
+
+def test_a_start_without_room_for_the_reserve_goes_without_it(tmp_path: Path, batch: Make) -> None:
+    """A log is usable before there is room for the reserve, which a later start makes."""
+    disk = Disk()
+    with CommitLog.open(tmp_path, files=disk) as log:
+        log.append(batch(2), "r")
+    (tmp_path / RESERVE).unlink()
+    disk.failing_at = ("allocate", RESERVE, OSError(errno.ENOSPC, "No space left on device"))
+    with CommitLog.open(tmp_path, files=disk) as log:
+        assert log.append(batch(1), "r") == (2, 2)
+        assert not (tmp_path / RESERVE).exists()
+    disk.failing_at = None
+    CommitLog.open(tmp_path, files=disk).close()
+    assert (tmp_path / RESERVE).exists()
 
 
 def test_a_full_disk_at_a_stop_leaves_no_clean_mark_and_loses_nothing(
