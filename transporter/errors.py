@@ -10,6 +10,7 @@
     ├── LogError                     exit 1   the commit log or an offset log
     │   ├── UnknownFormat                     written by a version this one cannot read
     │   ├── Corrupt                           bytes that were proved durable have changed
+    │   ├── EntriesLost                       a repair could not save these; a route waits here
     │   ├── LogPoisoned                       an fsync failed; nothing more may be appended
     │   ├── LogFull                           no space left (retriable: readers wait)
     │   ├── MessageTooLarge                   one message exceeds what a frame may hold
@@ -95,6 +96,10 @@ class Corrupt(LogError):
             parts.append(f"offset {self.offset}")
         place = f"{self.file}: " if self.file else ""
         return f"{place}{self.problem}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+class EntriesLost(LogError):
+    """A route has come to entries that a repair could not save."""
 
 
 class LogPoisoned(LogError):

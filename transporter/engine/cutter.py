@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from transporter.engine.protocol import Slice
 from transporter.engine.redelivery import Redelivery
+from transporter.errors import EntriesLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transporter.log.commit_log import CommitLog
-    from transporter.log.reader import LogReader
+    from transporter.log.reader import Gap, LogReader
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.state import RouteState
     from transporter.pipeline.config import RouteConfig
@@ -49,7 +50,12 @@ class Cutter:
         self.plan = Redelivery()
 
     def next(self, wait: float) -> Slice | None:
-        """Return what comes next, waiting up to *wait* seconds; ``None`` for nothing."""
+        """Return what comes next, waiting up to *wait* seconds; ``None`` for nothing.
+
+        Raises:
+            EntriesLost: what comes next was lost, and no operator has acked that.
+
+        """
         state = self._offsets.state
         if state.replay is not None:
             first, end = state.replay.next, state.replay.last
@@ -58,10 +64,24 @@ class Cutter:
             end = self._live_end(state, first, wait)
         if end < first:
             return None
+        if (gap := self._reader.lost(first, end)) is not None:
+            if gap.first <= first:
+                return self._pass_in_replay(gap, state, wait)
+            end = gap.first - 1
         end, single = self.plan.cut(first, end)
         config = self._config
         last = self._reader.bound(first, end, config.slice_rows, config.slice_bytes)
         return Slice(first, last, state.generation, single=single)
+
+    def _pass_in_replay(self, gap: Gap, state: RouteState, wait: float) -> Slice | None:
+        """Go on behind *gap* in a replay, for the route had passed it; else halt (Invariant 4)."""
+        if state.replay is None:
+            raise EntriesLost(
+                f"the entries {max(gap.first, state.next_live())}..{gap.last} were lost: a repair "
+                "of the log could not save them; ack these offsets to let the route go on behind"
+            )
+        self._offsets.advance_replay(min(gap.last, state.replay.last))
+        return self.next(wait)
 
     def _live_end(self, state: RouteState, first: int, wait: float) -> int:
         end = self._available(first, wait)

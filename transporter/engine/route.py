@@ -24,7 +24,14 @@ from transporter.engine.protocol import (
     Slice,
     WorkerSpec,
 )
-from transporter.errors import Corrupt, HostFailed, OffsetRefused
+from transporter.errors import (
+    Corrupt,
+    EntriesLost,
+    EnvironmentFault,
+    HostFailed,
+    LogFull,
+    OffsetRefused,
+)
 from transporter.log.commit_log import wall_clock
 from transporter.log.reader import LogReader
 from transporter.offsets.state import Range
@@ -145,7 +152,7 @@ class Route:
         try:
             while not self._should_end():
                 self._connect_and_serve()
-        except (Corrupt, OffsetRefused) as error:
+        except (Corrupt, EntriesLost, EnvironmentFault, OffsetRefused) as error:
             # Invariant 3: the route that needs what is damaged halts there; the others go on.
             self._follow(self._judge.not_its_fault(Failure.of(error)))
 
@@ -169,7 +176,8 @@ class Route:
             if worker is not None:
                 with worker:
                     self._serve(worker)
-        except HostFailed as error:
+        except (HostFailed, LogFull) as error:
+            # Invariant 14: an entry that finds no room to be parked waits for it.
             self._retry_later(str(error))
         except (EOFError, ConnectionError):
             self._observe("worker-lost", route=self._config.name, **self._progress())

@@ -6,6 +6,7 @@ sync, or of the next segment. Not thread-safe, but for :meth:`sync`.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -13,9 +14,9 @@ from crc32c import crc32c
 
 from transporter.errors import EnvironmentFault, LogFull, MessageTooLarge
 from transporter.log import format as layout
+from transporter.log.filesystem import NO_SPACE, SyncFailed, sync
 from transporter.log.index import IndexWriter
 from transporter.log.recovery import walk_tail
-from transporter.log.reserve import NO_SPACE
 from transporter.log.segment import Segment
 from transporter.message import with_offsets
 
@@ -30,15 +31,6 @@ PREALLOCATION: Final = 16 << 20
 """Bytes reserved at a time, so that most syncs find no new blocks to record."""
 
 
-class SyncFailed(Exception):
-    """What the file holds is unknown from here on (Invariant 13); the log turns it into poison."""
-
-    def __init__(self, reason: OSError) -> None:
-        """Keep why."""
-        super().__init__(reason)
-        self.reason = reason
-
-
 class ActiveSegment:
     """Appends frames behind those that the file at *path* holds.
 
@@ -49,17 +41,22 @@ class ActiveSegment:
     def __init__(self, files: FileSystem, path: Path, epoch: int, compression: str | None) -> None:
         """Go on behind the last frame; recovery has made sure that this is allowed."""
         self._epoch, self._compression = epoch, compression
-        self._segment = Segment(files, path)
-        self._file: File = files.open(path, write=True)
-        self._index = IndexWriter(files, self._segment)
-        walk = walk_tail(files, self._segment)
+        with ExitStack() as opened:
+            self._segment = Segment(files, path)
+            opened.callback(self._segment.close)
+            self._file: File = files.open(path, write=True)
+            opened.callback(self._file.close)
+            self._index = IndexWriter(files, self._segment)
+            opened.callback(self._index.close)
+            walk = walk_tail(files, self._segment)
+            oldest = self._segment.frame_at(self._segment.first_byte)
+            self._opened = opened.pop_all()
         self.path, self.header = path, self._segment.header
         self.byte = self._allocated = walk.stop.byte
         self.positions = walk.positions
         self.last = walk.last(self._segment)
         self.next = max(self.last + 1, self.header.next_offset)
         self.logged_at = walk.frames[-1].logged_at if walk.frames else self.header.created_at
-        oldest = self._segment.frame_at(self._segment.first_byte)
         self._oldest = oldest.logged_at if oldest else self.header.created_at
 
     @property
@@ -100,10 +97,7 @@ class ActiveSegment:
 
     def sync(self) -> None:
         """Make what was written durable. Thread-safe beside :meth:`write`."""
-        try:
-            self._file.sync()
-        except OSError as error:
-            raise SyncFailed(error) from error
+        sync(self._file)
 
     def seal(self) -> None:
         """Put the trailer behind the last frame and make the whole file durable."""
@@ -127,15 +121,13 @@ class ActiveSegment:
         try:
             self._file.truncate(self.byte)
         except OSError as error:
-            raise SyncFailed(error) from error
+            raise SyncFailed(error.errno, error.strerror) from error
         self._allocated = self.byte
         self.sync()
 
     def close(self) -> None:
         """Close the files; syncs nothing."""
-        self._index.close()
-        self._file.close()
-        self._segment.close()
+        self._opened.close()
 
     def _encode(
         self, messages: pa.RecordBatch, source: layout.Source, durable: int
@@ -187,7 +179,7 @@ class ActiveSegment:
         try:
             self._file.truncate(self.byte)
         except OSError as failure:
-            raise SyncFailed(failure) from failure
+            raise SyncFailed(failure.errno, failure.strerror) from failure
         self._allocated = self.byte
         if error.errno in NO_SPACE:
             raise LogFull(f"{self.path}: no space left on the device") from error

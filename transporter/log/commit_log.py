@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from transporter.errors import EnvironmentFault, LogFull, LogPoisoned, MessageTooLarge
 from transporter.log import format as layout
-from transporter.log.active import ActiveSegment, SyncFailed
-from transporter.log.filesystem import RealFileSystem, make_directory
+from transporter.log.active import ActiveSegment
+from transporter.log.filesystem import NO_SPACE, RealFileSystem, SyncFailed, make_directory
 from transporter.log.lock import DirectoryLock
 from transporter.log.meta import CleanMark, DurableMark, Meta, write_meta
 from transporter.log.opening import prepare
-from transporter.log.reserve import NO_SPACE
 from transporter.log.segment import segment_bases, segment_name, write_segment
 from transporter.message import MESSAGE_SCHEMA
 
@@ -164,7 +163,7 @@ class CommitLog:
                 self._roll_if_full()
                 first, last = self._write(messages, layout.Source(reader, position))
             except SyncFailed as failure:
-                self._poison(failure.reason)
+                self._poison(failure)
             # Invariant 1: nobody hears of these offsets before they are durable.
             self._sync_through(last)
             return first, last
@@ -195,14 +194,14 @@ class CommitLog:
         try:
             self._active.trim()
         except SyncFailed as failure:
-            self._poison(failure.reason)
+            self._poison(failure)
         mark = CleanMark(self._active.path.name, self._active.byte)
         meta = Meta(self.log_id, self.epoch, self._durable, mark)
         try:
             write_meta(self._files, self.directory, meta)
         except OSError as error:
             # Without the mark the next open recovers, which loses nothing either.
-            if error.errno not in NO_SPACE:
+            if isinstance(error, SyncFailed) or error.errno not in NO_SPACE:
                 self._poison(error)
 
     def _take_up(self, path: Path) -> ActiveSegment:
@@ -263,7 +262,7 @@ class CommitLog:
             self._state.acquire()
             self._syncing = False
         if failure is not None:
-            self._poison(failure.reason)
+            self._poison(failure)
         self._publish(covered)
 
     def _publish(self, covered: int) -> None:
@@ -297,13 +296,14 @@ class CommitLog:
         )
         try:
             path = write_segment(self._files, self.directory, header)
+            self._active = self._take_up(path)
+        except SyncFailed:
+            raise
         except OSError as error:
-            # A file in its place means that the directory's sync failed, which is final.
-            placed = segment_name(header.base) in self._files.names(self.directory)
-            if error.errno in NO_SPACE and not placed:
+            # The sealed segment is still ours: the next append rolls again, over this base.
+            if error.errno in NO_SPACE:
                 raise LogFull(f"{self.directory}: no space left for the next segment") from error
-            raise SyncFailed(error) from error
-        self._active = self._take_up(path)
+            raise SyncFailed(error.errno, error.strerror) from error
         sealed.close()
 
 

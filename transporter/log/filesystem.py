@@ -11,12 +11,19 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
+from transporter.errors import EnvironmentFault, LogFull, LogPoisoned
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 TEMPORARY: Final = ".tmp"
 """What the name of a file ends with until it is whole."""
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class SyncFailed(OSError):
+    """What the disk holds is unknown from here on, whatever a later sync says (Invariant 13)."""
 
 
 class File(Protocol):
@@ -161,6 +168,37 @@ class RealFileSystem:
             os.close(descriptor)
 
 
+def sync(file: File) -> None:
+    """Sync *file*; every failure is a :class:`SyncFailed`."""
+    try:
+        file.sync()
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror) from error
+
+
+def sync_directory(files: FileSystem, directory: Path) -> None:
+    """Sync *directory*; every failure is a :class:`SyncFailed`."""
+    try:
+        files.sync_directory(directory)
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror) from error
+
+
+@contextmanager
+def faults_of(place: Path) -> Iterator[None]:
+    """Turn what the system says of *place* into an error of ours."""
+    try:
+        yield
+    except SyncFailed as error:
+        raise LogPoisoned(
+            f"{place}: a sync failed ({error.strerror}); restart the engine"
+        ) from error
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise LogFull(f"{place}: no space left on the device") from error
+        raise EnvironmentFault(f"{place}: {error.strerror}") from error
+
+
 @contextmanager
 def opened(
     files: FileSystem, path: Path, *, write: bool = False, create: bool = False
@@ -185,9 +223,9 @@ def replace_durably(files: FileSystem, path: Path, parts: Iterable[bytes]) -> No
         for part in parts:
             file.pwrite(part, byte)
             byte += len(part)
-        file.sync()
+        sync(file)
     files.rename(temporary, path)
-    files.sync_directory(path.parent)
+    sync_directory(files, path.parent)
 
 
 def make_directory(files: FileSystem, directory: Path) -> None:
@@ -205,7 +243,7 @@ def make_directory(files: FileSystem, directory: Path) -> None:
         files.sync_directory(directory.parent)
     for path in reversed(missing):
         files.create_directory(path)
-        files.sync_directory(path.parent)
+        sync_directory(files, path.parent)
 
 
 def remove_tree(files: FileSystem, directory: Path) -> None:
@@ -216,7 +254,7 @@ def remove_tree(files: FileSystem, directory: Path) -> None:
     doomed = directory.with_name(f".{directory.name}.removed")
     _remove_at_once(files, doomed)
     files.rename(directory, doomed)
-    files.sync_directory(directory.parent)
+    sync_directory(files, directory.parent)
     _remove_at_once(files, doomed)
 
 

@@ -49,11 +49,15 @@ class IndexWriter:
     def __init__(self, files: FileSystem, segment: Segment) -> None:
         """Go on behind the entries that *segment* confirms."""
         self._file: File = files.open(index_path(segment.path), write=True, create=True)
-        known = _read(self._file)
-        while known and not _confirmed(segment, known[-1]):
-            known.pop()
-        self._end = len(known) * _ENTRY.size
-        self._file.truncate(self._end)
+        try:
+            known = _read(self._file)
+            while known and not _confirmed(segment, known[-1]):
+                known.pop()
+            self._end = len(known) * _ENTRY.size
+            self._file.truncate(self._end)
+        except BaseException:
+            self._file.close()
+            raise
         self._due = known[-1].byte + STRIDE if known else 0
 
     def due(self, byte: int) -> bool:

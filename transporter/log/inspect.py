@@ -97,9 +97,9 @@ def _reach(
     files: FileSystem, directory: Path, base: int, proved: int, *, running: bool
 ) -> tuple[int, int]:
     """Return the last readable offset and the last confirmed one (Invariant 12)."""
-    if running and (offset := published(files, directory)) is not None:
-        return offset, offset
     meta = read_meta(files, directory)
+    if running and meta and (offset := published(files, directory, meta.epoch)) is not None:
+        return offset, offset
     segment = Segment(files, directory / segment_name(base))
     try:
         found = survey(files, segment, max(proved, meta.proved if meta else -1), None)

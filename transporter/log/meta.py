@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -93,17 +94,24 @@ class DurableMark:
         self._file: File = files.open(directory / DURABLE, write=True, create=True)
 
     def publish(self, epoch: int, offset: int) -> None:
-        """Let other processes read up to *offset*. Call it only when that is durable."""
+        """Let other processes read up to *offset*. Call it only when that is durable.
+
+        A failure leaves them behind; it is nothing to fail an append for.
+        """
         body = _DURABLE.pack(b"TDUR", FORMAT, epoch, offset, 0)[:-4]
-        self._file.pwrite(body + struct.pack("<I", crc32c(body)), 0)
+        with suppress(OSError):
+            self._file.pwrite(body + struct.pack("<I", crc32c(body)), 0)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-def published(files: FileSystem, directory: Path) -> int | None:
-    """Return the offset last published, or ``None`` when there is none to be read."""
+def published(files: FileSystem, directory: Path, epoch: int | None = None) -> int | None:
+    """Return the offset last published, or ``None`` when none can be read.
+
+    With *epoch*, only what the engine of that epoch has published.
+    """
     try:
         with opened(files, directory / DURABLE) as file:
             data = file.pread(_DURABLE.size, 0)
@@ -111,4 +119,5 @@ def published(files: FileSystem, directory: Path) -> int | None:
         return None
     if len(data) < _DURABLE.size or crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         return None
-    return int(_DURABLE.unpack(data)[3])
+    _, _, of_epoch, offset, _ = _DURABLE.unpack(data)
+    return int(offset) if epoch in (None, of_epoch) else None

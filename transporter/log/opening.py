@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.filesystem import TEMPORARY
+from transporter.log.filesystem import NO_SPACE, TEMPORARY, SyncFailed
 from transporter.log.index import index_path
 from transporter.log.meta import Meta, read_meta, write_meta
 from transporter.log.recovery import copy_tail, last_covered, survey
-from transporter.log.reserve import NO_SPACE, free_reserve, keep_reserve
+from transporter.log.reserve import free_reserve, keep_reserve
 from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def prepare(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
     try:
         meta = _prepared(files, directory, proved, now)
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if isinstance(error, SyncFailed) or error.errno not in NO_SPACE:
             raise
         free_reserve(files, directory)
         meta = _prepared(files, directory, proved, now)
@@ -111,13 +111,13 @@ def _begin(files: FileSystem, directory: Path, now: int) -> Meta:
 
 def _check_chain(files: FileSystem, directory: Path, bases: list[int], meta: Meta) -> None:
     """Refuse a log whose segments do not join, or do not belong together."""
-    covered = -1
+    covered: int | None = -1
     for base in bases:
         with closing(Segment(files, directory / segment_name(base))) as segment:
             header = segment.header
             if str(uuid.UUID(bytes=header.log_id)) != meta.log_id:
                 raise Corrupt("this segment belongs to another log", str(segment.path), 16)
-            if base != bases[0] and covered < header.previous:
+            if base != bases[0] and covered is not None and covered < header.previous:
                 raise Corrupt("the segment before it is missing", str(segment.path), 0, covered + 1)
             if base != bases[-1]:
                 covered = last_covered(files, segment)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from transporter.errors import Corrupt, OffsetRefused
-from transporter.log.filesystem import RealFileSystem
+from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.index import marks, nearest
 from transporter.log.segment import End, Segment, segment_bases, segment_name
 
@@ -39,11 +39,21 @@ class Located(NamedTuple):
 
     def entries(self) -> pa.RecordBatch:
         """Return the frame's entries, verified."""
-        return self.segment.entries(self.frame)
+        with faults_of(self.segment.path):
+            return self.segment.entries(self.frame)
 
     def source(self) -> Source | None:
         """Return which reader the frame came from."""
-        return self.segment.source(self.frame)
+        with faults_of(self.segment.path):
+            return self.segment.source(self.frame)
+
+
+class Gap(NamedTuple):
+    """The offsets before a segment that the log does not hold, as its header declares."""
+
+    first: int
+    last: int
+    lost: bool
 
 
 @dataclass(slots=True)
@@ -64,7 +74,9 @@ class LogReader:
         self._files = files or RealFileSystem()
         self._bases: list[int] = []
         self._open: dict[int, Segment] = {}
+        self._gaps: dict[int, Gap] = {}
         self._ends: dict[int, int] = {}
+        self._lost: list[Gap] = []
         self._cursor: _Cursor | None = None
 
     def __enter__(self) -> Self:
@@ -87,8 +99,17 @@ class LogReader:
 
     def first_offset(self) -> int:
         """Return the oldest offset that the log still holds."""
-        self._refresh()
+        with faults_of(self.directory):
+            self._refresh()
         return self._bases[0] if self._bases else 0
+
+    def lost(self, first: int, last: int) -> Gap | None:
+        """Return the first gap in *first* to *last* whose entries a repair could not save."""
+        if not self._bases:
+            with faults_of(self.directory):
+                self._refresh()
+        overlapping = (gap for gap in self._lost if gap.first <= last and gap.last >= first)
+        return next(overlapping, None)
 
     def frames(self, first: int, last: int) -> Iterator[Located]:
         """Yield the frames that hold the offsets *first* to *last*, in order.
@@ -98,22 +119,23 @@ class LogReader:
         Raises:
             OffsetRefused: the log does not hold *first* any more.
             Corrupt: a frame is damaged or missing.
+            EnvironmentFault: the disk cannot be read.
 
         """
-        wanted = first
-        while wanted <= last:
-            base = self._base_of(wanted)
-            for found in self._frames_of(base, wanted, min(last, self._last_of(base))):
-                yield found
-                wanted = found.frame.last + 1
-            if wanted <= last:
-                wanted = self._beyond(base, wanted)
+        with faults_of(self.directory):
+            wanted = first
+            while wanted <= last:
+                base = self._base_of(wanted)
+                for found in self._frames_of(base, wanted, min(last, self._last_of(base))):
+                    yield found
+                    wanted = found.frame.last + 1
+                if wanted <= last:
+                    wanted = self._beyond(base, wanted)
 
     def read(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the entries from *first* to *last*, one batch a frame; see :meth:`frames`."""
-        for segment, frame in self.frames(first, last):
-            entries = segment.entries(frame)
-            yield _within(entries, frame, first, last)
+        for found in self.frames(first, last):
+            yield _within(found.entries(), found.frame, first, last)
 
     def bound(self, first: int, last: int, rows: int, size: int) -> int:
         """Return the last offset of a slice from *first* of at most *rows* and about *size* bytes.
@@ -148,8 +170,13 @@ class LogReader:
 
         Raises:
             Corrupt: a frame is damaged or missing.
+            EnvironmentFault: the disk cannot be read.
 
         """
+        with faults_of(self.directory):
+            yield from self._backwards(last)
+
+    def _backwards(self, last: int) -> Iterator[Located]:
         self._refresh()
         for base in reversed([base for base in self._bases if base <= last]):
             segment = self._segment(base)
@@ -211,13 +238,15 @@ class LogReader:
         raise _missing(segment, byte, missing)
 
     def _refresh(self) -> None:
-        bases = segment_bases(self._files, self.directory)
-        self._bases = bases
-        for before, base in pairwise(bases):
-            if before not in self._ends:
-                # Whatever lies behind this end is ignored by all (Invariant 13).
+        self._bases = segment_bases(self._files, self.directory)
+        for base in self._bases:
+            if base not in self._gaps:
                 with closing(self._opened(base)) as segment:
-                    self._ends[before] = segment.header.previous
+                    header = segment.header
+                self._gaps[base] = Gap(header.previous + 1, base - 1, lost=header.lost)
+        # Whatever lies behind this end is ignored by all (Invariant 13).
+        self._ends = {one: self._gaps[other].first - 1 for one, other in pairwise(self._bases)}
+        self._lost = [gap for gap in map(self._gaps.__getitem__, self._bases) if gap.lost]
 
     def _segment(self, base: int) -> Segment:
         """Return the segment at *base*, closing the one that was not used for longest."""

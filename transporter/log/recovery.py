@@ -84,8 +84,9 @@ def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | 
         segment.header.base - 1,
         *(frame.durable for frame in (*walk.frames, *cut)),
     )
-    if walk.frames and walk.frames[0].first > floor + 1:
-        # The index led beyond frames that nobody has proved: they are looked at one by one.
+    if walk.frames and walk.frames[0].first > floor:
+        # The index led beyond frames that nobody has proved, or right behind the floor; the
+        # frame that holds the floor must be there before what follows it is moved.
         walk, cut = _frames_and_cut(segment, _walk(files, segment, floor))
     if walk.last(segment) < floor:
         raise Corrupt(
@@ -109,10 +110,16 @@ def walk_tail(files: FileSystem, segment: Segment) -> Walk:
     return _walk(files, segment, _LAST)
 
 
-def last_covered(files: FileSystem, segment: Segment) -> int:
-    """Return the last offset that *segment* holds: by its trailer, or else by its frames."""
+def last_covered(files: FileSystem, segment: Segment) -> int | None:
+    """Return the last offset that *segment* holds: by its trailer, or else by its frames.
+
+    ``None`` where damage ends the frames, which the route that needs them will find.
+    """
     trailer = segment.trailer()
-    return trailer.last if trailer is not None else walk_tail(files, segment).last(segment)
+    if trailer is not None:
+        return trailer.last
+    walk = walk_tail(files, segment)
+    return None if walk.stop.end is End.BAD else walk.last(segment)
 
 
 def _walk(files: FileSystem, segment: Segment, offset: int) -> Walk:

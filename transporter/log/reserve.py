@@ -7,11 +7,10 @@ afterwards lets the reserve be made again.
 
 from __future__ import annotations
 
-import errno
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from transporter.log.filesystem import opened
+from transporter.log.filesystem import NO_SPACE, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 RESERVE: Final = "reserve"
 RESERVE_BYTES: Final = 20 << 20
 """Two groups of 8 MiB that no later frame has proved, with their positions and a header."""
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def keep_reserve(files: FileSystem, directory: Path) -> None:

@@ -12,9 +12,12 @@ from transporter.errors import Corrupt, EnvironmentFault, LogPoisoned, OffsetRef
 from transporter.log.filesystem import (
     TEMPORARY,
     RealFileSystem,
+    faults_of,
     make_directory,
     opened,
     remove_tree,
+    sync,
+    sync_directory,
 )
 from transporter.offsets import record as records
 from transporter.offsets.state import Range, RouteState, begin_at
@@ -72,7 +75,7 @@ def rename_route(directory: Path, route: str, new: str, files: FileSystem | None
     if new in declared_routes(directory, files):
         raise EnvironmentFault(f"{route_folder(directory, new)}: a route of this name has run here")
     files.rename(route_folder(directory, route), route_folder(directory, new))
-    files.sync_directory(directory / FOLDER)
+    sync_directory(files, directory / FOLDER)
 
 
 def delete_route(directory: Path, route: str, files: FileSystem | None = None) -> None:
@@ -196,10 +199,12 @@ class OffsetLog:
     def audit(self, action: str, **details: Any) -> None:  # noqa: ANN401 - plain JSON values
         """Append what an operator did, when and why, to the audit file; durable on return."""
         entry = {"at": time.time(), "who": getpass.getuser(), "action": action, **details}
-        with opened(self._files, self._folder / AUDIT, write=True, create=True) as file:
-            file.pwrite(json.dumps(entry).encode() + b"\n", file.size())
-            file.sync()
-        self._files.sync_directory(self._folder)
+        path = self._folder / AUDIT
+        with faults_of(path):
+            with opened(self._files, path, write=True, create=True) as file:
+                file.pwrite(json.dumps(entry).encode() + b"\n", file.size())
+                sync(file)
+            sync_directory(self._files, self._folder)
 
     def sync(self) -> None:
         """Make everything written so far durable.
@@ -221,6 +226,9 @@ class OffsetLog:
                 if self._failure is None:
                     self._append(records.snapshot(self._state))
                     self._sync()
+            except OSError as error:
+                self._failure = error
+                raise self._poisoned() from error
             finally:
                 self._file.close()
                 self._file = None
@@ -261,7 +269,7 @@ class OffsetLog:
         self._state = begin_at(self._state, first)
         self._begin_turn(0, 1, NAMES[0] + TEMPORARY)
         self._files.rename(self._folder / (NAMES[0] + TEMPORARY), self._folder / NAMES[0])
-        self._files.sync_directory(self._folder)
+        sync_directory(self._files, self._folder)
 
     def _reserve_missing(self) -> None:
         names = self._files.names(self._folder)
@@ -269,7 +277,7 @@ class OffsetLog:
             if name not in names:
                 self._reserve(name)
         # Also for what a process created that was killed before it came to this sync.
-        self._files.sync_directory(self._folder)
+        sync_directory(self._files, self._folder)
 
     def _reserve(self, name: str) -> None:
         with opened(self._files, self._folder / name, write=True, create=True) as file:
@@ -311,7 +319,10 @@ class OffsetLog:
 
 
 def _newest(files: FileSystem, folder: Path) -> tuple[int, RouteState, int]:
-    """Return the slot in use, the state that its records give, and its turn (0: a new route).
+    """Return the slot in use, the state that its records give, and the highest turn seen.
+
+    That is 0 for a new route. Records of a turn whose snapshot is damaged count as seen:
+    they must never follow the snapshot of a later turn of that number.
 
     Raises:
         Corrupt: there are files, and none of them begins with a whole snapshot.
@@ -319,16 +330,18 @@ def _newest(files: FileSystem, folder: Path) -> tuple[int, RouteState, int]:
     """
     names = files.names(folder)
     found: list[tuple[int, int, RouteState]] = []
+    highest = 0
     for slot, name in enumerate(NAMES):
         if name in names:
             with opened(files, folder / name) as file:
                 # A snapshot may be larger than the file was meant to be.
                 data = file.pread(min(file.size(), FILE_BYTES + records.MAX_RECORD), 0)
+            highest = max(highest, records.highest_turn(data, str(folder / name)))
             if (read := _fold(data, str(folder / name))) is not None:
                 found.append((read[0], slot, read[1]))
     if found:
-        turn, slot, state = max(found, key=lambda entry: entry[0])
-        return slot, state, turn
+        _, slot, state = max(found, key=lambda entry: entry[0])
+        return slot, state, highest
     if NAMES[0] in names:
         raise Corrupt(
             "no file of this route's offset log begins with a whole snapshot; "

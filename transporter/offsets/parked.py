@@ -15,7 +15,14 @@ from crc32c import crc32c
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.filesystem import RealFileSystem, make_directory, opened, replace_durably
+from transporter.log.filesystem import (
+    RealFileSystem,
+    faults_of,
+    make_directory,
+    opened,
+    replace_durably,
+    sync_directory,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +112,7 @@ class ParkedStore:
     def read(cls, folder: Path, offset: int, files: FileSystem | None = None) -> Parked:
         """Return one parked entry of the route whose folder is *folder*."""
         path = _path(folder / FOLDER, offset)
-        with opened(files or RealFileSystem(), path) as file:
+        with faults_of(path), opened(files or RealFileSystem(), path) as file:
             return Parked.read(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
 
     def __init__(self, folder: Path, files: FileSystem | None = None) -> None:
@@ -137,7 +144,8 @@ class ParkedStore:
 
     def offsets(self) -> list[int]:
         """Return the parked offsets, ascending."""
-        names = self._files.names(self._folder)
+        with faults_of(self._folder):
+            names = self._files.names(self._folder)
         return [int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
 
     def first_of(self, key: bytes | None) -> int | None:
@@ -159,17 +167,28 @@ class ParkedStore:
         return ParkedStore.read(self._route, offset, self._files)
 
     def park(self, parked: Parked) -> None:
-        """Keep *parked*, durably on return; it replaces an earlier copy of the same entry."""
-        if not self._has_folder:
-            make_directory(self._files, self._folder)
-            self._has_folder = True
-        replace_durably(self._files, _path(self._folder, parked.offset), [parked.encode()])
+        """Keep *parked*, durably on return; it replaces an earlier copy of the same entry.
+
+        Raises:
+            LogFull: there is no room; nothing was parked.
+            LogPoisoned: a sync failed (Invariant 13).
+            EnvironmentFault: the disk cannot be written.
+
+        """
+        path = _path(self._folder, parked.offset)
+        with faults_of(path):
+            if not self._has_folder:
+                make_directory(self._files, self._folder)
+                self._has_folder = True
+            replace_durably(self._files, path, [parked.encode()])
         self._note(parked)
 
     def remove(self, offset: int) -> None:
-        """Forget a parked entry, durably on return."""
-        self._files.remove(_path(self._folder, offset))
-        self._files.sync_directory(self._folder)
+        """Forget a parked entry, durably on return; raises as :meth:`park` does."""
+        path = _path(self._folder, offset)
+        with faults_of(path):
+            self._files.remove(path)
+            sync_directory(self._files, self._folder)
         self._keys.pop(offset, None)
         self._sizes.pop(offset, None)
 

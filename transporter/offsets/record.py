@@ -6,7 +6,7 @@ import json
 import struct
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -55,16 +55,35 @@ def decode_records(data: bytes, file: str) -> Iterator[Record]:
 
     """
     byte = 0
-    before: Record | None = None
-    while (found := _record_at(data, byte, file)) is not None:
-        record, byte = found
-        if before and (record.turn, record.sequence) != (before.turn, before.sequence + 1):
+    before: _Block | None = None
+    while (found := _block_at(data, byte, file)) is not None:
+        if before and (found.turn, found.sequence) != (before.turn, before.sequence + 1):
             return
-        yield record
-        before = record
+        yield Record(found.turn, found.sequence, json.loads(found.event))
+        before, byte = found, found.end
 
 
-def _record_at(data: bytes, byte: int, file: str) -> tuple[Record, int] | None:
+def highest_turn(data: bytes, file: str) -> int:
+    """Return the highest turn of any intact record in *data*, wherever it stands; 0 for none."""
+    highest = 0
+    byte = data.find(MAGIC)
+    while byte >= 0:
+        found = _block_at(data, byte, file) if byte % ALIGNMENT == 0 else None
+        highest = max(highest, found.turn if found else 0)
+        byte = data.find(MAGIC, byte + 1)
+    return highest
+
+
+class _Block(NamedTuple):
+    """An intact record whose event is still text; ``end`` is where the next one begins."""
+
+    turn: int
+    sequence: int
+    event: bytes
+    end: int
+
+
+def _block_at(data: bytes, byte: int, file: str) -> _Block | None:
     if len(data) < byte + _HEADER.size or data[byte : byte + 4] != MAGIC:
         return None
     _, version, _, size, turn, sequence, checksum = _HEADER.unpack_from(data, byte)
@@ -78,7 +97,7 @@ def _record_at(data: bytes, byte: int, file: str) -> tuple[Record, int] | None:
         raise UnknownFormat(
             f"{file}: format version {version}, but this transporter reads version {FORMAT}"
         )
-    return Record(turn, sequence, json.loads(body)), byte + _aligned(_HEADER.size + size)
+    return _Block(turn, sequence, body, byte + _aligned(_HEADER.size + size))
 
 
 def snapshot(state: states.RouteState) -> dict[str, Any]:
