@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transporter.cli import repair
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory, offset_range
 
@@ -28,6 +29,8 @@ def build() -> typer.Typer:
     group = typer.Typer(help="Look into a commit log.", no_args_is_help=True)
     group.command("info")(info)
     group.command("show")(show)
+    group.command("verify")(repair.verify)
+    group.command("repair")(repair.repair)
     return group
 
 

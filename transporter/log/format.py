@@ -201,8 +201,11 @@ class FrameHeader:
         )
 
     @classmethod
-    def decode(cls, data: bytes, segment_id: int, byte: int) -> Self | None:
-        """Read the header of the frame at *byte*; ``None`` when no valid one is there."""
+    def decode(cls, data: bytes, segment_id: int | None, byte: int) -> Self | None:
+        """Read the header of the frame at *byte*; ``None`` when no valid one is there.
+
+        A *segment_id* of ``None`` stands for any: only for a segment whose own header is lost.
+        """
         if len(data) < FRAME_HEADER_BYTES or data[:4] != FRAME_MAGIC:
             return None
         if not _intact(data[:FRAME_HEADER_BYTES]):
@@ -210,7 +213,8 @@ class FrameHeader:
         _, length, *fields = _FRAME.unpack_from(data)
         header = cls(*fields)
         ours = length == FRAME_HEADER_BYTES and header._plausible()
-        return header if ours and (header.segment_id, header.byte) == (segment_id, byte) else None
+        here = header.byte == byte and segment_id in (None, header.segment_id)
+        return header if ours and here else None
 
     def _plausible(self) -> bool:
         return (

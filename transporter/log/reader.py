@@ -97,6 +97,13 @@ class LogReader:
                 stack.callback(segment.close)
         self._open.clear()
 
+    def forget(self) -> None:
+        """Close every segment and look at the directory anew: its files may have been replaced."""
+        self.close()
+        self._bases, self._lost, self._cursor = [], [], None
+        self._gaps.clear()
+        self._ends.clear()
+
     def first_offset(self) -> int:
         """Return the oldest offset that the log still holds."""
         with faults_of(self.directory):

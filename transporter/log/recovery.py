@@ -79,11 +79,7 @@ def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | 
 
     """
     walk, cut = _frames_and_cut(segment, walk_tail(files, segment))
-    floor = max(
-        proved,
-        segment.header.base - 1,
-        *(frame.durable for frame in (*walk.frames, *cut)),
-    )
+    floor = _highest_proof(segment, proved, walk, cut)
     if walk.frames and walk.frames[0].first > floor:
         # The index led beyond frames that nobody has proved, or right behind the floor; the
         # frame that holds the floor must be there before what follows it is moved.
@@ -97,6 +93,20 @@ def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | 
             walk.last(segment) + 1,
         )
     return _above(files, segment, floor, walk, cut, clean)
+
+
+def proved_by(files: FileSystem, segment: Segment, proved: int) -> int:
+    """Return the floor that *segment*, the log's last, and *proved* give, however damaged it is."""
+    walk, cut = _frames_and_cut(segment, walk_tail(files, segment))
+    floor = _highest_proof(segment, proved, walk, cut)
+    return next((f.last for f in (*walk.frames, *cut) if f.first <= floor <= f.last), floor)
+
+
+def _highest_proof(
+    segment: Segment, proved: int, walk: Walk, cut: Iterable[layout.FrameHeader]
+) -> int:
+    proofs = (frame.durable for frame in (*walk.frames, *cut))
+    return max(proved, segment.header.base - 1, *proofs)
 
 
 def _frames_and_cut(segment: Segment, walk: Walk) -> tuple[Walk, list[layout.FrameHeader]]:

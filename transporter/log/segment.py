@@ -6,7 +6,7 @@ who is allowed to see which offset.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -60,12 +60,21 @@ class Stop:
 class Segment:
     """An open segment file. Thread-safe: it keeps no place of its own."""
 
-    def __init__(self, files: FileSystem, path: Path) -> None:
-        """Open *path* and read its header."""
+    def __init__(
+        self, files: FileSystem, path: Path, salvaged: layout.SegmentHeader | None = None
+    ) -> None:
+        """Open *path* and read its header.
+
+        With *salvaged*, the file's own header is damaged: this one takes its place, with
+        the segment id that the first intact frame names (Corrupt when there is none).
+        """
         self.path = path
         self._file = files.open(path)
         try:
-            self.header, self.first_byte = _read_header(self._file, str(path))
+            if salvaged is None:
+                self.header, self.first_byte = _read_header(self._file, str(path))
+            else:
+                self.header, self.first_byte = self._salvage(salvaged)
         except BaseException:
             self._file.close()
             raise
@@ -110,14 +119,27 @@ class Segment:
         Recovery needs them for what they prove durable and for the offsets that
         they used up (Invariants 3 and 4), never for their entries.
         """
+        for place in self._places(byte):
+            frame = self.frame_at(place)
+            if frame is not None:
+                yield frame
+
+    def _salvage(self, header: layout.SegmentHeader) -> tuple[layout.SegmentHeader, int]:
+        for place in self._places(0):
+            data = self._file.pread(layout.FRAME_HEADER_BYTES, place)
+            frame = layout.FrameHeader.decode(data, None, place)
+            if frame is not None:
+                return replace(header, segment_id=frame.segment_id), place
+        raise Corrupt("neither a header nor a frame of this segment is intact", str(self.path), 0)
+
+    def _places(self, byte: int) -> Iterator[int]:
+        """Yield where from *byte* on a frame might begin."""
         for start in range(byte, self._file.size(), SCAN_BYTES):
             block = self._file.pread(SCAN_BYTES, start)
             found = block.find(layout.FRAME_MAGIC)
             while found >= 0:
                 if (start + found) % layout.ALIGNMENT == 0:
-                    frame = self.frame_at(start + found)
-                    if frame is not None:
-                        yield frame
+                    yield start + found
                 found = block.find(layout.FRAME_MAGIC, found + 1)
 
     def entries(self, frame: layout.FrameHeader) -> pa.RecordBatch:
@@ -150,9 +172,12 @@ class Segment:
 
     def intact(self, frame: layout.FrameHeader) -> bool:
         """Tell whether everything of the frame matches its checksums."""
-        payload = self._file.pread(frame.payload_length, frame.payload_byte)
-        extension = self._file.pread(frame.extension_length, frame.extension_byte)
-        return (crc32c(payload), crc32c(extension)) == (frame.payload_crc, frame.extension_crc)
+        return all(self.intact_parts(frame))
+
+    def intact_parts(self, frame: layout.FrameHeader) -> tuple[bool, bool]:
+        """Tell whether the frame's extension and its payload match their checksums."""
+        extension, payload = self.raw(frame)
+        return crc32c(extension) == frame.extension_crc, crc32c(payload) == frame.payload_crc
 
     def raw(self, frame: layout.FrameHeader) -> tuple[bytes, bytes]:
         """Return the extension block and the payload as they stand."""

@@ -202,7 +202,10 @@ class OffsetLog:
         path = self._folder / AUDIT
         with faults_of(path):
             with opened(self._files, path, write=True, create=True) as file:
-                file.pwrite(json.dumps(entry).encode() + b"\n", file.size())
+                end = file.size()
+                # A line that a crash tore must not take this one with it.
+                torn = end > 0 and file.pread(1, end - 1) != b"\n"
+                file.pwrite(b"\n" * torn + json.dumps(entry).encode() + b"\n", end)
                 sync(file)
             sync_directory(self._files, self._folder)
 

@@ -105,21 +105,32 @@ class Parked:
         return layout.encode_frame(header, extension, payload)
 
 
+def parked_path(folder: Path, offset: int) -> Path:
+    """Return the file of a parked entry of the route whose folder is *folder*."""
+    return folder / FOLDER / f"{offset:020d}{_SUFFIX}"
+
+
+def parked_offsets(folder: Path, files: FileSystem) -> list[int]:
+    """Return the parked offsets of the route whose folder is *folder*, ascending."""
+    with faults_of(folder):
+        names = files.names(folder / FOLDER)
+    return [int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
+
+
 class ParkedStore:
     """The parked entries of one route. Not thread-safe; readers in other processes may look."""
 
     @classmethod
     def read(cls, folder: Path, offset: int, files: FileSystem | None = None) -> Parked:
         """Return one parked entry of the route whose folder is *folder*."""
-        path = _path(folder / FOLDER, offset)
+        path = parked_path(folder, offset)
         with faults_of(path), opened(files or RealFileSystem(), path) as file:
             return Parked.read(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
 
     def __init__(self, folder: Path, files: FileSystem | None = None) -> None:
         """Look into *folder*, the route's own."""
         self._files = files or RealFileSystem()
-        self._route = folder
-        self._folder = folder / FOLDER
+        self._folder = folder
         self._has_folder = False
         self._keys: dict[int, bytes | None] = {}
         self._sizes: dict[int, int] = {}
@@ -144,9 +155,7 @@ class ParkedStore:
 
     def offsets(self) -> list[int]:
         """Return the parked offsets, ascending."""
-        with faults_of(self._folder):
-            names = self._files.names(self._folder)
-        return [int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
+        return parked_offsets(self._folder, self._files)
 
     def first_of(self, key: bytes | None) -> int | None:
         """Return the earliest parked offset of *key*; keyless entries are free of each other."""
@@ -164,7 +173,7 @@ class ParkedStore:
 
     def load(self, offset: int) -> Parked:
         """Return the parked entry at *offset*."""
-        return ParkedStore.read(self._route, offset, self._files)
+        return ParkedStore.read(self._folder, offset, self._files)
 
     def park(self, parked: Parked) -> None:
         """Keep *parked*, durably on return; it replaces an earlier copy of the same entry.
@@ -175,27 +184,23 @@ class ParkedStore:
             EnvironmentFault: the disk cannot be written.
 
         """
-        path = _path(self._folder, parked.offset)
+        path = parked_path(self._folder, parked.offset)
         with faults_of(path):
             if not self._has_folder:
-                make_directory(self._files, self._folder)
+                make_directory(self._files, path.parent)
                 self._has_folder = True
             replace_durably(self._files, path, [parked.encode()])
         self._note(parked)
 
     def remove(self, offset: int) -> None:
         """Forget a parked entry, durably on return; raises as :meth:`park` does."""
-        path = _path(self._folder, offset)
+        path = parked_path(self._folder, offset)
         with faults_of(path):
             self._files.remove(path)
-            sync_directory(self._files, self._folder)
+            sync_directory(self._files, path.parent)
         self._keys.pop(offset, None)
         self._sizes.pop(offset, None)
 
     def _note(self, parked: Parked) -> None:
         self._keys[parked.offset] = parked.key
         self._sizes[parked.offset] = parked.entries.nbytes
-
-
-def _path(folder: Path, offset: int) -> Path:
-    return folder / f"{offset:020d}{_SUFFIX}"

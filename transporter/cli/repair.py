@@ -1,0 +1,165 @@
+"""``transporter log verify`` and ``log repair``: whether every byte is as written, and if not."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.target import AsJson, Target, log_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from transporter.log.damage import Damage
+    from transporter.offsets.health import Health, Mended
+
+
+def verify(target: Target, *, as_json: AsJson = False) -> int:
+    """Check every frame of every segment, the offset logs and the parked entries.
+
+    Changes nothing and works beside a running engine. Exit code 1 when anything is damaged.
+
+    Example: transporter log verify pipeline.yaml
+    """
+    from transporter.offsets.health import verify as look  # noqa: PLC0415 - imports pyarrow
+
+    directory = log_directory(target)
+    with _progress(directory) as advance:
+        health = look(directory, advance)
+    if as_json:
+        write_json({"directory": directory, **_health_json(health)})
+    else:
+        _show(health)
+        if not health.sound:
+            command = f"transporter log repair {printable(target)}"
+            write(f"damaged: stop the engine and run '{command}'")
+    return 0 if health.sound else 1
+
+
+def repair(
+    target: Target,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a damaged log usable again; what is touched is first copied to its quarantine/.
+
+    What is whole is kept. Routes that had not passed lost entries halt there until
+    these offsets are acked; routes whose offset log was damaged deliver everything
+    again. No engine may be running.
+
+    Example: transporter log repair pipeline.yaml
+    """
+    from transporter.log.commit_log import wall_clock  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.lock import DirectoryLock  # noqa: PLC0415
+    from transporter.offsets.health import mend  # noqa: PLC0415
+    from transporter.offsets.health import verify as look  # noqa: PLC0415
+
+    directory = log_directory(target)
+    with _progress(directory) as advance:
+        health = look(directory, advance)
+    if health.sound:
+        if as_json:
+            write_json({"directory": directory, **_health_json(health), "quarantine": None})
+        else:
+            _show(health)
+        return
+    if not as_json:
+        _show(health)
+    if not yes:
+        typer.confirm("Repair this log?", abort=True, err=True)
+    lock = DirectoryLock(directory)
+    try:
+        mended = mend(directory, wall_clock())
+    finally:
+        lock.release()
+    _report(directory, target, mended, as_json=as_json)
+
+
+def _report(directory: Path, target: Path, mended: Mended, *, as_json: bool) -> None:
+    if as_json:
+        result = _health_json(mended.found)
+        parked = [{"route": route, "offset": offset} for route, offset in mended.parked_lost]
+        write_json(
+            {
+                "directory": directory,
+                **result,
+                "quarantine": mended.quarantine,
+                "quarantined": list(mended.kept),
+                "parked_lost": parked,
+            }
+        )
+        return
+    write(f"repaired; copies of what was touched are in {printable(mended.quarantine)}")
+    for damage in mended.found.damages:
+        if not damage.empty:
+            offsets = f"{damage.first}..{damage.last}"
+            write(f"lost: offsets {offsets}; a route that had not passed them halts there until")
+            write(f"  transporter ack {printable(target)} ROUTE {offsets} --reason '…'")
+    for route, _ in mended.found.routes:
+        write(f"route {printable(route)} begins again at the oldest entry of the log")
+    for route, offset in mended.parked_lost:
+        write(f"route {printable(route)}: parked entry {offset} is lost, here and in the log")
+
+
+def _show(health: Health) -> None:
+    for first, last in health.lost:
+        write(f"offsets {first}..{last} were lost before; a repair has declared that")
+    if health.sound:
+        write(f"{health.segments} segments, whole through offset {health.through}")
+        return
+    rows = [_row("", damage) for damage in health.damages]
+    rows += [_row(route, damage) for route, damage in (*health.routes, *health.parked)]
+    table(("file", "byte", "route", "lost offsets", "problem"), rows)
+    write()
+
+
+def _row(route: str, damage: Damage) -> tuple[object, ...]:
+    lost = "none" if damage.empty else f"{damage.first}..{damage.last}"
+    return damage.file, damage.byte, route, lost, damage.problem
+
+
+def _health_json(health: Health) -> dict[str, Any]:
+    routes = [*health.routes, *health.parked]
+    return {
+        "sound": health.sound,
+        "segments": health.segments,
+        "through": health.through,
+        "damages": [
+            *(_damage_json(None, damage) for damage in health.damages),
+            *(_damage_json(route, damage) for route, damage in routes),
+        ],
+        "declared_lost": [list(each) for each in health.lost],
+    }
+
+
+def _damage_json(route: str | None, damage: Damage) -> dict[str, Any]:
+    return {
+        "file": damage.file,
+        "byte": damage.byte,
+        "route": route,
+        "problem": damage.problem,
+        "lost": None if damage.empty else [damage.first, damage.last],
+    }
+
+
+@contextmanager
+def _progress(directory: Path) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal while the log is read; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only for a bar on a terminal
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn  # noqa: PLC0415
+
+    from transporter.log.inspect import segments_size  # noqa: PLC0415
+
+    columns = ("verifying", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("verify", total=segments_size(directory))
+        yield lambda size: bar.advance(task, size)

@@ -1,0 +1,192 @@
+"""What is damaged in a log: every byte of every segment looked at, nothing changed.
+
+The ground on which ``log verify`` reports and ``log repair`` acts.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from transporter.errors import Corrupt
+from transporter.log import format as layout
+from transporter.log.recovery import proved_by
+from transporter.log.segment import Segment, segment_bases, segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+
+    Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A place in a file that is not as it was written.
+
+    The offsets ``first`` to ``last`` cannot be read because of it: none when
+    ``last < first``, for then only a header or a reader's position is hurt.
+    ``resume`` is the byte where intact frames go on, if any do.
+    """
+
+    file: str
+    byte: int
+    problem: str
+    first: int
+    last: int
+    resume: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no entry is lost."""
+        return self.last < self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A segment and what is damaged in it, or before it, in the order of offsets.
+
+    ``end`` is the last offset that it must hold, as the next header or the floor
+    tells; ``salvaged`` says that its own header is gone and ``header`` a makeshift.
+    """
+
+    path: Path
+    header: layout.SegmentHeader
+    end: int
+    damages: tuple[Damage, ...]
+    salvaged: bool = False
+
+    def open(self, files: FileSystem) -> Segment:
+        """Open the segment, whatever became of its header."""
+        return Segment(files, self.path, self.header if self.salvaged else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """All segments of a log, the files that are none of it, and how far it is proved."""
+
+    segments: tuple[Examined, ...]
+    useless: tuple[Damage, ...]
+    floor: int
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        """Everything that is damaged."""
+        return (*self.useless, *(each for part in self.segments for each in part.damages))
+
+
+def examine(
+    files: FileSystem,
+    directory: Path,
+    log_id: str,
+    proved: int,
+    progress: Progress = lambda _: None,
+) -> Examination:
+    """Look at every frame of every segment in *directory*.
+
+    Args:
+        files: where the log lies.
+        directory: the log's.
+        log_id: the log's, which every segment must name.
+        proved: the highest offset that is known to be durable.
+        progress: is told how many more bytes were looked at.
+
+    """
+    heads = [_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
+    useless = tuple(head for head in heads if isinstance(head, Damage))
+    ours = [head for head in heads if not isinstance(head, Damage)]
+    if not ours:
+        return Examination((), useless, proved)
+    with closing(ours[-1].open(files)) as last:
+        floor = proved_by(files, last, proved)
+    ends = [*(after.header.previous for _, after in pairwise(ours)), floor]
+    examined = [_examined(files, head, end, progress) for head, end in zip(ours, ends, strict=True)]
+    return Examination(tuple(_passed_on(examined)), useless, floor)
+
+
+def _head(files: FileSystem, directory: Path, base: int, log_id: str) -> Examined | Damage:
+    """Read the header of a segment, or make one up; what gives neither is damage altogether."""
+    path = directory / segment_name(base)
+    makeshift = layout.SegmentHeader(uuid.UUID(log_id).bytes, 0, base, base - 1, base, 0, 0)
+    try:
+        with closing(Segment(files, path)) as segment:
+            header = segment.header
+    except Corrupt as error:
+        return _salvaged(files, path, makeshift, error.problem)
+    if header.log_id != makeshift.log_id:
+        return Damage(str(path), 16, "this segment belongs to another log", base, base - 1)
+    return Examined(path, header, base - 1, ())
+
+
+def _salvaged(
+    files: FileSystem, path: Path, makeshift: layout.SegmentHeader, problem: str
+) -> Examined | Damage:
+    base = makeshift.base
+    try:
+        with closing(Segment(files, path, makeshift)) as segment:
+            bad = Damage(str(path), 0, problem, base, base - 1, segment.first_byte)
+    except Corrupt as error:
+        return Damage(str(path), 0, error.problem, base, base - 1)
+    return Examined(path, makeshift, base - 1, (bad,), salvaged=True)
+
+
+def _examined(files: FileSystem, head: Examined, end: int, progress: Progress) -> Examined:
+    with closing(head.open(files)) as segment:
+        found = _damages(segment, end, progress)
+        return replace(head, end=end, damages=(*head.damages, *found))
+
+
+def _damages(segment: Segment, end: int, progress: Progress) -> Iterator[Damage]:
+    """Yield what is damaged of the offsets up to *end*, frame by frame."""
+    byte, expected = segment.first_byte, segment.header.base
+    while expected <= end:
+        frame = segment.frame_at(byte)
+        if frame is None or frame.first > _allowed(segment, expected):
+            behind = (later for later in segment.later_frames(byte) if later.first >= expected)
+            frame = next(behind, None)
+            last = end if frame is None else min(end, frame.first - 1)
+            resume = None if frame is None else frame.byte
+            problem = "no valid frame where one was written"
+            yield Damage(str(segment.path), byte, problem, expected, last, resume)
+            if frame is None:
+                return
+        yield from _damaged(segment, frame)
+        progress(frame.end - byte)
+        byte, expected = frame.end, frame.last + 1
+
+
+def _allowed(segment: Segment, expected: int) -> int:
+    """Return the highest offset that may follow: behind frames that were moved some are unused."""
+    return max(expected, segment.header.next_offset)
+
+
+def _damaged(segment: Segment, frame: layout.FrameHeader) -> Iterator[Damage]:
+    extension, payload = segment.intact_parts(frame)
+    file = str(segment.path)
+    if not payload:
+        problem = "the entries do not match their checksum"
+        yield Damage(file, frame.payload_byte, problem, frame.first, frame.last, frame.end)
+    elif not extension:
+        problem = "a reader's position does not match its checksum"
+        place = frame.extension_byte
+        yield Damage(file, place, problem, frame.first, frame.first - 1, frame.byte)
+
+
+def _passed_on(segments: Iterable[Examined]) -> Iterator[Examined]:
+    """Give what is missing at the end of a segment to the next one, whose header must say it."""
+    before: Examined | None = None
+    for part in segments:
+        missing: tuple[Damage, ...] = ()
+        if before is not None:
+            own = tuple(d for d in before.damages if d.empty or d.last < before.end)
+            # Nothing of this file follows them; what does is the next one's business.
+            missing = tuple(replace(d, resume=None) for d in before.damages[len(own) :])
+            yield replace(before, damages=own)
+        before = replace(part, damages=(*missing, *part.damages))
+    if before is not None:
+        yield before

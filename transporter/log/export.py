@@ -1,0 +1,107 @@
+"""Writing entries into one file that other tools read: Parquet, or JSON lines.
+
+The file appears whole or not at all, and memory is bounded by one row group
+however long the log is (Invariant 17).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from transporter.errors import EnvironmentFault
+from transporter.log.filesystem import TEMPORARY, RealFileSystem, replace_durably
+from transporter.message import ENTRY_SCHEMA, Entries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+    from transporter.message import Entry
+
+ROW_GROUP_BYTES: Final = 32 << 20
+"""Bytes of entries in memory that one row group of a Parquet file takes."""
+_ROW_GROUP_ROWS: Final = 1 << 20
+
+
+def export(path: Path, parts: Iterable[bytes], files: FileSystem | None = None) -> None:
+    """Make the file at *path* hold *parts*, replacing what was there once all of it is durable.
+
+    Raises:
+        EnvironmentFault: the file cannot be written; what was there is untouched.
+
+    """
+    files = files or RealFileSystem()
+    try:
+        replace_durably(files, path, parts)
+    except BaseException as error:
+        files.remove(path.with_name(path.name + TEMPORARY))
+        if isinstance(error, OSError):
+            raise EnvironmentFault(f"{path}: {error.strerror}") from error
+        raise
+
+
+def json_lines(
+    batches: Iterable[pa.RecordBatch], describe: Callable[[Entry], object]
+) -> Iterator[bytes]:
+    """Yield what *describe* says of each entry, one line of JSON an entry."""
+    for batch in batches:
+        lines = [json.dumps(describe(entry)) for entry in Entries(batch)]
+        yield "".join(f"{line}\n" for line in lines).encode()
+
+
+def parquet(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Yield the bytes of a Parquet file of ``ENTRY_SCHEMA``, row group by row group."""
+    from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - heavy, and only for this format
+
+    sink = _Sink()
+    with ParquetWriter(sink, ENTRY_SCHEMA, compression="zstd") as writer:
+        for group in _groups(batches):
+            writer.write_table(group, row_group_size=group.num_rows)
+            yield from sink.taken()
+    yield from sink.taken()
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Join *batches* into tables that each make a row group worth its footer."""
+    held: list[pa.RecordBatch] = []
+    size = rows = 0
+    for batch in batches:
+        held.append(batch)
+        size, rows = size + batch.nbytes, rows + batch.num_rows
+        if size >= ROW_GROUP_BYTES or rows >= _ROW_GROUP_ROWS:
+            yield pa.Table.from_batches(held)
+            held, size, rows = [], 0, 0
+    if rows:
+        yield pa.Table.from_batches(held)
+
+
+class _Sink:
+    """A file that Arrow writes to and from which the bytes are taken now and then."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._byte = 0
+
+    def write(self, data: bytes) -> int:
+        self._parts.append(bytes(data))
+        self._byte += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._byte
+
+    def flush(self) -> None:
+        """Keep everything until it is taken."""
+
+    def close(self) -> None:
+        """Keep everything until it is taken."""
+
+    def taken(self) -> list[bytes]:
+        parts, self._parts = self._parts, []
+        return parts

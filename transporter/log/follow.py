@@ -1,0 +1,108 @@
+"""Following the end of a log from another process, through all that happens to it there.
+
+An engine may run, stop, die and come back; segments are rolled, compacted and
+removed. Nothing can be waited for across processes, so whoever follows looks
+again now and then: one look reads two small files.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from transporter.errors import OffsetRefused
+from transporter.log.filesystem import RealFileSystem, faults_of
+from transporter.log.lock import owner_of
+from transporter.log.meta import published, read_meta
+from transporter.log.reader import Gap, LogReader
+from transporter.log.search import frames, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from transporter.log.filesystem import FileSystem
+
+
+class Retained(NamedTuple):
+    """The offsets from ``first`` to ``last`` were removed before they were read."""
+
+    first: int
+    last: int
+
+
+class Follower:
+    """Hands out every entry once, in order, as soon as it is confirmed. Not thread-safe.
+
+    ``next`` is the offset to be handed out next. What compaction obsoleted before
+    it was reached is not seen; what was removed or lost is told.
+    """
+
+    def __init__(
+        self, directory: Path, first: int, confirmed: int = -1, files: FileSystem | None = None
+    ) -> None:
+        """Begin at *first*; entries up to *confirmed* are known to be durable."""
+        self.directory, self.next = directory, first
+        self._files = files or RealFileSystem()
+        self._reader = LogReader(directory, self._files)
+        self._confirmed, self._epoch = confirmed, -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open of the log."""
+        self._reader.close()
+
+    def news(self) -> Iterator[pa.RecordBatch | Retained | Gap]:
+        """Yield what has come since the last time, and what is missing of it; then end.
+
+        Raises:
+            Corrupt: an entry is damaged.
+            EnvironmentFault: the disk cannot be read.
+
+        """
+        last = self.confirmed()
+        while self.next <= last:
+            try:
+                yield from self._read(last)
+            except OffsetRefused:
+                missing = Retained(self.next, self._reader.first_offset() - 1)
+                if missing.last < missing.first:
+                    raise
+                self.next = missing.last + 1
+                yield missing
+
+    def confirmed(self) -> int:
+        """Return the last offset that is known to be durable (Invariant 12)."""
+        with faults_of(self.directory):
+            running = owner_of(self.directory) is not None
+            meta = read_meta(self._files, self.directory)
+            if meta is not None:
+                # Without an engine, a mark may be older than the files, or of a copy's original:
+                # only one whose engine was seen running is believed.
+                self._epoch = meta.epoch if running else self._epoch
+                mark = published(self._files, self.directory, self._epoch)
+                known = meta.proved if mark is None else max(mark, meta.proved)
+                self._confirmed = max(self._confirmed, known)
+        return self._confirmed
+
+    def _read(self, last: int) -> Iterator[pa.RecordBatch | Gap]:
+        with closing(frames(self._reader, self.next, last)) as found:
+            for each in found:
+                yield from self._lost(each.frame.first - 1)
+                entries = within(each.entries(), self.next, last)
+                self.next = each.frame.last + 1
+                yield entries
+        yield from self._lost(last)
+        self.next = last + 1
+
+    def _lost(self, last: int) -> Iterator[Gap]:
+        while self.next <= last and (gap := self._reader.lost(self.next, last)) is not None:
+            self.next = gap.last + 1
+            yield gap

@@ -1,0 +1,102 @@
+"""What each segment of a log covers, for operators: offsets, times, gaps. Changes nothing."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from transporter.errors import Corrupt
+from transporter.log.filesystem import RealFileSystem, faults_of
+from transporter.log.index import nearest
+from transporter.log.reader import Gap, LogReader
+from transporter.log.segment import Segment, segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """One segment: it covers the offsets from ``base`` to ``last``, if ``last`` is not below.
+
+    Times are µs UTC, ``None`` where no entry tells them; ``gaps`` lie right before
+    its base, or where recovery moved frames into it.
+    """
+
+    name: str
+    base: int
+    last: int
+    size: int
+    sealed: bool
+    epoch: int
+    created_at: int
+    oldest: int | None
+    newest: int | None
+    gaps: tuple[Gap, ...]
+
+
+def overview(
+    directory: Path, bases: list[int], last: int, files: FileSystem | None = None
+) -> list[Overview]:
+    """Describe the segments at *bases* (ascending), the newest of which covers up to *last*.
+
+    A segment that was removed meanwhile is left out.
+    """
+    files = files or RealFileSystem()
+    found: list[Overview] = []
+    with faults_of(directory), LogReader(directory, files) as reader:
+        for base in reversed(bases):
+            with (
+                suppress(FileNotFoundError),
+                closing(Segment(files, directory / segment_name(base))) as segment,
+            ):
+                found.append(_describe(files, segment, last, reader))
+                last = segment.header.previous
+    return found[::-1]
+
+
+def _describe(files: FileSystem, segment: Segment, last: int, reader: LogReader) -> Overview:
+    header, trailer = segment.header, segment.trailer()
+    first = segment.frame_at(segment.first_byte)
+    if first is None or first.first > last:
+        oldest = newest = None
+    else:
+        oldest = first.logged_at
+        newest = trailer.newest if trailer is not None else _newest(reader, last)
+    return Overview(
+        name=segment.path.name,
+        base=header.base,
+        last=last,
+        size=segment.size(),
+        sealed=trailer is not None,
+        epoch=header.epoch,
+        created_at=header.created_at,
+        oldest=oldest,
+        newest=newest,
+        gaps=tuple(_gaps(files, segment)),
+    )
+
+
+def _newest(reader: LogReader, last: int) -> int | None:
+    # Damage is told by whoever needs the entries; here only the time is missing.
+    with suppress(Corrupt):
+        return next(found.frame.logged_at for found in reader.backwards(last))
+    return None
+
+
+def _gaps(files: FileSystem, segment: Segment) -> Iterator[Gap]:
+    header = segment.header
+    if header.previous + 1 < header.base:
+        yield Gap(header.previous + 1, header.base - 1, lost=header.lost)
+    if header.base < header.next_offset:
+        moved = header.base - 1
+        for frame in segment.frames(nearest(files, segment, header.next_offset - 1)):
+            if frame.first >= header.next_offset:
+                break
+            moved = frame.last
+        if moved + 1 < header.next_offset:
+            yield Gap(moved + 1, header.next_offset - 1, lost=False)

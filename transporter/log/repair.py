@@ -1,0 +1,294 @@
+"""Making a damaged log usable again: what is whole is kept, what is lost is declared.
+
+Nothing is deleted: whatever is touched is first copied into ``quarantine/``. The
+header of the segment behind a gap of lost entries declares it, and the routes
+that had not passed it halt there until an operator has acked it.
+
+What lies behind a damage moves into a segment of its own, the last part first,
+and only then is the old file cut or removed: a crash leaves a log that a second
+repair brings to the same end.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections import Counter
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count, pairwise
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from transporter.errors import Corrupt
+from transporter.log import format as layout
+from transporter.log.damage import Examination, Examined, examine
+from transporter.log.filesystem import (
+    make_directory,
+    opened,
+    replace_durably,
+    sync,
+    sync_directory,
+)
+from transporter.log.index import index_path
+from transporter.log.meta import META, Meta, read_meta, write_meta
+from transporter.log.recovery import walk_tail
+from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.log.filesystem import File, FileSystem
+
+QUARANTINE: Final = "quarantine"
+_BLOCK: Final = 1 << 20
+_NO_END: Final = (1 << 63) - 1
+
+
+class Quarantine:
+    """A folder of one repair that keeps what was found; made when the first file comes."""
+
+    def __init__(self, files: FileSystem, directory: Path, now: int) -> None:
+        """Choose a free name below *directory* after the time *now* (µs UTC)."""
+        stamp = datetime.fromtimestamp(now / 1e6, UTC).strftime("%Y%m%dT%H%M%SZ")
+        taken = files.names(directory / QUARANTINE)
+        names = (f"{stamp}-{number}" if number else stamp for number in count())
+        self.folder = directory / QUARANTINE / next(name for name in names if name not in taken)
+        self.kept: list[str] = []
+        self._files, self._directory = files, directory
+
+    def keep(self, path: Path) -> None:
+        """Copy *path* here, durably on return; one that is not there needs no copy."""
+        name = "-".join(path.relative_to(self._directory).parts)
+        if name in self.kept:
+            return
+        with suppress(FileNotFoundError), opened(self._files, path) as file:
+            make_directory(self._files, self.folder)
+            replace_durably(self._files, self.folder / name, _blocks(file))
+            self.kept.append(name)
+
+
+def _blocks(file: File) -> Iterator[bytes]:
+    return (file.pread(_BLOCK, byte) for byte in range(0, file.size(), _BLOCK))
+
+
+def log_id_of(files: FileSystem, directory: Path) -> str:
+    """Return the id of the log in *directory*: as ``meta`` says, or most of its segments.
+
+    Raises:
+        Corrupt: neither can be read.
+
+    """
+    with suppress(Corrupt):
+        if (meta := read_meta(files, directory)) is not None:
+            return meta.log_id
+    ids = Counter(header.log_id for header in _headers(files, directory))
+    if not ids:
+        raise Corrupt("neither meta nor any segment header can be read", str(directory))
+    return str(uuid.UUID(bytes=ids.most_common(1)[0][0]))
+
+
+def _headers(files: FileSystem, directory: Path) -> Iterator[layout.SegmentHeader]:
+    for base in segment_bases(files, directory):
+        with (
+            suppress(Corrupt),
+            closing(Segment(files, directory / segment_name(base))) as segment,
+        ):
+            yield segment.header
+
+
+def mend_meta(files: FileSystem, directory: Path, quarantine: Quarantine) -> Meta:
+    """Return the log's meta, made anew from its segments when it is damaged or missing."""
+    with suppress(Corrupt):
+        if (meta := read_meta(files, directory)) is not None:
+            return meta
+    quarantine.keep(directory / META)
+    epochs = [header.epoch for header in _headers(files, directory)]
+    with suppress(Corrupt, IndexError):
+        last = directory / segment_name(segment_bases(files, directory)[-1])
+        with closing(Segment(files, last)) as segment:
+            epochs.extend(frame.epoch for frame in segment.later_frames(0))
+    meta = Meta(log_id_of(files, directory), max(epochs, default=0), proved=-1)
+    write_meta(files, directory, meta)
+    return meta
+
+
+def mend_segments(
+    files: FileSystem, directory: Path, proved: int, quarantine: Quarantine
+) -> Examination:
+    """Repair every segment; return what was found. The log's lock must be held.
+
+    Args:
+        files: where the log lies.
+        directory: the log's.
+        proved: the highest offset that its offset logs prove durable.
+        quarantine: keeps what is touched.
+
+    """
+    meta = mend_meta(files, directory, quarantine)
+    found = examine(files, directory, meta.log_id, max(proved, meta.proved))
+    for damage in found.damages:
+        quarantine.keep(directory / damage.file.rpartition("/")[2])
+    for damage in found.useless:
+        _remove(files, directory / damage.file.rpartition("/")[2])
+    if not found.segments:
+        _write_empty(files, directory, meta, found.floor)
+    befores = [None, *found.segments]
+    for before, part in reversed(list(zip(befores, found.segments, strict=False))):
+        if part.damages:
+            quarantine.keep(part.path)
+            _Mending(files, part, before, meta.epoch, found.floor).mend(
+                is_last=part is found.segments[-1]
+            )
+    return found
+
+
+def _remove(files: FileSystem, path: Path) -> None:
+    files.remove(path)
+    files.remove(index_path(path))
+    sync_directory(files, path.parent)
+
+
+def _write_empty(files: FileSystem, directory: Path, meta: Meta, floor: int) -> None:
+    """Begin anew behind the *floor* in a log that has lost all its segments."""
+    header = layout.SegmentHeader(
+        log_id=uuid.UUID(meta.log_id).bytes,
+        segment_id=secrets.randbits(63),
+        base=floor + 1,
+        previous=-1,
+        next_offset=floor + 1,
+        epoch=meta.epoch,
+        created_at=0,
+        lost=floor >= 0,
+    )
+    write_segment(files, directory, header)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A segment to be: its place among the offsets, and where its frames are to be found."""
+
+    base: int
+    previous: int
+    lost: bool
+    resume: int | None
+    stop: int
+
+
+class _Mending:
+    """The repair of one segment whose damages are known."""
+
+    def __init__(
+        self, files: FileSystem, part: Examined, before: Examined | None, epoch: int, floor: int
+    ) -> None:
+        """Prepare to mend *part*, which follows *before*."""
+        self._files, self._part, self._before = files, part, before
+        self._epoch, self._floor = epoch, floor
+        base = part.header.base
+        self._leading = [damage for damage in part.damages if damage.first <= base]
+        self._inner = part.damages[len(self._leading) :]
+
+    def mend(self, *, is_last: bool) -> None:
+        """Write a segment for each part that is whole, then take the rest away."""
+        path = self._part.path
+        with closing(self._part.open(self._files)) as segment:
+            pieces = [*self._first(segment), *self._others()]
+            ends = [after.previous for _, after in pairwise(pieces)]
+            end = _NO_END if is_last else self._part.end
+            for piece, stop in reversed(list(zip(pieces, [*ends, end], strict=True))):
+                self._write(segment, replace(piece, stop=stop), is_last=stop == _NO_END)
+        if not self._leading:
+            self._cut(self._inner[0].byte)
+        elif pieces[0].base != self._part.header.base:
+            _remove(self._files, path)
+
+    def _first(self, segment: Segment) -> Iterator[_Piece]:
+        """Yield what takes the place of the segment itself, when damage reaches its beginning."""
+        if not self._leading:
+            return
+        old, leading = self._part.header, self._leading
+        own = [damage for damage in leading if damage.file == str(self._part.path)]
+        yield _Piece(
+            base=max(old.base, *(damage.last + 1 for damage in leading)),
+            previous=min(old.previous, *(damage.first - 1 for damage in leading)),
+            lost=old.lost or not all(damage.empty for damage in leading),
+            resume=own[-1].resume if own else segment.first_byte,
+            stop=_NO_END,
+        )
+
+    def _others(self) -> Iterator[_Piece]:
+        for damage in self._inner:
+            base, previous = damage.last + 1, damage.first - 1
+            yield _Piece(base, previous, not damage.empty, damage.resume, _NO_END)
+
+    def _write(self, segment: Segment, piece: _Piece, *, is_last: bool) -> None:
+        old = self._part.header
+        following = max(piece.base, min(old.next_offset, piece.stop + 1))
+        if is_last:
+            used = (frame.last for frame in segment.later_frames(0))
+            following = 1 + max(piece.base - 1, self._floor, old.next_offset - 1, *used)
+        header = layout.SegmentHeader(
+            log_id=old.log_id,
+            segment_id=secrets.randbits(63),
+            base=piece.base,
+            previous=piece.previous,
+            next_offset=following,
+            epoch=self._epoch,
+            created_at=old.created_at,
+            positions=self._positions_at(segment, piece.resume),
+            lost=piece.lost,
+        )
+        kept = () if piece.resume is None else _moved(segment, piece, header)
+        write_segment(self._files, self._part.path.parent, header, kept)
+
+    def _positions_at(self, segment: Segment, byte: int | None) -> dict[str, str]:
+        """Return the readers' newest positions before *byte*, as far as they can be read."""
+        positions = dict(segment.header.positions)
+        if self._part.salvaged and self._before is not None:
+            with closing(self._before.open(self._files)) as before:
+                positions = walk_tail(self._files, before).positions
+        end = segment.size() if byte is None else byte
+        for frame in segment.later_frames(0):
+            source = _source(segment, frame)
+            if frame.byte > end or source is None:
+                continue
+            positions = dict(source.checkpoint or positions)
+            if frame.byte < end and source.position is not None:
+                positions[source.reader] = source.position
+        return positions
+
+    def _cut(self, byte: int) -> None:
+        with opened(self._files, self._part.path, write=True) as file:
+            file.truncate(byte)
+            sync(file)
+
+
+def _source(segment: Segment, frame: layout.FrameHeader) -> layout.Source | None:
+    with suppress(Corrupt):
+        return segment.source(frame)
+    return None
+
+
+def _moved(segment: Segment, piece: _Piece, header: layout.SegmentHeader) -> Iterator[bytes]:
+    """Yield the whole frames of *piece* as frames of the segment that *header* begins."""
+    place, expected = len(header.encode()), piece.base
+    allowed = max(segment.header.next_offset, piece.base)
+    for frame in segment.frames(piece.resume):
+        extension, payload = segment.raw(frame)
+        torn = frame.first > max(expected, allowed) or crc32c(payload) != frame.payload_crc
+        if frame.first > piece.stop or torn:
+            return
+        if crc32c(extension) != frame.extension_crc:
+            extension = b""
+        moved = replace(
+            frame,
+            segment_id=header.segment_id,
+            byte=place,
+            extension_length=len(extension),
+            extension_crc=crc32c(extension),
+        )
+        yield layout.encode_frame(moved, extension, payload)
+        place, expected = moved.end, frame.last + 1

@@ -1,0 +1,230 @@
+"""Finding entries: what a time, a namespace, a key and "the last N" mean in a log.
+
+For those who look from outside, beside a running engine or without one: takes
+no lock, holds one frame at a time (Invariant 17), and goes on through segments
+that are replaced or removed meanwhile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from contextlib import closing
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from transporter.errors import Corrupt, EnvironmentFault
+from transporter.log.filesystem import RealFileSystem, faults_of
+from transporter.log.index import marks
+from transporter.log.segment import Segment, segment_bases, segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+    from transporter.log.reader import Located, LogReader
+
+END: Final = (1 << 63) - 1
+"""Beyond every offset and every time."""
+RETRIES: Final = 20
+"""How often a frame is looked for anew, for its segment may be replaced or removed each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which entries are wanted; by default all of them.
+
+    ``namespace`` is a regular expression as RE2 reads it, which may match anywhere
+    unless anchored; ``key`` the exact bytes; ``since`` and ``until`` are log times
+    in µs UTC, both included. Raises :class:`ValueError` for a pattern that RE2
+    cannot read, without repeating it.
+    """
+
+    namespace: str = ""
+    key: bytes | None = None
+    since: int = 0
+    until: int = END
+
+    def __post_init__(self) -> None:
+        if self.namespace:
+            self._in_namespace(pa.array([""]))  # an empty array would not compile the pattern
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self == Wanted()
+
+    def of(self, entries: pa.RecordBatch) -> pa.RecordBatch:
+        """Return those of *entries* that are wanted."""
+        if self.everything or not entries.num_rows:
+            return entries
+        import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that most commands do without
+
+        masks = list(self._masks(entries))
+        return entries.filter(reduce(pc.and_, masks)) if masks else entries
+
+    def _masks(self, entries: pa.RecordBatch) -> Iterator[pa.BooleanArray]:
+        import pyarrow.compute as pc  # noqa: PLC0415 - see of()
+
+        times = entries.column("logged_at")
+        if self.since > 0:
+            yield pc.greater_equal(times, pa.scalar(self.since, type=times.type))
+        if self.until < END:
+            yield pc.less_equal(times, pa.scalar(self.until, type=times.type))
+        if self.key is not None:
+            yield pc.equal(entries.column("key"), pa.scalar(self.key, type=pa.binary()))
+        if self.namespace:
+            yield self._in_namespace(entries.column("namespace"))
+
+    def _in_namespace(self, column: pa.Array) -> pa.BooleanArray:
+        import pyarrow.compute as pc  # noqa: PLC0415 - see of()
+
+        try:
+            return pc.match_substring_regex(column, pattern=self.namespace)
+        except pa.ArrowInvalid as error:
+            # Behind RE2's reason comes a piece of the pattern, which may hold a secret.
+            reason = str(error).removeprefix("Invalid regular expression: ").partition(": ")[0]
+            raise ValueError(f"is not a regular expression that RE2 reads: {reason}") from error
+
+
+def frames(reader: LogReader, first: int, last: int) -> Iterator[Located]:
+    """Yield the frames from *first* to *last* as :meth:`LogReader.frames` does, steadily.
+
+    When a segment was replaced or removed under the *reader*, it is looked for
+    again; what is still not there then is an error like any other.
+
+    Raises:
+        OffsetRefused: the log does not hold the next offset any more.
+
+    """
+    wanted, tries = first, 0
+    while wanted <= last:
+        try:
+            for found in reader.frames(wanted, last):
+                yield found
+                wanted, tries = found.frame.last + 1, 0
+        except (Corrupt, EnvironmentFault):
+            tries += 1
+            if tries > RETRIES:
+                raise
+            reader.forget()
+        else:
+            return
+
+
+def matching(
+    reader: LogReader,
+    first: int,
+    last: int,
+    wanted: Wanted,
+    seen: Callable[[int], object] = lambda _: None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield what is *wanted* of the entries from *first* to *last*, in order.
+
+    *seen* is told each offset up to which the log has been read.
+    """
+    for found in frames(reader, first, last):
+        entries = within(found.entries(), first, last)
+        if entries.num_rows and entries.column("logged_at")[0].value > wanted.until:
+            return
+        yield wanted.of(entries)
+        seen(found.frame.last)
+
+
+def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: Wanted) -> int:
+    """Return from where up to *last* there are *count* entries that are *wanted*.
+
+    That is *first*, or the oldest offset, where there are fewer. Looks from the
+    newest on and keeps no entry, so what is found is read again, in order.
+    """
+    missing = count
+    try:
+        for found in reader.backwards(last):
+            frame = found.frame
+            if frame.last < first:
+                break
+            if wanted.everything and first <= frame.first and frame.count < missing:
+                missing -= frame.count
+                continue
+            offsets = wanted.of(within(found.entries(), first, last)).column("offset")
+            if len(offsets) >= missing:
+                return int(offsets[len(offsets) - missing].as_py())
+            missing -= len(offsets)
+    except EnvironmentFault as error:
+        # The oldest segments were removed meanwhile: there the log begins now.
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        reader.forget()
+    return max(first, reader.first_offset())
+
+
+def around(directory: Path, time: int, files: FileSystem | None = None) -> tuple[int, int]:
+    """Return two offsets: all before the first was logged before *time*, all beyond the other not.
+
+    Both are the bounds of frames, so between them entries are to be looked at one
+    by one. Log time never goes back (Invariant 16), so a few frames of one segment
+    are all that is read.
+    """
+    files = files or RealFileSystem()
+    with faults_of(directory):
+        while True:
+            try:
+                return _around(files, directory, segment_bases(files, directory), time)
+            except FileNotFoundError:
+                continue  # a segment was removed meanwhile: there are fewer at each turn
+
+
+def _around(files: FileSystem, directory: Path, bases: list[int], time: int) -> tuple[int, int]:
+    at = bisect_left(bases, time, key=lambda base: _begins(files, directory, base))
+    behind = END
+    if at < len(bases):
+        with closing(Segment(files, directory / segment_name(bases[at]))) as segment:
+            frame = segment.frame_at(segment.first_byte)
+            behind = frame.last if frame is not None else END
+    if at == 0:
+        return (bases[0] if bases else 0), behind
+    with closing(Segment(files, directory / segment_name(bases[at - 1]))) as segment:
+        return _around_in(files, segment, time, behind)
+
+
+def _begins(files: FileSystem, directory: Path, base: int) -> int:
+    """Return the log time of the first entry of a segment."""
+    with closing(Segment(files, directory / segment_name(base))) as segment:
+        frame = segment.frame_at(segment.first_byte)
+        if frame is not None:
+            return frame.logged_at
+        trailer = segment.trailer()
+        return trailer.oldest if trailer is not None else segment.header.created_at
+
+
+def _around_in(files: FileSystem, segment: Segment, time: int, behind: int) -> tuple[int, int]:
+    """Look in the last segment that begins before *time*; *behind* ends the frame after it."""
+    known = marks(files, segment)
+    at = bisect_left(known, time, key=lambda mark: _time_at(segment, mark.byte)) - 1
+    before = segment.header.base
+    for frame in segment.frames(known[at].byte if at >= 0 else None):
+        if frame.logged_at >= time:
+            return before, frame.last
+        before = frame.first
+    return before, behind
+
+
+def _time_at(segment: Segment, byte: int) -> int:
+    frame = segment.frame_at(byte)
+    return frame.logged_at if frame is not None else 0
+
+
+def within(entries: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
+    """Return those of *entries* (ascending) whose offsets lie from *first* to *last*."""
+    if not entries.num_rows:
+        return entries
+    column = entries.column("offset")
+    if column[0].as_py() >= first and column[-1].as_py() <= last:
+        return entries
+    offsets = column.to_pylist()
+    start = bisect_left(offsets, first)
+    return entries.slice(start, bisect_right(offsets, last) - start)
+

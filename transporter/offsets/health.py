@@ -1,0 +1,218 @@
+"""The health of a whole log directory: the log, and what its routes keep beside it.
+
+:func:`verify` looks at every byte and changes nothing; :func:`mend` makes what
+is damaged usable again. An offset log that cannot be read is begun anew at the
+oldest entry: its route delivers everything again, and nothing is lost. A parked
+entry is taken from the log again as long as that holds it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
+from transporter.log.damage import Damage, examine
+from transporter.log.filesystem import RealFileSystem, faults_of, replace_durably
+from transporter.log.meta import META, published, read_meta
+from transporter.log.reader import LogReader
+from transporter.log.repair import Quarantine, log_id_of, mend_segments
+from transporter.log.segment import segment_bases
+from transporter.offsets.offset_log import (
+    NAMES,
+    OffsetLog,
+    declared_routes,
+    read_state,
+    route_folder,
+)
+from transporter.offsets.parked import Parked, ParkedStore, Reason, parked_offsets, parked_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from transporter.log.damage import Examination
+    from transporter.log.filesystem import FileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a look at every byte has shown.
+
+    ``through`` is the last offset that must be there; ``lost`` are the ranges that
+    an earlier repair declared lost; ``routes`` and ``parked`` are the damages of
+    offset logs and of parked entries, each with its route.
+    """
+
+    segments: int
+    through: int
+    damages: tuple[Damage, ...]
+    routes: tuple[tuple[str, Damage], ...]
+    parked: tuple[tuple[str, Damage], ...]
+    lost: tuple[tuple[int, int], ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is damaged."""
+        return not (self.damages or self.routes or self.parked)
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What a repair has done: what it found, where copies lie, which parked entries are gone."""
+
+    found: Health
+    quarantine: Path
+    kept: tuple[str, ...]
+    parked_lost: tuple[tuple[str, int], ...]
+
+
+def verify(
+    directory: Path,
+    progress: Callable[[int], None] = lambda _: None,
+    files: FileSystem | None = None,
+) -> Health:
+    """Look at every byte of the log in *directory*; *progress* is told of each part's bytes.
+
+    Raises:
+        EnvironmentFault: there is no log, or it cannot be read.
+        Corrupt: so much is gone that not even the log's id is known.
+        UnknownFormat: another version wrote it.
+
+    """
+    files = files or RealFileSystem()
+    with faults_of(directory):
+        bases = segment_bases(files, directory)
+        names = files.names(directory)
+        if not bases and META not in names:
+            raise EnvironmentFault(f"{directory}: no transporter log here")
+        routes = tuple(_damaged_offset_logs(files, directory))
+        parked = tuple(_damaged_parked(files, directory))
+        proved = max(_proved(files, directory), *_meta_proof(files, directory))
+        found = examine(files, directory, log_id_of(files, directory), proved, progress)
+        gaps = [part.header for part in found.segments if part.header.lost]
+        return Health(
+            segments=len(bases),
+            through=found.floor,
+            damages=(
+                *_damaged_meta(files, directory),
+                *_without_segments(directory, found),
+                *found.damages,
+            ),
+            routes=routes,
+            parked=parked,
+            lost=tuple((header.previous + 1, header.base - 1) for header in gaps),
+        )
+
+
+def mend(directory: Path, now: int, files: FileSystem | None = None) -> Mended:
+    """Repair the log in *directory*, whose lock the caller holds, at *now* (µs UTC).
+
+    Done again after a crash in the middle it comes to the same end; what is not
+    damaged is not touched. Raises as :func:`verify` does.
+    """
+    files = files or RealFileSystem()
+    found = verify(directory, files=files)
+    quarantine = Quarantine(files, directory, now)
+    with faults_of(directory):
+        if found.damages:
+            mend_segments(files, directory, _proved(files, directory), quarantine)
+        for route, _ in found.routes:
+            _mend_offset_log(files, directory, route, quarantine)
+        lost = [
+            (route, damage.first)
+            for route, damage in found.parked
+            if not _mend_parked(files, directory, route, damage.first, quarantine, now)
+        ]
+    return Mended(found, quarantine.folder, tuple(quarantine.kept), tuple(lost))
+
+
+def _proved(files: FileSystem, directory: Path) -> int:
+    """Return the highest offset that readable offset logs, or the published mark, prove durable."""
+    highest = published(files, directory)
+    highest = -1 if highest is None else highest
+    for route in declared_routes(directory, files):
+        with suppress(Corrupt):
+            highest = max(highest, read_state(directory, route, files).highest())
+    return highest
+
+
+def _meta_proof(files: FileSystem, directory: Path) -> Iterator[int]:
+    yield -1
+    with suppress(Corrupt):
+        if (meta := read_meta(files, directory)) is not None:
+            yield meta.proved
+
+
+def _damaged_meta(files: FileSystem, directory: Path) -> Iterator[Damage]:
+    path = str(directory / META)
+    try:
+        if read_meta(files, directory) is None:
+            yield Damage(path, 0, "the log's meta file is missing", 0, -1)
+    except Corrupt as error:
+        yield Damage(path, 0, error.problem, 0, -1)
+
+
+def _without_segments(directory: Path, found: Examination) -> Iterator[Damage]:
+    if not found.segments:
+        yield Damage(str(directory), 0, "no segment of this log is left", 0, found.floor)
+
+
+def _damaged_offset_logs(files: FileSystem, directory: Path) -> Iterator[tuple[str, Damage]]:
+    for route in declared_routes(directory, files):
+        try:
+            read_state(directory, route, files)
+        except Corrupt as error:
+            yield route, Damage(error.file, error.byte, error.problem, 0, -1)
+
+
+def _damaged_parked(files: FileSystem, directory: Path) -> Iterator[tuple[str, Damage]]:
+    for route in declared_routes(directory, files):
+        folder = route_folder(directory, route)
+        for offset in parked_offsets(folder, files):
+            try:
+                ParkedStore.read(folder, offset, files)
+            except Corrupt as error:
+                file = str(parked_path(folder, offset))
+                yield route, Damage(file, 0, error.problem, offset, offset)
+
+
+def _mend_offset_log(
+    files: FileSystem, directory: Path, route: str, quarantine: Quarantine
+) -> None:
+    folder = route_folder(directory, route)
+    for name in NAMES:
+        quarantine.keep(folder / name)
+    for name in NAMES:
+        files.remove(folder / name)
+    with LogReader(directory, files) as reader:
+        OffsetLog(directory, route, files, begin=reader.first_offset).close()
+
+
+def _mend_parked(
+    files: FileSystem,
+    directory: Path,
+    route: str,
+    offset: int,
+    quarantine: Quarantine,
+    now: int,
+) -> bool:
+    """Replace an unreadable parked entry; tell whether the log still held it."""
+    path = parked_path(route_folder(directory, route), offset)
+    quarantine.keep(path)
+    entries = _entry(files, directory, offset)
+    if entries is None:
+        files.remove(path)
+        return False
+    reason = Reason("its parked copy was damaged, and taken from the log again", 0, now)
+    replace_durably(files, path, [Parked(offset, entries, reason).encode()])
+    return True
+
+
+def _entry(files: FileSystem, directory: Path, offset: int) -> pa.RecordBatch | None:
+    with suppress(Corrupt, OffsetRefused), LogReader(directory, files) as reader:
+        return next((batch for batch in reader.read(offset, offset) if batch.num_rows), None)
+    return None
