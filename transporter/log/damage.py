@@ -99,7 +99,8 @@ def examine(
     """
     heads = [_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
     useless = tuple(head for head in heads if isinstance(head, Damage))
-    ours = [head for head in heads if not isinstance(head, Damage)]
+    ours, replaced = _in_use([head for head in heads if not isinstance(head, Damage)])
+    useless += replaced
     if not ours:
         return Examination((), useless, proved)
     with closing(ours[-1].open(files)) as last:
@@ -107,6 +108,26 @@ def examine(
     ends = [*(after.header.previous for _, after in pairwise(ours)), floor]
     examined = [_examined(files, head, end, progress) for head, end in zip(ours, ends, strict=True)]
     return Examination(tuple(_passed_on(examined)), useless, floor)
+
+
+def replaced_segments(files: FileSystem, directory: Path, log_id: str) -> tuple[Damage, ...]:
+    """Return the segments whose place another one has taken; headers only are looked at."""
+    heads = [_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
+    return _in_use([head for head in heads if not isinstance(head, Damage)])[1]
+
+
+def _in_use(heads: list[Examined]) -> tuple[list[Examined], tuple[Damage, ...]]:
+    """Part the segments from those that a repair has replaced and did not come to remove."""
+    ours: list[Examined] = []
+    replaced = []
+    for head in reversed(heads):
+        base = head.header.base
+        if ours and ours[-1].header.previous < base:
+            problem = "another segment has taken the place of this one"
+            replaced.append(Damage(str(head.path), 0, problem, base, base - 1))
+        else:
+            ours.append(head)
+    return ours[::-1], tuple(replaced)
 
 
 def _head(files: FileSystem, directory: Path, base: int, log_id: str) -> Examined | Damage:
@@ -137,7 +158,7 @@ def _salvaged(
 
 def _examined(files: FileSystem, head: Examined, end: int, progress: Progress) -> Examined:
     with closing(head.open(files)) as segment:
-        found = _damages(segment, end, progress)
+        found = _joined(_damages(segment, end, progress))
         return replace(head, end=end, damages=(*head.damages, *found))
 
 
@@ -158,6 +179,21 @@ def _damages(segment: Segment, end: int, progress: Progress) -> Iterator[Damage]
         yield from _damaged(segment, frame)
         progress(frame.end - byte)
         byte, expected = frame.end, frame.last + 1
+
+
+def _joined(damages: Iterable[Damage]) -> Iterator[Damage]:
+    """Join damages that leave nothing whole between them into one gap."""
+    before: Damage | None = None
+    for damage in damages:
+        if before is None:
+            before = damage
+        elif damage.first == before.last + 1 and not (damage.empty or before.empty):
+            before = replace(before, last=damage.last, resume=damage.resume)
+        else:
+            yield before
+            before = damage
+    if before is not None:
+        yield before
 
 
 def _allowed(segment: Segment, expected: int) -> int:
@@ -183,10 +219,19 @@ def _passed_on(segments: Iterable[Examined]) -> Iterator[Examined]:
     for part in segments:
         missing: tuple[Damage, ...] = ()
         if before is not None:
-            own = tuple(d for d in before.damages if d.empty or d.last < before.end)
-            # Nothing of this file follows them; what does is the next one's business.
-            missing = tuple(replace(d, resume=None) for d in before.damages[len(own) :])
+            own, missing = _parted(before)
             yield replace(before, damages=own)
         before = replace(part, damages=(*missing, *part.damages))
     if before is not None:
         yield before
+
+
+def _parted(part: Examined) -> tuple[tuple[Damage, ...], tuple[Damage, ...]]:
+    """Part the damages of a segment from those that it cannot declare itself."""
+    own = tuple(each for each in part.damages if each.empty or each.last < part.end)
+    missing = part.damages[len(own) :]
+    if missing and missing[0].first <= part.header.base:
+        # Nothing of this segment is left, so what was missing before it goes along.
+        own, missing = (), part.damages
+    # Nothing of this file follows them; what does is the next one's business.
+    return own, tuple(replace(each, resume=None) for each in missing)

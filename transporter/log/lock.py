@@ -40,8 +40,12 @@ class DirectoryLock:
         except BaseException:
             os.close(self._fd)
             raise
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        # It only tells others whom to stop, so a full disk is no reason to fail; it is
+        # overwritten before it is cut, for which no new block is needed.
+        with suppress(OSError):
+            pid = f"{os.getpid()}\n".encode()
+            os.pwrite(self._fd, pid, 0)
+            os.ftruncate(self._fd, len(pid))
 
     def _acquire(self, directory: Path) -> None:
         # flock has no timeout; the only other holders are glances by is_locked().
@@ -58,6 +62,9 @@ class DirectoryLock:
                     f"{directory}: in use by the process with pid {owner}; "
                     "stop it first, or give this pipeline its own log.dir"
                 ) from None
+            except OSError as error:
+                problem = f"{directory}: cannot lock the log directory: {error.strerror}"
+                raise EnvironmentFault(problem) from error
             return
 
     def release(self) -> None:

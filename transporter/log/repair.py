@@ -24,12 +24,11 @@ from crc32c import crc32c
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.damage import Examination, Examined, examine
+from transporter.log.damage import Examination, Examined, examine, replaced_segments
 from transporter.log.filesystem import (
     make_directory,
     opened,
     replace_durably,
-    sync,
     sync_directory,
 )
 from transporter.log.index import index_path
@@ -143,6 +142,8 @@ def mend_segments(
             _Mending(files, part, before, meta.epoch, found.floor).mend(
                 is_last=part is found.segments[-1]
             )
+    for damage in replaced_segments(files, directory, meta.log_id):
+        _remove(files, directory / damage.file.rpartition("/")[2])
     return found
 
 
@@ -192,8 +193,7 @@ class _Mending:
         self._inner = part.damages[len(self._leading) :]
 
     def mend(self, *, is_last: bool) -> None:
-        """Write a segment for each part that is whole, then take the rest away."""
-        path = self._part.path
+        """Write a segment for each part that is whole, then cut the rest from the old one."""
         with closing(self._part.open(self._files)) as segment:
             pieces = [*self._first(segment), *self._others()]
             ends = [after.previous for _, after in pairwise(pieces)]
@@ -202,8 +202,6 @@ class _Mending:
                 self._write(segment, replace(piece, stop=stop), is_last=stop == _NO_END)
         if not self._leading:
             self._cut(self._inner[0].byte)
-        elif pieces[0].base != self._part.header.base:
-            _remove(self._files, path)
 
     def _first(self, segment: Segment) -> Iterator[_Piece]:
         """Yield what takes the place of the segment itself, when damage reaches its beginning."""
@@ -261,9 +259,9 @@ class _Mending:
         return positions
 
     def _cut(self, byte: int) -> None:
+        # Nobody looks behind the end that the next header declares: no sync is needed.
         with opened(self._files, self._part.path, write=True) as file:
             file.truncate(byte)
-            sync(file)
 
 
 def _source(segment: Segment, frame: layout.FrameHeader) -> layout.Source | None:

@@ -21,8 +21,12 @@ class Range(NamedTuple):
     kind: str = "acked"
 
 
-KINDS: Final = ("acked", "skipped", "operator", "parked")
-"""Delivered or filtered out; given up on; acked by an operator undelivered; set aside."""
+RELEASED: Final = "released"
+KINDS: Final = ("acked", "skipped", "operator", "parked", RELEASED)
+"""Delivered or filtered out; given up on; acked by an operator undelivered; set aside; given up
+undelivered because the log's budget was spent."""
+MOST_RELEASED: Final = 100
+"""Released ranges that a state tells of: the newest. The audit file has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,8 @@ class RouteState:
     settled ranges beyond it: disjoint, ascending, never adjacent to the
     watermark. ``generation`` counts replays. ``retries`` are
     the parked offsets that an operator wants delivered, in order. ``namespaces`` tells the newest
-    settled offset of each namespace, for the operator only.
+    settled offset of each namespace, for the operator only, and so does ``released``: what
+    was given up undelivered.
     """
 
     watermark: int = -1
@@ -52,6 +57,7 @@ class RouteState:
     replay: Replay | None = None
     retries: tuple[int, ...] = ()
     namespaces: dict[str, int] = field(default_factory=dict)
+    released: tuple[Range, ...] = ()
 
     def next_live(self) -> int:
         """Return the first offset that is not settled."""
@@ -77,6 +83,7 @@ class RouteState:
             replay=Replay(**replay) if replay else None,
             retries=tuple(fields.get("retries", ())),
             namespaces=fields["namespaces"],
+            released=tuple(Range(*part) for part in fields.get("released", ())),
         )
 
 
@@ -86,12 +93,15 @@ def settle(state: RouteState, part: Range, namespaces: dict[str, int] | None = N
     Settling an offset twice changes nothing; the watermark never goes back.
     """
     watermark, above = _absorb(state.watermark, _merge(state.above, part))
+    released = state.released
+    if part.kind == RELEASED:
+        released = _joined(sorted([*released, part]))[-MOST_RELEASED:]
     known = state.namespaces
     if namespaces:
         known = {**known, **namespaces}
         if len(known) > MAX_NAMESPACES:
             known = dict(sorted(known.items(), key=lambda pair: -pair[1])[:MAX_NAMESPACES])
-    return replace(state, watermark=watermark, above=above, namespaces=known)
+    return replace(state, watermark=watermark, above=above, namespaces=known, released=released)
 
 
 def _merge(above: tuple[Range, ...], part: Range) -> tuple[Range, ...]:
