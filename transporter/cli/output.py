@@ -8,13 +8,16 @@ that ``--help`` stays fast.
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import contextmanager
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from transporter.errors import TransporterError
 
-    from transporter.errors import TransporterError
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 def printable(text: object) -> str:
@@ -39,6 +42,36 @@ def write(line: str = "") -> None:
 def write_json(result: object) -> None:
     """Print *result* as the one object of ``--json``; paths and the like become text."""
     _write_object({"ok": True, "result": result})
+
+
+def write_json_list(items: Iterable[object]) -> int:
+    """Print *items* as they come, as the result of the one object of ``--json``; return 0.
+
+    An error behind the first item becomes part of that object, which says at its
+    end whether all is well; then the error's exit code is returned.
+    """
+    remaining = iter(items)
+    first = list(islice(remaining, 1))  # an error before any output is reported as all others are
+    sys.stdout.write('{"result": [')
+    try:
+        for number, item in enumerate(chain(first, remaining)):
+            sys.stdout.write(f"{', ' if number else ''}{json.dumps(item, default=str)}")
+    except TransporterError as error:
+        sys.stdout.write(f'], "ok": false, "error": {json.dumps(_error_object(error))}}}\n')
+        return error.exit_code
+    sys.stdout.write('], "ok": true}\n')
+    return 0
+
+
+@contextmanager
+def until_closed() -> Iterator[None]:
+    """Let a block write to stdout; it ends quietly when whoever reads that has gone."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Keep the interpreter from trying again at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.log import entry_json, time_text
+from transporter.cli.log_entries import entry_json, time_text
 from transporter.cli.offsets import Reason, RouteName, opened
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory, offset_range

@@ -58,9 +58,12 @@ class Gap(NamedTuple):
 
 @dataclass(slots=True)
 class _Cursor:
-    """Where the frame that begins at or behind ``offset`` was last found."""
+    """Where the frame that begins at or behind ``offset`` was last found.
 
-    base: int
+    In the segment of this id only: another file of its base has other places.
+    """
+
+    segment_id: int
     byte: int
     offset: int
 
@@ -133,6 +136,8 @@ class LogReader:
             wanted = first
             while wanted <= last:
                 base = self._base_of(wanted)
+                if self._gone(base):
+                    continue
                 for found in self._frames_of(base, wanted, min(last, self._last_of(base))):
                     yield found
                     wanted = found.frame.last + 1
@@ -150,15 +155,19 @@ class LogReader:
         Bytes in memory, not on the disk (Invariant 17). At least one frame, or the
         *rows* of it that are allowed; never beyond *last*.
         """
-        limit = min(last, first + rows - 1)
-        total = 0
         reached = first - 1
-        for _, frame in self.frames(first, limit):
+        total = count = 0
+        for _, frame in self.frames(first, last):
+            begin, end = max(frame.first, first), min(frame.last, last)
+            # A frame that compaction has thinned out covers more offsets than it holds entries.
+            held = min(frame.count, end - begin + 1)
             total += frame.entries_bytes
             if total > size and reached >= first:
                 return reached
-            reached = min(frame.last, limit)
-        return limit
+            if count + held > rows:
+                return begin + rows - count - 1
+            reached, count = end, count + held
+        return last
 
     def offset_at(self, time: int, last: int) -> int:
         """Return the first offset up to *last* logged at *time* (µs UTC) or later.
@@ -186,6 +195,9 @@ class LogReader:
     def _backwards(self, last: int) -> Iterator[Located]:
         self._refresh()
         for base in reversed([base for base in self._bases if base <= last]):
+            if self._gone(base):
+                # Removed are always the oldest.
+                return
             segment = self._segment(base)
             known = [mark.byte for mark in marks(self._files, segment)]
             ends: list[int | None] = [*known, None]
@@ -201,13 +213,13 @@ class LogReader:
                 return
             if frame.last >= first:
                 yield Located(segment, frame)
-            self._cursor = _Cursor(base, frame.end, frame.last + 1)
+            self._cursor = _Cursor(segment.header.segment_id, frame.end, frame.last + 1)
             if frame.last >= last:
                 return
 
     def _start(self, segment: Segment, offset: int) -> int:
         cursor = self._cursor
-        if cursor and (cursor.base, cursor.offset) == (segment.header.base, offset):
+        if cursor and (cursor.segment_id, cursor.offset) == (segment.header.segment_id, offset):
             return cursor.byte
         return nearest(self._files, segment, offset)
 
@@ -222,6 +234,15 @@ class LogReader:
                 f"it is retained from {oldest}"
             )
         return self._bases[at]
+
+    def _gone(self, base: int) -> bool:
+        """Tell whether the segment at *base* was removed; if so, look anew what there is."""
+        try:
+            self._segment(base)
+        except FileNotFoundError:
+            self._refresh()
+            return True
+        return False
 
     def _last_of(self, base: int) -> int:
         """Return the last offset that this segment covers, so far as is known."""
@@ -245,15 +266,26 @@ class LogReader:
         raise _missing(segment, byte, missing)
 
     def _refresh(self) -> None:
-        self._bases = segment_bases(self._files, self.directory)
-        for base in self._bases:
-            if base not in self._gaps:
-                with closing(self._opened(base)) as segment:
-                    header = segment.header
-                self._gaps[base] = Gap(header.previous + 1, base - 1, lost=header.lost)
+        while not self._listed():
+            # Segments were removed between being listed and being looked at: list them again.
+            pass
         # Whatever lies behind this end is ignored by all (Invariant 13).
         self._ends = {one: self._gaps[other].first - 1 for one, other in pairwise(self._bases)}
         self._lost = [gap for gap in map(self._gaps.__getitem__, self._bases) if gap.lost]
+
+    def _listed(self) -> bool:
+        """List the segments; false when one of them is not there any more."""
+        self._bases = segment_bases(self._files, self.directory)
+        try:
+            for base in self._bases:
+                if base not in self._gaps:
+                    with closing(self._opened(base)) as segment:
+                        header = segment.header
+                    self._gaps[base] = Gap(header.previous + 1, base - 1, lost=header.lost)
+        except FileNotFoundError:
+            return False
+        self._gaps = {base: self._gaps[base] for base in self._bases}
+        return True
 
     def _segment(self, base: int) -> Segment:
         """Return the segment at *base*, closing the one that was not used for longest."""

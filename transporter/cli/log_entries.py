@@ -1,0 +1,153 @@
+"""How entries are shown: as plain values for JSON, as rows of a table, as lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.cli.output import printable, table, write
+from transporter.errors import TransporterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from transporter.log.reader import Gap
+    from transporter.message import Entry
+
+COLUMNS: Final = ("offset", "logged at", "namespace", "op", "key", "data")
+TABLE_ROWS: Final = 200
+"""Entries that are held to be laid out as one table; more are written as they come."""
+_SHOWN: Final = 120
+"""Characters of a value that are shown where people read."""
+_WIDTH: Final = 40
+"""Characters up to which a column grows where rows are written as they come."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def entry_json(entry: Entry, *, confirmed: int) -> dict[str, Any]:
+    """Return *entry* as plain values; bytes that are not UTF-8 become ``{"base64": …}``."""
+    message = entry.message
+    return {
+        "offset": entry.offset,
+        "logged_at": time_text(entry.logged_at),
+        "unconfirmed": entry.offset > confirmed,
+        "namespace": message.namespace,
+        "op": message.op,
+        "phase": message.phase,
+        "key": _text(message.key),
+        "timestamp": time_text(message.timestamp),
+        "source_id": message.source_id,
+        "content_type": message.content_type,
+        "headers": [[name, _text(value)] for name, value in message.headers],
+        "data": _text(message.data),
+    }
+
+
+def row_of(entry: Entry, confirmed: int) -> tuple[str, ...]:
+    """Return *entry* as a row under :data:`COLUMNS`, long values cut."""
+    message = entry.message
+    cells = (
+        f"{entry.offset}{' unconfirmed' if entry.offset > confirmed else ''}",
+        time_text(entry.logged_at),
+        message.namespace,
+        message.op,
+        _plain(message.key),
+        _plain(message.data),
+    )
+    return tuple(cell if len(cell) <= _SHOWN else f"{cell[: _SHOWN - 1]}…" for cell in cells)
+
+
+def time_text(microseconds: int) -> str:
+    """Return a time in µs UTC as text; one that no calendar has as its number."""
+    with suppress(OverflowError):
+        return (EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="milliseconds")
+    return f"{microseconds} µs"
+
+
+class Lines:
+    """Writes rows to stdout one by one; columns grow with what has come."""
+
+    def __init__(self) -> None:
+        """Begin with the width of the heads, which are not written."""
+        self._widths = [len(column) for column in COLUMNS]
+
+    def write(self, row: Sequence[str]) -> None:
+        """Write *row*, made printable."""
+        cells = [printable(cell) for cell in row]
+        self._widths = [
+            max(width, min(len(cell), _WIDTH))
+            for width, cell in zip(self._widths, cells, strict=True)
+        ]
+        padded = (cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True))
+        write("  ".join(padded).rstrip())
+
+
+def write_rows(rows: Iterable[Sequence[str]]) -> None:
+    """Print *rows* under :data:`COLUMNS`: a few as one table, many as they come (Invariant 17).
+
+    What came before an error is printed before that is raised.
+    """
+    held: list[Sequence[str]] = []
+    iterator = iter(rows)
+    try:
+        for row in iterator:
+            held.append(row)
+            if len(held) == TABLE_ROWS:
+                break
+    except TransporterError:
+        table(COLUMNS, held)
+        raise
+    if len(held) < TABLE_ROWS:
+        table(COLUMNS, held)
+        return
+    lines = Lines()
+    lines.write([column.upper() for column in COLUMNS])
+    for many in (held, iterator):
+        for row in many:
+            lines.write(row)
+
+
+def write_raw(batches: Iterable[pa.RecordBatch]) -> None:
+    """Write the data of each entry to stdout as it is, each followed by a newline."""
+    sys.stdout.flush()
+    for batch in batches:
+        values = batch.column("data").to_pylist()
+        sys.stdout.buffer.write(b"".join(b"%s\n" % (value or b"") for value in values))
+
+
+def entries_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
+    """Yield the entries of *batches* one by one."""
+    from transporter.message import Entries  # noqa: PLC0415 - imports pyarrow
+
+    for batch in batches:
+        yield from Entries(batch)
+
+
+def note(text: str) -> None:
+    """Tell people something beside the results: a line on stderr."""
+    sys.stderr.write(f"{printable(text)}\n")
+
+
+def note_lost(gap: Gap) -> None:
+    """Tell of entries that a repair could not save."""
+    note(f"offsets {gap.first}..{gap.last} were lost: a repair could not save them")
+
+
+def _plain(data: bytes | None) -> str:
+    text = _text(data)
+    return "null" if text is None else text if isinstance(text, str) else json.dumps(text)
+
+
+def _text(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

@@ -1,0 +1,109 @@
+"""``transporter log info``: what a log holds, and what holds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from transporter.cli.log_entries import time_text
+from transporter.cli.log_range import look
+from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.target import AsJson, Target, log_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.log.overview import Overview
+
+
+def info(target: Target, *, as_json: AsJson = False) -> None:
+    """Show the segments, offsets, times, bytes and gaps of a log, and which route holds it most."""
+    from transporter.log.overview import overview  # noqa: PLC0415 - imports pyarrow
+
+    found = look(log_directory(target))
+    bases = [segment.base for segment in found.segments]
+    segments = overview(found.directory, bases, found.last)
+    facts = {
+        "directory": found.directory,
+        "log_id": found.log_id,
+        "epoch": found.epoch,
+        "first": found.first,
+        "last": found.last,
+        "confirmed": found.confirmed,
+        "oldest": _time(min((s.oldest for s in segments if s.oldest is not None), default=None)),
+        "newest": _time(max((s.newest for s in segments if s.newest is not None), default=None)),
+        "bytes": sum(segment.size for segment in segments),
+        "engine_pid": found.owner,
+        "held_by": _held_by(found.directory, found.last),
+    }
+    gaps = _gaps(segments)
+    if as_json:
+        write_json(facts | {"gaps": gaps, "segments": [_segment_json(each) for each in segments]})
+        return
+    for name, value in facts.items():
+        write(f"{name.replace('_', ' '):<12}{_plain(value)}")
+    for gap in gaps:
+        write(f"{'gap':<12}{gap['first']}..{gap['last']} {gap['kind']}")
+    write()
+    columns = ("segment", "offsets", "first logged", "last logged", "bytes", "sealed", "epoch")
+    table(columns, map(_segment_row, segments))
+
+
+def _held_by(directory: Path, last: int) -> dict[str, Any] | None:
+    """Return which route or replay needs the oldest entry: behind it nothing may be removed."""
+    from transporter.offsets.offset_log import declared_routes, read_state  # noqa: PLC0415 - pyarrow
+
+    holds: list[tuple[int, str, str]] = []
+    for route in declared_routes(directory):
+        state = read_state(directory, route)
+        holds.append((state.watermark, "route", route))
+        if state.replay is not None:
+            holds.append((state.replay.next - 1, "replay", route))
+    if not holds:
+        return None
+    watermark, kind, route = min(holds)
+    return {"kind": kind, "route": route, "watermark": watermark, "lag": max(0, last - watermark)}
+
+
+def _gaps(segments: list[Overview]) -> list[dict[str, Any]]:
+    return [
+        {"first": gap.first, "last": gap.last, "kind": "lost" if gap.lost else "torn"}
+        for segment in segments
+        for gap in segment.gaps
+    ]
+
+
+def _segment_json(segment: Overview) -> dict[str, Any]:
+    return {
+        "file": segment.name,
+        "base": segment.base,
+        "last": segment.last,
+        "bytes": segment.size,
+        "created_at": time_text(segment.created_at),
+        "oldest": _time(segment.oldest),
+        "newest": _time(segment.newest),
+        "sealed": segment.sealed,
+        "epoch": segment.epoch,
+    }
+
+
+def _segment_row(segment: Overview) -> tuple[object, ...]:
+    empty = segment.last < segment.base
+    return (
+        segment.name,
+        f"{segment.base}.." if empty else f"{segment.base}..{segment.last}",
+        _time(segment.oldest) or "",
+        _time(segment.newest) or "",
+        f"{segment.size:,}",
+        "yes" if segment.sealed else "no",
+        segment.epoch,
+    )
+
+
+def _time(microseconds: int | None) -> str | None:
+    return None if microseconds is None else time_text(microseconds)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return printable("{kind} {route} at {watermark}, {lag} behind".format(**value))
+    return "none" if value is None else printable(value)
