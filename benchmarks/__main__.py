@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 CATALOGUE: Final = {
     "log-append": "benchmarks.log_append",
+    "group-commit": "benchmarks.group_commit",
+    "log-stores": "benchmarks.log_stores",
+    "log-read": "benchmarks.log_read",
+    "log-reopen": "benchmarks.log_reopen",
     "slice-overhead": "benchmarks.slice_overhead",
     "outbox-kafka-backlog": "benchmarks.outbox_backlog",
     "latency": "benchmarks.latency",

@@ -6,37 +6,47 @@ import os
 import shutil
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.figures import Aim, Comparison, Section
-from benchmarks.messages import batches
+from benchmarks.figures import OURS, Aim, Comparison, Section
+from benchmarks.messages import batches, messages
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem, opened
+from transporter.log.format import FRAME_HEADER_BYTES, aligned
 from transporter.log.reader import LogReader
+from transporter.message import messages_to_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
     from benchmarks.setting import Setting
     from transporter.log.filesystem import File
+    from transporter.log.reader import Located
+    from transporter.message import Message
 
 _ROWS: Final = 1000
 _DELAY: Final = 0.002
 _AIM: Final = Aim(0.85, at_least=True)
+_OBJECTS_AIM: Final = Aim(0.2, at_least=True)
+_ROW_BYTES: Final = 200
+_ROW_AIM: Final = Aim(1.3 * 1024, at_least=False, figure=OURS)
 
 METHOD: Final = f"""\
 `CommitLog.append` of ready record batches ({_ROWS} messages of about 200 bytes of JSON), one
 caller, each append durable before the next. The floor writes the very bytes of those frames with
 `pwrite` to a file that was reserved beforehand, and calls `fdatasync` after each frame; it
-encodes, checks and locks nothing. "Uncompressed bytes" is the same floor for what the messages
-are in memory, which is what somebody without a codec would write. With "2 ms" every
-`fdatasync` of both sides is preceded by a sleep of 2 ms, as a disk without a write cache needs."""
+encodes, checks and locks nothing. "The same, uncompressed" is the same floor for what the messages
+are in memory, which is what somebody without a codec would write. "From objects" begins with
+`Message` objects: `messages_to_batch`, then `append`. With "2 ms" every `fdatasync` of both
+sides is preceded by a sleep of 2 ms, as a disk without a write cache needs. "On disk" is by how
+much a log's folder, segments and index, grows with each message that was appended alone."""
 LIMITS: Final = """\
 An append costs the Arrow encoding, lz4 and the CRC-32C of the payload, on one core, before the
-disk sees anything; the faster the disk, the larger their share."""
+disk sees anything; the faster the disk, the larger their share. From objects, Python looks at each
+field of each message besides."""
 
 
 class SlowDisk(RealFileSystem):
@@ -62,7 +72,7 @@ class SlowDisk(RealFileSystem):
 
 def measure(setting: Setting) -> Section:
     """Compare for both codecs, with and without a slow disk, in batches and message by message."""
-    ready = batches(20, _ROWS)
+    ready, objects = batches(20, _ROWS), _objects(20)
     single = [batch.slice(0, 1) for batch in ready]
     lz4 = _frames(setting.place("lz4"), ready, "lz4")
     plain = _frames(setting.place("plain"), ready, None)
@@ -74,6 +84,7 @@ def measure(setting: Setting) -> Section:
         {
             "append": partial(append, ready, "lz4", count),
             "write": partial(write, lz4, _ROWS, count),
+            "append objects": partial(append, objects, "lz4", count, encode=messages_to_batch),
             "write bare": partial(write, bare, _ROWS, count),
             "append plain": partial(append, ready, None, count),
             "write plain": partial(write, plain, _ROWS, count),
@@ -83,26 +94,64 @@ def measure(setting: Setting) -> Section:
             "write alone": partial(write, alone, 1, count),
         }
     )
-    floor, default = "write + fdatasync of its frames", "append, lz4 (the default)"
     size = f"A frame of {_ROWS} messages takes {_mean(plain)} bytes, {_mean(lz4)} with lz4."
-    return Section(
-        "log-append",
-        METHOD,
-        (
-            _compared(found, ("append", default), ("write", floor), _AIM),
-            _compared(found, ("append", default), ("write bare", "the same, uncompressed"), None),
-            _compared(found, ("append plain", "append, no codec"), ("write plain", floor), _AIM),
-            _compared(
-                found,
-                ("append slowly", "append, lz4, sync + 2 ms"),
-                ("write slowly", f"{floor} + 2 ms"),
-                _AIM,
-            ),
-            _compared(found, ("append alone", "append of one"), ("write alone", floor), None),
-        ),
-        (size,),
-        LIMITS,
+    row, parts = _row_on_disk(setting)
+    return Section("log-append", METHOD, (*_compare(found), row), (size, parts), LIMITS)
+
+
+def _compare(found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
+    floor, default = "write + fdatasync of its frames", "append, lz4 (the default)"
+    bare, objects = "the same, uncompressed", "append, lz4, from objects"
+    slow = ("write slowly", f"{floor} + 2 ms")
+    return (
+        _compared(found, ("append", default), ("write", floor), _AIM),
+        _compared(found, ("append", default), ("write bare", bare), None),
+        _compared(found, ("append objects", objects), ("write", floor), None),
+        _compared(found, ("append objects", objects), ("write bare", bare), _OBJECTS_AIM),
+        _compared(found, ("append plain", "append, no codec"), ("write plain", floor), _AIM),
+        _compared(found, ("append slowly", "append, lz4, sync + 2 ms"), slow, _AIM),
+        _compared(found, ("append alone", "append of one"), ("write alone", floor), None),
     )
+
+
+def _objects(count: int) -> list[list[Message]]:
+    """Return *count* lists of messages, those of the ready batches."""
+    found = messages(count * _ROWS)
+    return [found[at : at + _ROWS] for at in range(0, len(found), _ROWS)]
+
+
+def _row_on_disk(setting: Setting) -> tuple[Comparison, str]:
+    """Compare what a message of 200 bytes takes with its bytes, and say what each part takes."""
+    count = setting.scaled(1000, 100)
+    rows = (message for message in messages(2 * count) if len(message.data or b"") == _ROW_BYTES)
+    ready = [messages_to_batch([row]) for row, _ in zip(rows, range(count), strict=False)]
+    nothing, full = setting.place("nothing") / "log", setting.place("rows") / "log"
+    _fill(nothing, [], "lz4")
+    _fill(full, ready, "lz4")
+    each = (_size(full) - _size(nothing)) / len(ready)
+    subject = f"on disk, a message of {_ROW_BYTES} bytes appended alone"
+    found = Comparison(subject, "its data", "bytes", (each,), (float(_ROW_BYTES),), _ROW_AIM)
+    with LogReader(full) as reader:
+        return found, parts(next(reader.frames(len(ready) - 1, len(ready) - 1)))
+
+
+def parts(found: Located) -> str:
+    """Say what each part of the frame takes on the disk."""
+    frame, entries = found.frame, found.entries()
+    whole = entries.serialize()
+    # An IPC message: four bytes of ones, the metadata's length, the metadata, the body.
+    metadata = 8 + int.from_bytes(whole[4:8], "little")
+    used = FRAME_HEADER_BYTES + frame.extension_length + frame.payload_length
+    return (
+        f"A frame of {frame.count} message takes {aligned(used)} bytes: header "
+        f"{FRAME_HEADER_BYTES}, extension {frame.extension_length}, payload "
+        f"{frame.payload_length}, padding {aligned(used) - used}; of the payload, before any "
+        f"codec, Arrow's metadata takes {metadata} and its buffers {len(whole) - metadata}."
+    )
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.iterdir())
 
 
 def _compared(
@@ -116,21 +165,26 @@ def _compared(
     return Comparison(subject, rival, "messages/s", found[mine], found[other], aim)
 
 
+def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
 def _append(
     folder: Path,
-    ready: Sequence[pa.RecordBatch],
+    ready: Sequence[Any],
     compression: str | None,
     count: int,
     delay: float = 0.0,
+    encode: Callable[[Any], pa.RecordBatch] = _as_it_is,
 ) -> float:
-    """Return the messages appended in a second."""
-    rows = int(ready[0].num_rows)
+    """Return the messages appended in a second, what *encode* takes included."""
+    rows = len(ready[0])
     directory = folder / "log"
     shutil.rmtree(directory, ignore_errors=True)
     with CommitLog.open(directory, compression=compression, files=SlowDisk(delay)) as log:
         began = time.perf_counter()
         for number in range(count):
-            log.append(ready[number % len(ready)], "bench", "position")
+            log.append(encode(ready[number % len(ready)]), "bench", "position")
         return count * rows / (time.perf_counter() - began)
 
 
@@ -157,15 +211,20 @@ def _frames(
     directory: Path, ready: Sequence[pa.RecordBatch], compression: str | None
 ) -> list[bytes]:
     """Return the bytes of the frames that the log makes of *ready*."""
-    with CommitLog.open(directory, compression=compression) as log:
-        for batch in ready:
-            log.append(batch, "bench", "position")
-        last = log.durable
+    last = _fill(directory, ready, compression)
     with LogReader(directory) as reader:
         return [
             _bytes(found.segment.path, found.frame.byte, found.frame.end)
             for found in reader.frames(0, last)
         ]
+
+
+def _fill(directory: Path, ready: Sequence[pa.RecordBatch], compression: str | None) -> int:
+    """Make a log of *ready* and return its last offset."""
+    with CommitLog.open(directory, compression=compression) as log:
+        for batch in ready:
+            log.append(batch, "bench", "position")
+        return log.durable
 
 
 def _bytes(path: Path, first: int, end: int) -> bytes:

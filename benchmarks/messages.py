@@ -35,10 +35,15 @@ def documents(count: int) -> Iterator[tuple[str, bytes]]:
         yield key, json.dumps(order).encode()
 
 
+def messages(count: int) -> list[Message]:
+    """Return *count* messages, as a reader makes them of rows."""
+    return [
+        Message("orders", data, key.encode(), source_id=f"outbox/{number}")
+        for number, (key, data) in enumerate(documents(count))
+    ]
+
+
 def batches(count: int, rows: int) -> list[pa.RecordBatch]:
     """Return *count* record batches of *rows* messages."""
-    found = [
-        Message("orders", data, key.encode(), source_id=f"outbox/{number}")
-        for number, (key, data) in enumerate(documents(count * rows))
-    ]
+    found = messages(count * rows)
     return [messages_to_batch(found[at : at + rows]) for at in range(0, len(found), rows)]

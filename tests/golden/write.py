@@ -43,7 +43,8 @@ def write(folder: Path) -> None:
             orders.begin_replay(2, 5)
             orders.advance_replay(3)
         OffsetLog(folder, "fresh").close()
-    (folder / "lock").unlink()
+    for name in ("lock", "reserve"):
+        (folder / name).unlink()
     _cut_reserved_space(folder)
 
 

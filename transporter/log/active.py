@@ -18,7 +18,7 @@ from transporter.log.filesystem import NO_SPACE, SyncFailed, sync
 from transporter.log.index import IndexWriter
 from transporter.log.recovery import walk_tail
 from transporter.log.segment import Segment
-from transporter.message import with_offsets
+from transporter.message import size_of, with_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +63,10 @@ class ActiveSegment:
     def empty(self) -> bool:
         """Whether the segment holds no frame yet."""
         return self.byte == self._segment.first_byte
+
+    def size(self) -> int:
+        """Return the file's length, with what is only set aside."""
+        return self._segment.size()
 
     def write(
         self, messages: pa.RecordBatch, source: layout.Source, time: int, durable: int
@@ -143,7 +147,7 @@ class ActiveSegment:
         header = layout.FrameHeader(
             extension_length=len(extension),
             payload_length=len(payload),
-            entries_bytes=entries.nbytes,
+            entries_bytes=size_of(entries),
             segment_id=self.header.segment_id,
             byte=self.byte,
             first=self.next,

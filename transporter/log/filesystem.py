@@ -32,6 +32,9 @@ class File(Protocol):
     def pread(self, size: int, byte: int) -> bytes:
         """Return up to *size* bytes at *byte*; fewer only at the end of the file."""
 
+    def pread_into(self, buffer: memoryview, byte: int) -> int:
+        """Fill *buffer* from *byte* on; return how much was read, less only at the file's end."""
+
     def pwrite(self, data: bytes, byte: int) -> None:
         """Write all of *data* at *byte*, in the page cache only."""
 
@@ -93,6 +96,12 @@ class _RealFile:
             parts.append(found)
             got += len(found)
         return b"".join(parts)
+
+    def pread_into(self, buffer: memoryview, byte: int) -> int:
+        got = 0
+        while got < len(buffer) and (found := os.preadv(self._fd, [buffer[got:]], byte + got)):
+            got += found
+        return got
 
     def pwrite(self, data: bytes, byte: int) -> None:
         view = memoryview(data)

@@ -6,11 +6,13 @@ who is allowed to see which offset.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from crc32c import crc32c
 
 from transporter.errors import Corrupt
@@ -20,8 +22,6 @@ from transporter.log.filesystem import replace_durably
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-
-    import pyarrow as pa
 
     from transporter.log.filesystem import File, FileSystem
 
@@ -149,12 +149,19 @@ class Segment:
             Corrupt: the payload is not what was written (Invariant 2).
 
         """
-        payload = self._file.pread(frame.payload_length, frame.payload_byte)
-        if len(payload) != frame.payload_length or crc32c(payload) != frame.payload_crc:
+        # Into Arrow's memory, for the entries lie in it: Python would map new pages each time.
+        payload = pa.allocate_buffer(frame.payload_length)
+        got = self._file.pread_into(memoryview(payload).cast("B"), frame.payload_byte)
+        if got != frame.payload_length or crc32c(payload) != frame.payload_crc:
             raise Corrupt(
                 "the entries do not match their checksum", str(self.path), frame.byte, frame.first
             )
-        return layout.decode_payload(payload)
+        try:
+            return layout.decode_payload(payload)
+        except (ValueError, struct.error) as error:
+            raise Corrupt(
+                f"the entries cannot be decoded: {error}", str(self.path), frame.byte, frame.first
+            ) from error
 
     def source(self, frame: layout.FrameHeader) -> layout.Source | None:
         """Return which reader the frame came from, when it says; verified like the entries."""

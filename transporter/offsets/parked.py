@@ -23,6 +23,7 @@ from transporter.log.filesystem import (
     replace_durably,
     sync_directory,
 )
+from transporter.message import size_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +91,7 @@ class Parked:
         header = layout.FrameHeader(
             extension_length=len(extension),
             payload_length=len(payload),
-            entries_bytes=self.entries.nbytes,
+            entries_bytes=size_of(self.entries),
             segment_id=0,
             byte=0,
             first=self.offset,

@@ -291,12 +291,13 @@ def test_offsets_that_recovery_cut_are_passed(tmp_path: Path, batch: Make) -> No
             assert read(tmp_path, first, last) == [n for n in kept if first <= n <= last]
 
 
-def test_a_slice_that_lies_in_a_gap_is_bounded_like_any_other(tmp_path: Path, batch: Make) -> None:
-    """A gap longer than a slice does not stop a route."""
+def test_a_gap_is_passed_in_one_slice(tmp_path: Path, batch: Make) -> None:
+    """Entries bound a slice, not offsets that nothing stands at."""
     torn_log(tmp_path, batch, lost=100)
     with LogReader(tmp_path) as reader:
-        assert reader.bound(10, 119, rows=5, size=1) == 14
-        assert reader.bound(0, 119, rows=50, size=1 << 30) == 49
+        assert reader.bound(10, 119, rows=5, size=1) == 119
+        assert reader.bound(0, 119, rows=5, size=1 << 30) == 4
+        assert reader.bound(0, 119, rows=50, size=1 << 30) == 119
         assert list(reader.read(10, 14)) == []
 
 

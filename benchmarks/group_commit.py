@@ -1,0 +1,102 @@
+"""Several readers that append at once, against one: what a sync that serves many is worth."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from itertools import count as numbers
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.figures import Aim, Comparison, Section
+from benchmarks.log_append import SlowDisk
+from benchmarks.messages import batches
+from transporter.log.commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from benchmarks.setting import Setting
+
+_READERS: Final = 8
+_ROWS: Final = 100
+_DELAY: Final = 0.002
+_AIM: Final = Aim(5.0, at_least=True)
+
+METHOD: Final = f"""\
+{_READERS} threads, each appending {_ROWS} messages at a time and waiting until they are durable
+before it goes on, as readers do; against one such thread, on the same log's code. Every
+`fdatasync` is preceded by a sleep of 2 ms, as a disk without a write cache needs; "this disk" is
+without it. As many appends a reader on both sides. Were every sync to serve all, {_READERS} would
+be the ratio."""
+LIMITS: Final = """\
+Those that one sync has served come back while the next one runs, and wait for the one after it."""
+
+
+def measure(setting: Setting) -> Section:
+    """Compare many readers with one, on a slow disk and on this one."""
+    ready, place = batches(_READERS, _ROWS), setting.place("logs")
+    slow, quick = setting.scaled(200, 40), setting.scaled(800, 80)
+    fresh = map("log-{}".format, numbers())
+
+    def run(readers: int, each: int, delay: float) -> float:
+        return appended(place / next(fresh), ready[:readers], each, delay)
+
+    found = setting.interleaved(
+        {
+            "many, slow": partial(run, _READERS, slow, _DELAY),
+            "one, slow": partial(run, 1, slow, _DELAY),
+            "many": partial(run, _READERS, quick, 0.0),
+            "one": partial(run, 1, quick, 0.0),
+        }
+    )
+    many, unit = f"{_READERS} readers", "messages/s"
+    return Section(
+        "group-commit",
+        METHOD,
+        (
+            Comparison(
+                f"{many}, sync + 2 ms",
+                "one reader, sync + 2 ms",
+                unit,
+                found["many, slow"],
+                found["one, slow"],
+                _AIM,
+            ),
+            Comparison(
+                f"{many}, this disk", "one reader, this disk", unit, found["many"], found["one"]
+            ),
+        ),
+        limits=LIMITS,
+    )
+
+
+def appended(directory: Path, ready: list[pa.RecordBatch], each: int, delay: float) -> float:
+    """Return the messages that threads, one for each of *ready*, append in a second.
+
+    Raises:
+        RuntimeError: not all that they appended is durable.
+
+    """
+    with CommitLog.open(directory, files=SlowDisk(delay)) as log:
+        threads = [
+            threading.Thread(target=_append, args=(log, batch, each, f"reader-{number}"))
+            for number, batch in enumerate(ready)
+        ]
+        began = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        took = time.perf_counter() - began
+        rows = each * sum(int(batch.num_rows) for batch in ready)
+        if log.durable != rows - 1:
+            raise RuntimeError(f"{rows} were appended, and {log.durable + 1} are durable")
+        return rows / took
+
+
+def _append(log: CommitLog, batch: pa.RecordBatch, count: int, reader: str) -> None:
+    for _ in range(count):
+        log.append(batch, reader, "position")
