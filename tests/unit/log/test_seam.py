@@ -29,6 +29,10 @@ SEAMS: Final = {
     "log/filesystem.py": "the seam itself",
     "log/lock.py": "flock, which only the real system has; it keeps nothing that must survive",
 }
+JUSTIFIED: Final = {
+    ("log/export.py", "import pyarrow.parquet"): "writes into a sink in memory, never by a name",
+}
+"""What the gate reports and may stay, each with its reason."""
 HARMLESS: Final = _words(
     """
     __future__ abc bisect collections contextlib copy crc32c datetime dataclasses enum errno
@@ -144,7 +148,9 @@ def modules() -> list[Path]:
 @pytest.mark.parametrize("module", modules(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_nothing_else_touches_files(module: Path) -> None:
     """Every other module of the log and the offset logs reaches the disk by the seam alone."""
-    assert touches(module.read_text()) == []
+    name = f"{module.parent.name}/{module.name}"
+    found = [(name, what.partition(": ")[2]) for what in touches(module.read_text())]
+    assert [each for each in found if each not in JUSTIFIED] == []
 
 
 def test_every_module_is_looked_at() -> None:
@@ -158,7 +164,7 @@ def test_every_module_is_looked_at() -> None:
 
 def test_the_exceptions_would_be_reported() -> None:
     """The seam and the lock are exceptions because they do touch files: the gate sees that."""
-    for name in SEAMS:
+    for name in (*SEAMS, *(module for module, _ in JUSTIFIED)):
         assert touches((PACKAGE / name).read_text()) != []
 
 
