@@ -1,0 +1,1 @@
+"""Disks that tests put under the log: failing ones, and one that exists only in memory."""

@@ -1,0 +1,66 @@
+"""What the tests of this folder need of the machine, and a summary that nobody overlooks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _pytest.terminal import TerminalReporter
+
+CAP_SYS_ADMIN: Final = 21
+FIGURES = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin a list of what was measured."""
+    config.stash[FIGURES] = []
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Return what notes a line for the summary."""
+    return request.config.stash[FIGURES].append
+
+
+def may_mount() -> bool:
+    """Tell whether this process may mount file systems."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    rights = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return rights is not None and bool(int(rights[1], 16) >> CAP_SYS_ADMIN & 1)
+
+
+@pytest.fixture
+def needs() -> Callable[..., None]:
+    """Return what skips a test, aloud, where a tool or the right to mount is missing."""
+
+    def need(*tools: str, root: bool = False) -> None:
+        if root and not may_mount():
+            pytest.skip("NOT RUN: only root (with CAP_SYS_ADMIN) may mount file systems")
+        for tool in tools:
+            if shutil.which(tool) is None:
+                pytest.skip(f"NOT RUN: {tool} is not installed")
+
+    return need
+
+
+def pytest_terminal_summary(
+    terminalreporter: TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Show what was measured, and what was not run and why."""
+    if lines := config.stash[FIGURES]:
+        terminalreporter.section("measured")
+        for line in lines:
+            terminalreporter.line(line)
+    skipped = [r for r in terminalreporter.stats.get("skipped", []) if "/power/" in r.nodeid]
+    if skipped:
+        terminalreporter.section("NOT RUN: this machine lacks what these need", red=True)
+        for report in skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+            terminalreporter.line(f"WARNING {report.nodeid}: {reason}", red=True)
