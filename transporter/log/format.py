@@ -277,16 +277,22 @@ def decode_payload(payload: bytes | pa.Buffer) -> pa.RecordBatch:
     """Read a payload whose checksum was found right; its parts may each be compressed by Arrow.
 
     Raises:
-        ValueError: it gives itself more bytes than a payload may take.
+        ValueError: it gives itself more bytes than a payload may take, or is no Arrow message.
+        struct.error: it is too short.
 
     """
+    return pa.ipc.read_record_batch(unpacked(payload), ENTRY_SCHEMA)
+
+
+def unpacked(payload: bytes | pa.Buffer) -> pa.Buffer:
+    """Return the Arrow message that *payload* holds; raises as :func:`decode_payload` does."""
     message = pa.py_buffer(payload)
     magic, size = _PACKED.unpack_from(message)
-    if magic == _PACKED_MAGIC:
-        if size > MAX_PAYLOAD:
-            raise ValueError(f"the payload gives itself {size} bytes")
-        message = _LZ4.decompress(message.slice(_PACKED.size), size)
-    return pa.ipc.read_record_batch(message, ENTRY_SCHEMA)
+    if magic != _PACKED_MAGIC:
+        return message
+    if size > MAX_PAYLOAD:
+        raise ValueError(f"the payload gives itself {size} bytes")
+    return _LZ4.decompress(message.slice(_PACKED.size), size)
 
 
 @dataclass(frozen=True, slots=True)

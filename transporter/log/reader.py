@@ -255,6 +255,9 @@ class LogReader:
         behind them, or they lie behind the segment's end, as the next header declares.
         """
         self._refresh()
+        if base not in self._bases:
+            # Removed while it was being read: what follows may be gone too, or not.
+            return missing
         if missing > self._last_of(base):
             return max(missing, self._bases[bisect_right(self._bases, base)])
         segment = self._segment(base)

@@ -123,6 +123,7 @@ class OffsetLog:
                 self._declare(begin())
             else:
                 self._reserve_missing()
+                self._confirm(slot)
                 self._begin_turn(1 - slot, turn + 1)
         except OSError as error:
             raise EnvironmentFault(f"{self._folder}: {error.strerror}") from error
@@ -281,6 +282,16 @@ class OffsetLog:
                 self._reserve(name)
         # Also for what a process created that was killed before it came to this sync.
         sync_directory(self._files, self._folder)
+
+    def _confirm(self, slot: int) -> None:
+        """Write once more what was read: only then may the other file be overwritten.
+
+        After a sync that failed it may have come from the page cache, and the other
+        file is all that the disk has (Invariant 13).
+        """
+        with opened(self._files, self._folder / NAMES[slot], write=True) as file:
+            file.pwrite(file.pread(file.size(), 0), 0)
+            sync(file)
 
     def _reserve(self, name: str) -> None:
         with opened(self._files, self._folder / name, write=True, create=True) as file:
