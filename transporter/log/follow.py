@@ -7,7 +7,6 @@ again now and then: one look reads two small files.
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from transporter.errors import OffsetRefused
@@ -88,17 +87,16 @@ class Follower:
                 # only one whose engine was seen running is believed.
                 self._epoch = meta.epoch if running else self._epoch
                 mark = published(self._files, self.directory, self._epoch)
-                known = meta.proved if mark is None else max(mark, meta.proved)
+                known = meta.proved if mark is None else mark
                 self._confirmed = max(self._confirmed, known)
         return self._confirmed
 
     def _read(self, last: int) -> Iterator[pa.RecordBatch | Gap]:
-        with closing(frames(self._reader, self.next, last)) as found:
-            for each in found:
-                yield from self._lost(each.frame.first - 1)
-                entries = within(each.entries(), self.next, last)
-                self.next = each.frame.last + 1
-                yield entries
+        for found in frames(self._reader, self.next, last):
+            yield from self._lost(found.frame.first - 1)
+            entries = within(found.entries(), self.next, last)
+            self.next = found.frame.last + 1
+            yield entries
         yield from self._lost(last)
         self.next = last + 1
 

@@ -17,6 +17,7 @@ from crc32c import crc32c
 from transporter.log.filesystem import opened
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from transporter.log.filesystem import File, FileSystem
@@ -85,6 +86,26 @@ def marks(files: FileSystem, segment: Segment) -> list[Mark]:
             return [mark for mark in _read(file) if _confirmed(segment, mark)]
     except FileNotFoundError:
         return []
+
+
+def blocks(files: FileSystem, segment: Segment) -> list[int]:
+    """Return where blocks of about a stride begin, ascending: as indexed, or else by a walk."""
+    starts = [segment.first_byte]
+    for byte in [*(mark.byte for mark in marks(files, segment)), segment.size()]:
+        if byte - starts[-1] > 2 * STRIDE:
+            starts += _walked(segment, starts[-1], byte)
+        starts.append(byte)
+    return sorted(set(starts[:-1]))
+
+
+def _walked(segment: Segment, start: int, end: int) -> Iterator[int]:
+    due = start + STRIDE
+    for frame in segment.frames(start):
+        if frame.byte >= end:
+            return
+        if frame.byte >= due:
+            yield frame.byte
+            due = frame.byte + STRIDE
 
 
 def nearest(files: FileSystem, segment: Segment, offset: int) -> int:

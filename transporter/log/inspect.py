@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from transporter.log.recovery import survey
 from transporter.log.segment import Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
@@ -58,7 +60,8 @@ def segments_size(directory: Path, files: FileSystem | None = None) -> int:
     files = files or RealFileSystem()
     total = 0
     for base in segment_bases(files, directory):
-        with opened(files, directory / segment_name(base)) as file:
+        # Retention may have removed it since it was listed.
+        with suppress(FileNotFoundError), opened(files, directory / segment_name(base)) as file:
             total += file.size()
     return total
 
@@ -80,16 +83,17 @@ def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) 
         raise EnvironmentFault(
             f"{directory}: no transporter log here; name a pipeline file or its log directory"
         )
+    segments = tuple(_segment_infos(files, directory, bases))
     last, confirmed = _reach(files, directory, bases[-1], proved, running=owner is not None)
     return LogInfo(
         directory=directory,
         log_id=meta.log_id,
         epoch=meta.epoch,
-        first=bases[0],
+        first=segments[0].base,
         last=last,
         confirmed=confirmed,
         owner=owner,
-        segments=tuple(_segment_info(files, directory, base) for base in bases),
+        segments=segments,
     )
 
 
@@ -108,9 +112,12 @@ def _reach(
     return found.last, found.floor
 
 
-def _segment_info(files: FileSystem, directory: Path, base: int) -> SegmentInfo:
-    segment = Segment(files, directory / segment_name(base))
-    try:
-        return SegmentInfo(segment.path.name, base, segment.size(), segment.header.created_at)
-    finally:
-        segment.close()
+def _segment_infos(files: FileSystem, directory: Path, bases: list[int]) -> Iterator[SegmentInfo]:
+    for base in bases:
+        # Retention may have removed it since it was listed; the last one it never touches.
+        with (
+            suppress(FileNotFoundError),
+            closing(Segment(files, directory / segment_name(base))) as segment,
+        ):
+            created_at = segment.header.created_at
+            yield SegmentInfo(segment.path.name, base, segment.size(), created_at)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from transporter.errors import Corrupt, OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
-from transporter.log.index import marks, nearest
+from transporter.log.index import blocks, nearest
 from transporter.log.segment import End, Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:
@@ -199,9 +199,8 @@ class LogReader:
                 # Removed are always the oldest.
                 return
             segment = self._segment(base)
-            known = [mark.byte for mark in marks(self._files, segment)]
-            ends: list[int | None] = [*known, None]
-            starts = [segment.first_byte, *known]
+            starts = blocks(self._files, segment)
+            ends: list[int | None] = [*starts[1:], None]
             limit = min(last, self._last_of(base))
             for start, end in zip(reversed(starts), reversed(ends), strict=True):
                 yield from reversed(list(_block(segment, start, end, limit)))

@@ -146,7 +146,8 @@ def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: 
             frame = found.frame
             if frame.last < first:
                 break
-            if wanted.everything and first <= frame.first and frame.count < missing:
+            whole = wanted.everything and first <= frame.first and frame.last <= last
+            if whole and frame.count < missing:
                 missing -= frame.count
                 continue
             offsets = wanted.of(within(found.entries(), first, last)).column("offset")
@@ -227,4 +228,3 @@ def within(entries: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
     offsets = column.to_pylist()
     start = bisect_left(offsets, first)
     return entries.slice(start, bisect_right(offsets, last) - start)
-

@@ -9,7 +9,7 @@ import pytest
 from log_tools import Disk, crash, offsets_of
 
 from transporter.log.commit_log import CommitLog
-from transporter.log.index import index_path, marks, nearest
+from transporter.log.index import blocks, index_path, marks, nearest
 from transporter.log.reader import LogReader
 from transporter.log.segment import Segment, segment_name
 
@@ -184,3 +184,16 @@ def test_an_open_reads_only_the_end_of_a_long_segment(tmp_path: Path, batch: Mak
     disk = Disk()
     CommitLog.open(tmp_path, files=disk).close()
     assert with_index < disk.calls.count(("pread", segment_name(0))) / 2
+
+
+def test_blocks_stay_short_without_an_index(segment: Segment) -> None:
+    """Invariant 17: who reads backwards holds the headers of one block, indexed or not."""
+    frames = {frame.byte for frame in segment.frames()}
+    indexed = blocks(Disk(), segment)
+    index_path(segment.path).unlink()
+    walked = blocks(Disk(), segment)
+    for starts in (indexed, walked):
+        assert starts[0] == segment.first_byte
+        assert set(starts) <= frames
+        assert all(after - before <= 3 * STRIDE for before, after in pairwise(starts))
+    assert walked == indexed
