@@ -35,6 +35,7 @@ CATALOGUE: Final = {
     "log-stores": "benchmarks.log_stores",
     "log-read": "benchmarks.log_read",
     "log-reopen": "benchmarks.log_reopen",
+    "compaction": "benchmarks.compaction",
     "slice-overhead": "benchmarks.slice_overhead",
     "outbox-kafka-backlog": "benchmarks.outbox_backlog",
     "latency": "benchmarks.latency",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
 from benchmarks.messages import batches
 from benchmarks.setting import ROOT
-from transporter.cli.run import cache_directory
+from transporter.embed import cache_directory
 from transporter.engine.carrier import Carrier
 from transporter.engine.protocol import Opened, Outcome, Slice, WorkerSpec
 from transporter.log.commit_log import CommitLog

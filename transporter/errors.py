@@ -6,17 +6,20 @@
     ├── ConfigError                  exit 2   the pipeline file, a flag or an adaptor's setting
     ├── EnvironmentFault             exit 3   this machine or a service it needs
     │   ├── LogLocked                         another engine owns the log directory
-    │   └── HostFailed                        Java or Spark did not start
+    │   ├── HostFailed                        Java or Spark did not start
+    │   └── EngineUnreachable                 the running engine does not answer (retriable)
     ├── LogError                     exit 1   the commit log or an offset log
     │   ├── UnknownFormat                     written by a version this one cannot read
     │   ├── Corrupt                           bytes that were proved durable have changed
     │   ├── EntriesLost                       a repair could not save these; a route waits here
     │   ├── LogPoisoned                       an fsync failed; nothing more may be appended
     │   ├── LogFull                           no space left (retriable: readers wait)
+    │   │   └── BudgetSpent                   the log has all the bytes that it may take
     │   ├── MessageTooLarge                   one message exceeds what a frame may hold
     │   └── OffsetRefused                     an offset outside what may be acked or replayed
     ├── SourceError                  exit 1   a reader
     │   └── SourceUnavailable        exit 3   the source cannot be reached now (retriable)
+    ├── ActionRefused                exit 1   an operator's action does not fit what there is
     ├── StepFailed                   exit 1   a step cannot turn this entry
     └── SinkError                    exit 1   a writer
         ├── SinkUnavailable                   the sink cannot be reached now (retriable)
@@ -74,6 +77,12 @@ class HostFailed(EnvironmentFault):
     """Java is missing, or the Spark host did not come up."""
 
 
+class EngineUnreachable(EnvironmentFault):
+    """An engine runs, but does not do what it is asked now: it starts, stops or is busy."""
+
+    retriable = True
+
+
 class LogError(TransporterError):
     """The commit log, or an offset log beside it, cannot do what was asked."""
 
@@ -112,6 +121,10 @@ class LogFull(LogError):
     retriable = True
 
 
+class BudgetSpent(LogFull):
+    """The log may not grow before routes are done with what it holds; nothing was written."""
+
+
 class MessageTooLarge(LogError):
     """One message is larger than a frame may be."""
 
@@ -129,6 +142,10 @@ class SourceUnavailable(SourceError):
 
     exit_code = 3
     retriable = True
+
+
+class ActionRefused(TransporterError):
+    """What an operator asks for cannot be done as things are."""
 
 
 class StepFailed(TransporterError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from transporter.cli.log_compact import compact
 from transporter.cli.log_export import export
 from transporter.cli.log_info import info
 from transporter.cli.log_repair import repair, verify
@@ -18,6 +19,7 @@ def build() -> typer.Typer:
     group.command("show")(show)
     group.command("tail")(tail)
     group.command("export")(export)
+    group.command("compact")(compact)
     group.command("verify")(verify)
     group.command("repair")(repair)
     return group

@@ -7,15 +7,29 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 
-from transporter.errors import EnvironmentFault, LogFull, LogPoisoned, MessageTooLarge
+from transporter.errors import (
+    BudgetSpent,
+    EnvironmentFault,
+    LogFull,
+    LogPoisoned,
+    MessageTooLarge,
+)
 from transporter.log import format as layout
 from transporter.log.active import ActiveSegment
-from transporter.log.filesystem import NO_SPACE, RealFileSystem, SyncFailed, make_directory
+from transporter.log.filesystem import (
+    NO_SPACE,
+    RealFileSystem,
+    SyncFailed,
+    faults_of,
+    make_directory,
+)
+from transporter.log.group import GROUP_BYTES, SyncGroup
+from transporter.log.inspect import segments_size
 from transporter.log.lock import DirectoryLock
 from transporter.log.meta import CleanMark, DurableMark, Meta, write_meta
 from transporter.log.opening import prepare
 from transporter.log.segment import segment_bases, segment_name, write_segment
-from transporter.message import MESSAGE_SCHEMA
+from transporter.message import MESSAGE_SCHEMA, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,9 +40,8 @@ if TYPE_CHECKING:
     from transporter.log.filesystem import FileSystem
 
 SEGMENT_BYTES: Final = 1 << 30
-MAX_APPEND: Final = 8 << 20
-"""Bytes of entries in one frame, and of frames in one sync: two such groups are what
-recovery may have to copy (Invariant 13)."""
+MAX_APPEND: Final = GROUP_BYTES
+"""Bytes of entries in one frame."""
 _ADDED: Final = 16
 """Bytes that an entry has beyond its message: offset and log time."""
 
@@ -42,7 +55,9 @@ class CommitLog:
     """A segmented, checksummed log whose every acknowledged append survives a crash.
 
     ``append`` may be called from several threads: writes are serialised, and
-    one sync serves everybody who wrote before it began (group commit).
+    one sync serves everybody who wrote before it began (group commit). Of a log with
+    a budget, ``pressed`` is set at each roll and each refusal, for whoever can make
+    room; ``over_budget`` tells whether the last append was refused.
     """
 
     def __init__(
@@ -62,9 +77,12 @@ class CommitLog:
         self.epoch = meta.epoch
         self._files, self._lock, self._clock = files, lock, clock
         self._segment_bytes, self._compression = segment_bytes, compression
+        self.pressed, self.over_budget = threading.Event(), False
+        self._max_bytes: int | None = None
+        self._sealed = 0
         self._state = threading.Condition()
-        self._syncing = self._closed = False
-        self._unsynced = 0
+        self._group = SyncGroup(self._state)
+        self._closed = False
         self._failure: OSError | None = None
         self._published = DurableMark(files, directory)
         self._active = self._take_up(directory / segment_name(segment_bases(files, directory)[-1]))
@@ -79,6 +97,7 @@ class CommitLog:
         proved: Callable[[], int] = lambda: -1,
         segment_bytes: int = SEGMENT_BYTES,
         compression: str | None = "lz4",
+        max_bytes: int | None = None,
         files: FileSystem | None = None,
         clock: Callable[[], int] = wall_clock,
     ) -> Self:
@@ -90,6 +109,7 @@ class CommitLog:
                 asked under the lock.
             segment_bytes: where a segment is sealed and the next begun.
             compression: of the entries, ``"lz4"`` or ``None``.
+            max_bytes: what the segments may take in all; ``None`` for no limit.
             files: the file system, the real one by default.
             clock: gives the log time in µs UTC.
 
@@ -105,7 +125,7 @@ class CommitLog:
         # A simulated disk has one user; locks are the real system's.
         lock = DirectoryLock(directory) if isinstance(files, RealFileSystem) else None
         try:
-            return cls(
+            log = cls(
                 directory,
                 files,
                 prepare(files, directory, proved(), clock()),
@@ -121,6 +141,8 @@ class CommitLog:
                 problem = f"{directory}: the log cannot be opened: {error.strerror}"
                 raise EnvironmentFault(problem) from error
             raise
+        log.limit(max_bytes)
+        return log
 
     def __enter__(self) -> Self:
         return self
@@ -132,6 +154,17 @@ class CommitLog:
     def durable(self) -> int:
         """The last offset that is durable; -1 in an empty log."""
         return self._durable
+
+    def limit(self, max_bytes: int | None) -> None:
+        """Let the segments take *max_bytes* in all from now on; ``None`` for no limit."""
+        self._max_bytes = max_bytes
+
+    @property
+    def used(self) -> int:
+        """The bytes that count against the budget, without what is only set aside."""
+        with self._state:
+            self._sealed = self._sealed_bytes()
+            return self._sealed + self._active.byte
 
     @property
     def positions(self) -> dict[str, str]:
@@ -151,13 +184,14 @@ class CommitLog:
             position: the reader's position behind them, kept in the same frame.
 
         Raises:
-            LogFull: the disk is full; nothing was written.
+            LogFull: the disk is full, or the budget is spent; nothing was written.
             LogPoisoned: a sync failed, now or earlier (Invariant 13).
             MessageTooLarge: *position* is longer than a frame allows.
 
         """
         with self._state:
             self._refuse_if_unusable()
+            self._refuse_over_budget(_size(messages))
             self._bound_group(_size(messages))
             try:
                 self._roll_if_full()
@@ -195,6 +229,8 @@ class CommitLog:
             self._active.trim()
         except SyncFailed as failure:
             self._poison(failure)
+        # That has made durable what others had written whose own sync did not come any more.
+        self._publish(self._active.last)
         mark = CleanMark(self._active.path.name, self._active.byte)
         meta = Meta(self.log_id, self.epoch, self._durable, mark)
         try:
@@ -213,6 +249,25 @@ class CommitLog:
         if self._closed:
             raise LogPoisoned(f"{self.directory}: the log is closed")
 
+    def _refuse_over_budget(self, size: int) -> None:
+        """Refuse what the budget has no room for; a log of one segment always takes one more."""
+        most = self._max_bytes
+        if most is None:
+            return
+        if not self._sealed or self._sealed + self._active.byte + size > most:
+            self._sealed = self._sealed_bytes()
+        used = self._sealed + self._active.byte
+        self.over_budget = bool(self._sealed) and used + size > most
+        if self.over_budget:
+            self.pressed.set()
+            raise BudgetSpent(
+                f"{self.directory}: log.max_bytes is reached ({used} of {most}); readers wait"
+            )
+
+    def _sealed_bytes(self) -> int:
+        with faults_of(self.directory):
+            return segments_size(self.directory, self._files) - self._active.size()
+
     def _poison(self, failure: OSError) -> NoReturn:
         # Invariant 13: the kernel may have dropped the pages; a second sync proves nothing.
         self._failure = failure
@@ -225,13 +280,13 @@ class CommitLog:
     def _write(self, messages: pa.RecordBatch, source: layout.Source) -> tuple[int, int]:
         begun = self._active.byte
         offsets = self._active.write(messages, source, self._clock(), self._durable)
-        self._unsynced += self._active.byte - begun
+        self._group.joined(self._active.byte - begun)
         return offsets
 
     def _bound_group(self, size: int) -> None:
         """Wait until *size* bytes may join those that the next sync will cover (Invariant 13)."""
-        while self._unsynced and self._unsynced + size > MAX_APPEND:
-            if self._syncing:
+        while not self._group.has_room(size):
+            if self._group.syncing:
                 self._state.wait()
                 self._refuse_if_unusable()
             else:
@@ -242,26 +297,20 @@ class CommitLog:
         while self._durable < offset:
             if self._failure is not None:
                 self._poison(self._failure)
-            if self._syncing:
+            if self._group.syncing:
                 self._state.wait()
-            else:
+                continue
+            self._group.gather()
+            if self._failure is None:
                 self._sync_now()
 
     def _sync_now(self) -> None:
         """Sync what is written so far, letting others write meanwhile."""
-        self._syncing = True
         active, covered = self._active, self._active.last
-        self._unsynced = 0
-        self._state.release()
-        failure: SyncFailed | None = None
         try:
-            active.sync()
-        except SyncFailed as error:
-            failure = error
-        finally:
-            self._state.acquire()
-            self._syncing = False
-        if failure is not None:
+            with self._group.sync():
+                active.sync()
+        except SyncFailed as failure:
             self._poison(failure)
         self._publish(covered)
 
@@ -272,7 +321,7 @@ class CommitLog:
 
     def _roll_if_full(self) -> None:
         while self._active.byte >= self._segment_bytes and not self._active.empty:
-            if self._syncing:
+            if self._group.syncing:
                 self._state.wait()
                 self._refuse_if_unusable()
             else:
@@ -282,7 +331,7 @@ class CommitLog:
         """Seal the active segment and begin the next one (the order is Invariant 2's)."""
         sealed = self._active
         sealed.seal()
-        self._unsynced = 0
+        self._group.covered()
         self._publish(sealed.last)
         header = layout.SegmentHeader(
             log_id=sealed.header.log_id,
@@ -304,6 +353,8 @@ class CommitLog:
             if error.errno in NO_SPACE:
                 raise LogFull(f"{self.directory}: no space left for the next segment") from error
             raise SyncFailed(error.errno, error.strerror) from error
+        self._sealed += sealed.byte + layout.TRAILER_BYTES
+        self.pressed.set()
         sealed.close()
 
 
@@ -340,4 +391,4 @@ def appendable(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _size(messages: pa.RecordBatch) -> int:
     """Return the bytes that *messages* take as entries."""
-    return int(messages.nbytes) + _ADDED * int(messages.num_rows)
+    return size_of(messages) + _ADDED * int(messages.num_rows)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from transporter.log.filesystem import RealFileSystem, faults_of, opened, sync
-from transporter.offsets.offset_log import NAMES, declared_routes, read_state, route_folder
+from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
 from transporter.offsets.state import RELEASED, Range
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
-    from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.state import RouteState
 
 
@@ -37,28 +35,28 @@ def hold_of(route: str, state: RouteState) -> Hold:
     return Hold(state.watermark, route)
 
 
-def stored_hold(directory: Path, route: str, files: FileSystem | None = None) -> Hold:
-    """Return what *route* holds as the disk tells it, which a power cut cannot take back.
+def confirmed_hold(directory: Path, route: str, files: FileSystem | None = None) -> Hold:
+    """Return what *route* holds, such that no power cut can take it back; needs the log's lock.
 
-    Raises:
-        LogPoisoned: a sync failed (Invariant 13).
-
+    What a dead engine wrote may never have reached the disk, whatever a sync would
+    say of it now; to open an offset log is to write it down anew (Invariant 13).
     """
-    files = files or RealFileSystem()
-    folder = route_folder(directory, route)
-    with faults_of(folder):
-        known = files.names(folder)
-        for name in (name for name in NAMES if name in known):
-            # A killed engine may have written records that it did not come to sync.
-            with opened(files, folder / name) as file:
-                sync(file)
-    return hold_of(route, read_state(directory, route, files))
+    with OffsetLog(directory, route, files) as offsets:
+        return hold_of(route, offsets.state)
 
 
-def least_hold(directory: Path, files: FileSystem | None = None) -> Hold | None:
-    """Return what the declared route that is furthest behind holds; ``None`` without routes."""
+def least_hold(
+    directory: Path, files: FileSystem | None = None, *, locked: bool = False
+) -> Hold | None:
+    """Return what the declared route that is furthest behind holds; ``None`` without routes.
+
+    As it looks now; *locked*, that is with the log's lock held, as it is durable.
+    """
     routes = declared_routes(directory, files)
-    return min((stored_hold(directory, route, files) for route in routes), default=None)
+    if locked:
+        return min((confirmed_hold(directory, each, files) for each in routes), default=None)
+    states = ((each, read_state(directory, each, files)) for each in routes)
+    return min((hold_of(*each) for each in states), default=None)
 
 
 def release(offsets: OffsetLog, through: int, durable: int, reason: str) -> Range | None:

@@ -167,7 +167,7 @@ def test_what_no_sync_covers_is_bounded(tmp_path: Path, batch: Make) -> None:
         assert disk.begun.wait(30)
         with log._state:
             # All that can join the group has joined it, for nobody else waits for the lock.
-            log._state.wait_for(lambda: log._unsynced > MAX_APPEND // 2, 30)
+            log._state.wait_for(lambda: log._group._bytes > MAX_APPEND // 2, 30)
         time.sleep(0.1)
         written = log._active.byte
         disk.go.set()

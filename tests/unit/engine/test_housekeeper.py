@@ -1,0 +1,412 @@
+"""The housekeeper: what the engine does with its log beside everything else."""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from compaction_tools import Frame, append_segments, everything, letters
+from engine_tools import Events, make_pipeline, running, until
+from log_tools import Disk
+
+from transporter.adaptor import AdaptorConfig, Batch
+from transporter.engine.events import State
+from transporter.engine.feed import Feed
+from transporter.engine.housekeeper import Housekeeper, Pace, Stopped
+from transporter.errors import BudgetSpent, LogPoisoned, SourceUnavailable
+from transporter.log.commit_log import CommitLog
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.segment import segment_bases
+from transporter.message import Message, messages_to_batch
+from transporter.offsets.holds import Hold, release
+from transporter.offsets.offset_log import AUDIT, OffsetLog, read_state
+from transporter.offsets.state import Range
+from transporter.pipeline.config import LogConfig, ReaderConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.adaptor import Resume
+    from transporter.pipeline.config import Pipeline
+
+OLD = 1 << 60
+
+
+def config(folder: Path, **keys: Any) -> LogConfig:
+    """Return the settings of a log whose compaction waits for nothing."""
+    keys = {"compaction": {"after": 0.0}, **keys}
+    return LogConfig.model_validate({"dir": folder, **keys})
+
+
+class Kept:
+    """A housekeeper of a log, and what it said and asked for."""
+
+    def __init__(self, log: CommitLog, settings: LogConfig, through: int) -> None:
+        self.hold = Hold(through, "slow")
+        self.released: list[int] = []
+        self.failures: list[BaseException] = []
+        self.events = Events()
+        self.keeper = Housekeeper(
+            log,
+            settings,
+            lambda: self.hold,
+            self.release,
+            self.events,
+            self.failures.append,
+        )
+
+    def release(self, route: str, through: int) -> None:
+        assert route == self.hold.name
+        self.released.append(through)
+        self.hold = Hold(through, "slow")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[CommitLog]:
+    """Hand out a log of five segments; nothing in it is younger than its second entry."""
+    with CommitLog.open(tmp_path / "log", compression=None) as opened:
+        append_segments(opened, [[Frame(letters("AAB"))] for _ in range(5)])
+        yield opened
+
+
+def fill(log: CommitLog) -> None:
+    """Append until the budget is spent."""
+    row = messages_to_batch([Message("n", b"x" * 10_000)])
+    with suppress(BudgetSpent):
+        while True:
+            log.append(row, "r")
+
+
+def bases(log: CommitLog) -> list[int]:
+    """Return the base offsets of the segments that are left."""
+    return segment_bases(RealFileSystem(), log.directory)
+
+
+def test_what_is_due_is_compacted_once(log: CommitLog) -> None:
+    """Sealed segments below the least watermark are compacted, told of, and left alone then."""
+    kept = Kept(log, config(log.directory), through=8)
+    kept.keeper.keep(OLD)
+    assert list(everything(log.directory)) == [2, 5, 7, 8, *range(9, 15)]
+    (told,) = kept.events.named("log-compacted")
+    assert (told["segments"], told["dropped"]) == (3, 5)
+    kept.keeper.keep(OLD)
+    assert len(kept.events.named("log-compacted")) == 1
+
+
+def test_compaction_can_be_off(log: CommitLog) -> None:
+    """With ``after: off`` nothing is ever compacted."""
+    kept = Kept(log, config(log.directory, compaction={"after": "off"}), through=14)
+    kept.keeper.keep(OLD)
+    assert len(everything(log.directory)) == 15
+
+
+def test_compaction_waits_until_enough_is_new(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each compaction reads what was compacted before, so it waits for a fraction of that."""
+    monkeypatch.setattr("transporter.engine.housekeeper._ONCE_IN", 2)
+    kept = Kept(log, config(log.directory), through=8)
+    kept.keeper.keep(OLD)
+    append_segments(log, [[Frame(letters("A"))]])
+    kept.hold = Hold(11, "slow")
+    kept.keeper.keep(OLD)
+    assert len(kept.events.named("log-compacted")) == 1
+    kept.hold = Hold(14, "slow")
+    append_segments(log, [[Frame(letters("AAAAAAAAA" * 40))], [Frame(letters("A"))]])
+    kept.hold = Hold(log.durable, "slow")
+    kept.keeper.keep(OLD)
+    assert len(kept.events.named("log-compacted")) == 2
+
+
+def test_retention_by_bytes(log: CommitLog) -> None:
+    """Segments that nobody needs are removed, and each is told of."""
+    kept = Kept(log, config(log.directory, retention={"bytes": 1}), through=6)
+    kept.keeper.keep(OLD)
+    assert bases(log)[0] == 6
+    assert [each["through"] for each in kept.events.named("segment-removed")] == [2, 5]
+
+
+def test_retention_by_age(log: CommitLog) -> None:
+    """A segment goes when its newest entry is older than wanted."""
+    kept = Kept(log, config(log.directory, retention={"age": 60.0}), through=100)
+    kept.keeper.keep(int((time.time() + 30) * 1e6))
+    assert bases(log)[0] == 0
+    kept.keeper.keep(int((time.time() + 90) * 1e6))
+    assert bases(log) == [12]
+
+
+def test_a_budget_keeps_the_log_small_and_names_who_holds_it(tmp_path: Path) -> None:
+    """From 80 % on segments go; where they cannot, the holder is named once."""
+    budget = 4 * 65536
+    settings = config(tmp_path / "log", segment_bytes=65536, max_bytes=budget)
+    with CommitLog.open(
+        settings.dir, segment_bytes=65536, max_bytes=budget, compression=None
+    ) as log:
+        kept = Kept(log, settings, through=-1)
+        fill(log)
+        for _ in range(2):
+            kept.keeper.keep(0)
+        (told,) = kept.events.named("log-nearly-full")
+        assert (told["holder"], told["needs_from"], told["max_bytes"]) == ("route slow", 0, budget)
+        assert kept.keeper.holder == "route slow"
+        assert (bases(log)[0], kept.released) == (0, [])
+        kept.hold = Hold(log.durable, "slow")
+        kept.keeper.keep(0)
+        assert kept.keeper.holder == ""
+        assert len(kept.events.named("log-has-room")) == 1
+        assert log.used < 0.8 * budget
+        # It keeps what it may: retention is not asked for.
+        assert log.used > 0.4 * budget
+        log.append(messages_to_batch(letters("A")), "r")
+
+
+def test_stop_route_releases_the_oldest_entries_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A route that stands still gives up no more than it must; one that goes on nothing."""
+    moment = 0.0
+    monkeypatch.setattr("transporter.engine.housekeeper.time.monotonic", lambda: moment)
+    budget = 4 * 65536
+    settings = config(tmp_path / "log", segment_bytes=65536, max_bytes=budget, on_full="stop-route")
+    with CommitLog.open(
+        settings.dir, segment_bytes=65536, max_bytes=budget, compression=None
+    ) as log:
+        kept = Kept(log, settings, through=-1)
+        kept.keeper.keep(0)
+        assert kept.released == []
+        fill(log)
+        second = bases(log)[1]
+        for at, through in ((0, -1), (4, 0), (8, 1), (12.9, 1)):
+            moment, kept.hold = at, Hold(through, "slow")
+            kept.keeper.keep(0)
+            assert kept.released == []
+        moment = 13.0
+        kept.keeper.keep(0)
+        assert kept.released == [second - 1]
+        assert bases(log)[0] == second
+        log.append(messages_to_batch(letters("A")), "r")
+
+
+def test_a_release_is_recorded_where_it_happens(tmp_path: Path) -> None:
+    """State and audit file name the range; what was settled in it stays settled as it was."""
+    with OffsetLog(tmp_path, "slow") as route:
+        route.settle(Range(0, 2), 20)
+        assert release(route, 2, 20, "why") is None
+        assert release(route, 9, 20, "why") == Range(3, 9, "released")
+        assert release(route, 12, 20, "why") == Range(10, 12, "released")
+    state = read_state(tmp_path, "slow")
+    assert (state.watermark, state.released) == (12, (Range(3, 12, "released"),))
+    assert (tmp_path / "offsets/slow" / AUDIT).read_text().count('"action": "release"') == 2
+
+
+def test_a_release_ends_what_is_left_of_a_replay(tmp_path: Path) -> None:
+    """A replay gives up the same offsets; the route's own progress is not touched."""
+    with OffsetLog(tmp_path, "slow") as route:
+        route.settle(Range(0, 9), 20)
+        route.begin_replay(2, 8)
+        assert release(route, 5, 20, "why") == Range(2, 5, "released")
+        assert route.state.replay is not None
+        assert (route.state.replay.next, route.state.watermark) == (6, 9)
+        release(route, 12, 20, "why")
+        assert (route.state.replay, route.state.watermark) == (None, 12)
+
+
+def test_what_fails_is_told_once_and_tried_again(log: CommitLog) -> None:
+    """A full disk, or a damaged segment, ends nothing."""
+    kept = Kept(log, config(log.directory), through=8)
+    disk = Disk()
+    failing = OSError(errno.EACCES, "Permission denied")
+
+    def hold() -> Hold:
+        if failing in disk.failing.values():
+            raise failing
+        return kept.hold
+
+    disk.failing["hold"] = failing
+    kept.keeper._hold = hold
+    for _ in range(2):
+        kept.keeper._look()
+    assert len(kept.events.named("housekeeping-failed")) == 1
+    disk.failing.clear()
+    kept.keeper._look()
+    assert kept.failures == []
+
+
+def test_a_failed_sync_ends_the_engine(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invariant 13: a sync that fails while the log is kept is as final as any other."""
+    kept = Kept(log, config(log.directory), through=8)
+
+    def poisoned() -> Hold:
+        raise LogPoisoned("a sync failed")
+
+    kept.keeper._hold = poisoned
+    kept.keeper.start()
+    until(lambda: kept.failures)
+    kept.keeper.stop()
+    assert isinstance(kept.failures[0], LogPoisoned)
+
+
+def test_the_pace_is_kept_and_a_stop_ends_it() -> None:
+    """So many bytes a second pass; a stop ends the wait at once."""
+    stopping = threading.Event()
+    pace = Pace(1_000_000, stopping)
+    began = time.monotonic()
+    for _ in range(5):
+        pace(20_000)
+    assert time.monotonic() - began >= 0.08
+    waiting = threading.Timer(0.05, stopping.set)
+    waiting.start()
+    with pytest.raises(Stopped):
+        pace(10**9)
+    waiting.join()
+
+
+def test_a_stop_ends_a_compaction_that_runs(log: CommitLog) -> None:
+    """The housekeeper leaves at once what would take hours, and the log as it was."""
+    settings = config(log.directory, compaction={"after": 0.0, "rate": 65536})
+    big = messages_to_batch([Message("A", b"x" * 200_000)] * 20)
+    for _ in range(2):
+        log._segment_bytes = 1
+        log.append(big, "r")
+    kept = Kept(log, settings, through=log.durable)
+    before = everything(log.directory)
+    kept.keeper.start()
+    time.sleep(0.2)
+    began = time.monotonic()
+    kept.keeper.stop()
+    assert time.monotonic() - began < 5
+    assert kept.failures == []
+    assert set(everything(log.directory)) <= set(before)
+    assert not list(log.directory.glob("*.tmp"))
+
+
+class Forgetful:
+    """A reader of two messages whose source cannot be told that they are logged."""
+
+    Config = AdaptorConfig
+
+    def __init__(self, _: AdaptorConfig) -> None:
+        self._polls = 0
+
+    def open(self, resume: Resume) -> None:
+        pass
+
+    def poll(self, timeout: float) -> Batch:
+        self._polls += 1
+        return Batch([Message("n", b"x")], str(self._polls))
+
+    def commit(self, position: str) -> None:
+        if position == "2":
+            raise SourceUnavailable("gone")
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_a_source_was_not_told_of_is_held(log: CommitLog) -> None:
+    """A crash would bring it again, to be recognised; and so would what was logged before."""
+    settings = ReaderConfig(
+        name="in", adaptor="x", settings={}, cls=Forgetful, config=AdaptorConfig()
+    )
+    events = Events()
+    feed = Feed(settings, log, events, lambda _: None)
+    assert feed.hold() == Hold(-1, "in", "reader")
+    feed.start()
+    events.await_count("reader-unavailable")
+    # 15 was told of, 16 was not.
+    assert feed.hold() == Hold(15, "in", "reader")
+    feed.stop()
+    feed.join()
+    assert feed.hold() is None
+
+
+def test_everybody_who_is_declared_holds_the_log(tmp_path: Path) -> None:
+    """A route that left the pipeline, and a replay, count like a route that runs."""
+    pipeline = make_pipeline(tmp_path, [f"n {number}" for number in range(9)], out={})
+    with running(pipeline) as engine:
+        until(lambda: got(tmp_path / "out.jsonl") == list(range(9)))
+    with OffsetLog(pipeline.log.dir, "gone") as gone:
+        gone.settle(Range(0, 3), 8)
+    (tmp_path / "out.down").write_text("write")
+    with OffsetLog(pipeline.log.dir, "out") as out:
+        out.begin_replay(2, 5)
+    with running(pipeline) as engine:
+        until(lambda: engine._feeds[0].hold() is None)
+        assert engine._hold() == Hold(1, "out", "replay")
+        (tmp_path / "out.down").unlink()
+        until(lambda: engine._hold() == Hold(3, "gone"))
+
+
+def got(path: Path) -> list[int]:
+    """Return the offsets delivered to *path*, whose last line may not be whole yet."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line)["offset"] for line in lines]
+
+
+def pipeline_of(folder: Path, count: int, on_full: str = "wait", **routes: Any) -> Pipeline:
+    """Return a pipeline of *count* large lines whose log has a budget of four segments."""
+    lines = [f"n {number} {'x' * 8000}" for number in range(count)]
+    pipeline = make_pipeline(folder, lines, end=False, **routes)
+    log = LogConfig(
+        dir=pipeline.log.dir,
+        segment_bytes=65536,
+        compression="none",
+        max_bytes=4 * 65536,
+        on_full=on_full,
+    )
+    (reader,) = pipeline.readers
+    config_of_reader = reader.config.model_copy(update={"rows": 2})
+    reader = reader.model_copy(update={"config": config_of_reader})
+    return pipeline.model_copy(update={"log": log, "readers": (reader,)})
+
+
+def test_a_dead_route_holds_the_log_until_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers wait, the route is named, and all goes on by itself when its sink is back."""
+    monkeypatch.setattr("transporter.engine.housekeeper.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.housekeeper.STUCK", 1.0)
+    (tmp_path / "dead.down").write_text("write")
+    pipeline, events = pipeline_of(tmp_path, 80, dead={}, well={}), Events()
+    with running(pipeline, events=events) as engine:
+        events.await_count("log-full")
+        events.await_count("log-nearly-full")
+        until(lambda: engine.status().readers[0].state is State.WAITING)
+        dead, well = engine.status().routes
+        assert "max_bytes" in dead.problem
+        assert "max_bytes" not in well.problem
+        assert engine.status().size <= 5 * 65536 + (16 << 20)
+        (tmp_path / "dead.down").unlink()
+        until(lambda: len(got(tmp_path / "dead.jsonl")) == 80)
+        until(lambda: len(got(tmp_path / "well.jsonl")) == 80)
+    assert got(tmp_path / "dead.jsonl") == list(range(80))
+    assert events.named("entries-released") == []
+
+
+def test_a_dead_route_that_may_be_stopped_loses_its_oldest_entries_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go on; what it lost is told and recorded; back, it goes on behind that."""
+    monkeypatch.setattr("transporter.engine.housekeeper.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.housekeeper.STUCK", 1.0)
+    (tmp_path / "dead.down").write_text("write")
+    pipeline, events = pipeline_of(tmp_path, 80, "stop-route", dead={}, well={}), Events()
+    with running(pipeline, events=events):
+        until(lambda: len(got(tmp_path / "well.jsonl")) == 80)
+        (tmp_path / "dead.down").unlink()
+        lost = events.await_count("entries-released")
+        until(lambda: got(tmp_path / "dead.jsonl")[-1:] == [79])
+    delivered = got(tmp_path / "dead.jsonl")
+    released = read_state(pipeline.log.dir, "dead").released
+    assert lost["route"] == "dead"
+    assert len(released) == 1
+    assert released[0].first == 0
+    # Nothing is skipped silently: each offset was delivered or is named.
+    assert delivered == list(range(released[0].last + 1, 80))
+    assert read_state(pipeline.log.dir, "well").released == ()

@@ -1,0 +1,194 @@
+"""Retention: whole segments go, oldest first, and only those that nobody needs."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+from compaction_tools import Frame, append_segments, everything, letters, write_log
+from log_tools import Disk
+
+from transporter.errors import BudgetSpent, LogPoisoned, OffsetRefused
+from transporter.log.commit_log import CommitLog
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.inspect import segments_size
+from transporter.log.reader import LogReader
+from transporter.log.retention import RetentionSettings, excess, retain
+from transporter.log.segment import segment_bases
+from transporter.message import Message, messages_to_batch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+FIVE = [[Frame(letters("AB"))] for _ in range(5)]
+NOTHING = RetentionSettings(bytes=0)
+
+
+def bases(directory: Path) -> list[int]:
+    """Return the base offsets of the segments that are left."""
+    return segment_bases(RealFileSystem(), directory)
+
+
+def removed(
+    directory: Path, watermark: int, settings: RetentionSettings, now: int = 0
+) -> list[int]:
+    """Remove what *settings* say; return the last offset of each segment that went."""
+    found = retain(directory, watermark=lambda: watermark, settings=settings, now=now)
+    return [each.end for each in found]
+
+
+def large(count: int = 1) -> pa.RecordBatch:
+    """Return messages that take about 1 000 bytes each."""
+    return messages_to_batch([Message("n", b"x" * 1000)] * count)
+
+
+def test_the_last_segment_stays(tmp_path: Path) -> None:
+    """However little may be kept, the segment that is written is never removed."""
+    last = write_log(tmp_path, FIVE)
+    assert removed(tmp_path, last, NOTHING) == [1, 3, 5, 7]
+    assert bases(tmp_path) == [8]
+    assert list(everything(tmp_path)) == [8, 9]
+
+
+@pytest.mark.parametrize(("watermark", "left"), [(-1, 0), (0, 0), (1, 2), (4, 4), (9, 8)])
+def test_what_a_route_needs_stays(tmp_path: Path, watermark: int, left: int) -> None:
+    """Invariant 11: a segment goes only when the least watermark has passed all of it."""
+    write_log(tmp_path, FIVE)
+    removed(tmp_path, watermark, NOTHING)
+    assert bases(tmp_path)[0] == left
+
+
+def test_by_bytes(tmp_path: Path) -> None:
+    """Segments go until the rest takes no more than was wanted."""
+    last = write_log(tmp_path, FIVE)
+    whole = segments_size(tmp_path)
+    each = (tmp_path / f"{0:020}.log").stat().st_size
+    assert removed(tmp_path, last, RetentionSettings(bytes=whole)) == []
+    assert removed(tmp_path, last, RetentionSettings(bytes=whole - each - 1)) == [1, 3]
+    assert segments_size(tmp_path) < whole - each
+
+
+def test_what_is_only_set_aside_does_not_count(tmp_path: Path) -> None:
+    """An engine knows that its last file is longer than what was written to it."""
+    with CommitLog.open(tmp_path, compression=None) as log:
+        append_segments(log, FIVE)
+        limit = RetentionSettings(bytes=log.used)
+        assert segments_size(tmp_path) > log.used
+        found = retain(tmp_path, watermark=lambda: 9, settings=limit, now=0, size=log.used)
+        assert list(found) == []
+
+
+def test_by_age(tmp_path: Path) -> None:
+    """A segment goes when its newest entry is older than was wanted."""
+    times = iter(at * 1_000_000 for at in (0, 10, 20, 30, 40, 50, 60, 70, 80))
+    last = write_log(tmp_path, FIVE, clock=lambda: next(times))
+    newest = 20_000_000
+    settings = RetentionSettings(age=5.0)
+    assert removed(tmp_path, last, settings, now=newest + 5_000_000) == [1]
+    assert removed(tmp_path, last, settings, now=newest + 5_000_001) == [3]
+
+
+def test_without_limits_nothing_goes(tmp_path: Path) -> None:
+    """Both limits are off unless they are set."""
+    last = write_log(tmp_path, FIVE)
+    assert removed(tmp_path, last, RetentionSettings(), now=1 << 60) == []
+
+
+def test_indexes_go_with_their_segments(tmp_path: Path) -> None:
+    """Nothing of a removed segment stays behind."""
+    last = write_log(tmp_path, FIVE)
+    removed(tmp_path, last, NOTHING)
+    assert {path.stem for path in tmp_path.glob("0*")} == {f"{8:020}"}
+
+
+def test_the_log_opens_and_goes_on(tmp_path: Path) -> None:
+    """Offsets go on where they were, and no segment counts as missing."""
+    last = write_log(tmp_path, FIVE)
+    removed(tmp_path, last, NOTHING)
+    assert write_log(tmp_path, [[Frame(letters("C"))]]) == last + 1
+    assert list(everything(tmp_path)) == [8, 9, 10]
+
+
+def test_each_removal_is_durable_before_the_next(tmp_path: Path) -> None:
+    """A crash must not leave the first segment and take the second."""
+    disk = Disk()
+    last = write_log(tmp_path, FIVE)
+    left: list[int] = []
+    sync = disk.sync_directory
+
+    def look(directory: Path) -> None:
+        left.append(len(bases(tmp_path)))
+        sync(directory)
+
+    disk.sync_directory = look  # type: ignore[method-assign]
+    list(retain(tmp_path, disk, watermark=lambda: last, settings=NOTHING, now=0))
+    assert left == [4, 3, 2, 1]
+
+
+def test_a_failed_sync_is_final(tmp_path: Path) -> None:
+    """Invariant 13: whether the segment is gone is unknown, so nothing else is removed."""
+    disk = Disk()
+    last = write_log(tmp_path, FIVE)
+    disk.failing["sync_directory"] = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(LogPoisoned):
+        list(retain(tmp_path, disk, watermark=lambda: last, settings=NOTHING, now=0))
+    assert len(bases(tmp_path)) == 4
+
+
+def test_a_reader_is_told_what_is_retained(tmp_path: Path) -> None:
+    """Who comes late learns from where on the log is kept; who has the file open reads on."""
+    last = write_log(tmp_path, FIVE)
+    with LogReader(tmp_path) as early, LogReader(tmp_path) as late:
+        found = early.read(0, last)
+        assert next(found).column("offset").to_pylist() == [0, 1]
+        assert late.first_offset() == 0
+        removed(tmp_path, 5, NOTHING)
+        with pytest.raises(OffsetRefused, match="retained from 6"):
+            list(late.read(0, last))
+        assert late.first_offset() == 6
+        assert [batch.num_rows for batch in late.read(6, last)] == [2, 2]
+        with pytest.raises(OffsetRefused, match="retained from 6"):
+            list(found)
+        assert [each.frame.first for each in late.backwards(last)] == [8, 6]
+
+
+def test_excess_names_how_far_the_log_must_give_way(tmp_path: Path) -> None:
+    """The segments that must go to come down to a size, however much is needed of them."""
+    write_log(tmp_path, FIVE)
+    whole = segments_size(tmp_path)
+    assert excess(tmp_path, whole, whole) is None
+    assert excess(tmp_path, whole, whole - 1) == 1
+    assert excess(tmp_path, whole, 0) == 7
+
+
+def test_a_spent_budget_refuses_appends_until_there_is_room(tmp_path: Path) -> None:
+    """Nothing is written beyond ``max_bytes``; once segments are gone, appends succeed."""
+    with CommitLog.open(tmp_path, segment_bytes=4000, compression=None, max_bytes=16_000) as log:
+        with pytest.raises(BudgetSpent, match="max_bytes"):  # noqa: PT012 - which of them is not known
+            for _ in range(100):
+                log.append(large(), "r")
+        assert (log.over_budget, log.pressed.is_set()) == (True, True)
+        held, last = log.used, log.durable
+        assert held <= 16_000
+        with pytest.raises(BudgetSpent):
+            log.append(large(), "r")
+        assert (log.used, log.durable) == (held, last)
+        removed(tmp_path, 4, RetentionSettings(bytes=12_000))
+        assert log.append(large(), "r") == (last + 1, last + 1)
+        assert not log.over_budget
+
+
+def test_a_log_of_one_segment_always_takes_one_more(tmp_path: Path) -> None:
+    """There is nothing to wait for, so a large append is never refused for ever."""
+    with CommitLog.open(tmp_path, segment_bytes=4000, compression=None, max_bytes=16_000) as log:
+        assert log.append(large(40), "r") == (0, 39)
+
+
+def test_without_a_budget_the_log_grows(tmp_path: Path) -> None:
+    """``max_bytes`` is off unless it is set."""
+    with CommitLog.open(tmp_path, segment_bytes=4000, compression=None) as log:
+        append_segments(log, [[Frame([Message("n", b"x" * 5000)])] for _ in range(10)])
+        assert log.durable == 9

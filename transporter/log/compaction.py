@@ -1,0 +1,352 @@
+"""Compaction: sealed segments lose the entries that later ones made obsolete (Invariant 11).
+
+Each segment is replaced by one of the same base that covers the same offsets;
+original offsets stay. An entry is obsoleted only by a later one that itself lies
+in a sealed segment below the least watermark. Kept in any case: the last entry
+of each namespace; the last of each key, and every keyless entry, with ``keep:
+key``; and the last entry of each segment, which marks its end.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transporter.errors import Corrupt
+from transporter.log import format as layout
+from transporter.log.filesystem import RealFileSystem, faults_of
+from transporter.log.obsolete import Keep, NewestOf, Pass, keys_of
+from transporter.log.rewriting import FRAME_BYTES, Replacement
+from transporter.log.sealed import (
+    Sealed,
+    Stored,
+    chunks_of,
+    entries_of,
+    sealed_segments,
+    stored,
+)
+from transporter.log.segment import Segment
+from transporter.log.targets import Target, groups, whole_chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+
+_LONG: Final = 1 << 16
+_SECOND: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    """What is compacted, and how.
+
+    ``after``: seconds since its newest entry was logged after which a segment is
+    compacted. ``tombstones``: seconds more for which a tombstone that is the last of its key
+    is kept (``keep: key`` only). ``compression`` is that of the frames written anew.
+    """
+
+    after: float = 7 * 86400.0
+    keep: Keep = "namespace"
+    tombstones: float = 86400.0
+    compression: str | None = "lz4"
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What became of one segment; without *after*, nothing, in a dry run."""
+
+    name: str
+    entries: int
+    kept: int
+    before: int
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a compaction did, or would do: ``looked_at`` counts the segments it could choose from.
+
+    ``problems`` name the segments that were left as they are because they are damaged.
+    """
+
+    looked_at: int
+    segments: tuple[Compacted, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def dropped(self) -> int:
+        """Entries that went."""
+        return sum(each.entries - each.kept for each in self.segments)
+
+    @property
+    def freed(self) -> int:
+        """Bytes that became free."""
+        return sum(each.before - each.after for each in self.segments if each.after is not None)
+
+
+def compact(
+    directory: Path,
+    files: FileSystem | None = None,
+    *,
+    watermark: Callable[[], int],
+    settings: CompactionSettings,
+    now: int,
+    progress: Callable[[int], None] = lambda _: None,
+    dry_run: bool = False,
+) -> Report:
+    """Compact the log in *directory*; safe beside its engine and its readers.
+
+    Args:
+        directory: the log's; the caller owns it, by its lock.
+        files: the file system, the real one by default.
+        watermark: gives the last offset that no route needs any more, durably so; asked again
+            before each replacement.
+        settings: what to do.
+        now: the wall time, µs UTC.
+        progress: is told how many more bytes were read; what it raises ends the compaction
+            between two replacements.
+        dry_run: only tell what would go.
+
+    Raises:
+        Corrupt: a segment's header is damaged.
+        LogFull: there was no room for a replacement; the segment is as it was.
+        LogPoisoned: a sync failed (Invariant 13).
+
+    """
+    files = files or RealFileSystem()
+    with faults_of(directory):
+        run = _Run(files, watermark, settings, now, progress)
+        return run.dry(directory) if dry_run else run.compact(directory)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One compaction."""
+
+    files: FileSystem
+    watermark: Callable[[], int]
+    settings: CompactionSettings
+    now: int
+    progress: Callable[[int], None]
+    problems: list[str] = field(default_factory=list)
+    ends: list[bytes] = field(default_factory=list)
+    """The keys of the last entries of the segments that were passed, obsolete or not."""
+    sound: bool = True
+    """Whether every older segment is compacted: else a tombstone may hide what it holds."""
+
+    def dry(self, directory: Path) -> Report:
+        sealed, targets = self._choose(directory)
+        found = [
+            Compacted(
+                target.sealed.path.name,
+                target.rows,
+                target.rows - target.dropped,
+                target.sealed.size,
+                None,
+            )
+            for group in groups(targets)
+            for target in self._judge(group, sealed)[0]
+        ]
+        told = tuple(each for each in found if each.kept < each.entries)
+        return Report(len(targets), told, tuple(self.problems))
+
+    def compact(self, directory: Path) -> Report:
+        sealed, targets = self._choose(directory)
+        done = []
+        for group in groups(targets):
+            judged, newest = self._judge(group, sealed)
+            for target in judged:
+                found = self._replace(target, newest)
+                if found is not None:
+                    done.append(found)
+        return Report(len(targets), tuple(done), tuple(self.problems))
+
+    def _choose(self, directory: Path) -> tuple[list[Sealed], list[Sealed]]:
+        """Return what may make entries obsolete, and what may lose them: the oldest of it."""
+        least = self.watermark()
+        found = sealed_segments(self.files, directory)
+        below = list(takewhile(lambda each: each.end <= least, found))
+        oldest = self.now - round(self.settings.after * _SECOND)
+        return below, list(takewhile(lambda each: each.newest < oldest, below))
+
+    def _judge(
+        self, group: Sequence[Sealed], sealed: Sequence[Sealed]
+    ) -> tuple[list[Target], NewestOf]:
+        """Find what is obsolete in *group*, in as many passes as memory allows."""
+        targets = {each.base: target for each in group if (target := self._target(each))}
+        newest = NewestOf()
+        lower, first = None, True
+        while first or lower is not None:
+            going = Pass(lower)
+            for each in reversed([one for one in sealed if one.base >= group[0].base]):
+                self._look(each, targets.get(each.base), going, newest if first else None)
+            lower, first = going.end(), False
+        for target in targets.values():
+            target.spare_the_last()
+        return list(targets.values()), newest
+
+    def _target(self, sealed: Sealed) -> Target | None:
+        """Return the segment with nothing obsolete yet; ``None`` where it is damaged."""
+        try:
+            with closing(Segment(self.files, sealed.path)) as segment:
+                chunks = list(chunks_of(segment, sealed.end))
+        except Corrupt as error:
+            self._damaged(error)
+            return None
+        nothing = [pa.repeat(pa.scalar(value=False), chunk.rows) for chunk in chunks]
+        return Target(sealed, chunks, nothing)
+
+    def _damaged(self, error: Corrupt) -> None:
+        self.sound = False
+        if str(error) not in self.problems:
+            self.problems.append(str(error))
+
+    def _look(
+        self, sealed: Sealed, target: Target | None, going: Pass, newest: NewestOf | None
+    ) -> None:
+        """Go backwards through a segment, to mark what of *target* is obsolete.
+
+        *newest* of the namespaces is noted in the first pass.
+        """
+        with closing(Segment(self.files, sealed.path)) as segment:
+            chunks = target.chunks if target else whole_chunks(segment, sealed.end)
+            for number in reversed(range(len(chunks))):
+                self.progress(chunks[number].size)
+                try:
+                    found = entries_of(each.payload for each in stored(segment, chunks[number]))
+                except Corrupt as error:
+                    # What cannot be read makes nothing obsolete.
+                    self._damaged(error)
+                    continue
+                keys = keys_of(found, self.settings.keep)
+                going.add(keys, partial(target.mark, number) if target else _ignore)
+                if newest is not None and self.settings.keep == "key":
+                    newest.note(found.column("namespace"), found.column("offset"))
+                    if target is not None:
+                        target.deletes += _deletes(found)
+
+    def _replace(self, target: Target, newest: NewestOf) -> Compacted | None:
+        """Put what is left of *target* in its place; ``None`` when it stays as it is."""
+        sealed = target.sealed
+        try:
+            if self.watermark() < sealed.end:
+                # A replay that has begun meanwhile needs it (Invariant 11).
+                self.sound = False
+                return None
+            with closing(Segment(self.files, sealed.path)) as segment:
+                if target.dropped or target.tiny or (target.deletes and self._cold(sealed)):
+                    return self._rewrite(segment, target, newest)
+                last = stored(segment, target.chunks[-1])[-1]
+                self._ends_with(entries_of([last.payload]))
+        except Corrupt as error:
+            self._damaged(error)
+        return None
+
+    def _rewrite(self, segment: Segment, target: Target, newest: NewestOf) -> Compacted | None:
+        sealed, settings = target.sealed, self.settings
+        made = Replacement(self.files, sealed.path, segment.header, settings.compression)
+        try:
+            kept = self._copy(segment, target, made, newest)
+            if kept == target.rows and made.size > sealed.size // 2:
+                made.abandon()
+                return None
+            made.commit(sealed.end, segment.header.created_at, sealed.newest)
+        except BaseException:
+            made.abandon()
+            raise
+        return Compacted(sealed.path.name, target.rows, kept, sealed.size, made.size)
+
+    def _cold(self, sealed: Sealed) -> bool:
+        """Tell whether tombstones of this segment may go."""
+        settings = self.settings
+        grace = round((settings.after + settings.tombstones) * _SECOND)
+        return settings.keep == "key" and self.sound and sealed.newest < self.now - grace
+
+    def _ends_with(self, entries: pa.Table) -> None:
+        key = keys_of(entries.slice(entries.num_rows - 1), "key")[0].as_py()
+        if key is not None:
+            # Invariant 17: a key that is too long to remember keeps all tombstones behind it.
+            self.sound = self.sound and len(key) <= _LONG
+            self.ends.append(key[:_LONG])
+
+    def _copy(self, segment: Segment, target: Target, made: Replacement, newest: NewestOf) -> int:
+        """Give every frame of *segment* to *made*; return how many entries are left."""
+        kept = 0
+        for chunk, obsolete in zip(target.chunks, target.obsolete, strict=True):
+            self.progress(chunk.size)
+            found = stored(segment, chunk)
+            rows = entries_of(each.payload for each in found).combine_chunks()
+            mask = pc.invert(pc.or_(obsolete, self._graves(rows, target, newest)))
+            for each, part, left in _frames(found, rows, mask):
+                self._give(segment, each, part, left, made)
+            kept += mask.true_count
+        self._ends_with(rows)
+        return kept
+
+    def _give(
+        self,
+        segment: Segment,
+        each: Stored,
+        rows: pa.RecordBatch,
+        left: pa.BooleanArray,
+        made: Replacement,
+    ) -> None:
+        source = segment.source(each.frame) or layout.Source("")
+        if not left.true_count:
+            made.drop(each.frame, source)
+        elif left.true_count < len(left):
+            made.add(each.frame, rows.filter(left), source)
+        elif each.frame.entries_bytes < FRAME_BYTES // 2:
+            made.add(each.frame, rows, source)
+        else:
+            made.keep(each, source)
+
+    def _graves(self, rows: pa.Table, target: Target, newest: NewestOf) -> pa.BooleanArray:
+        """Tell which of *rows* are tombstones that nobody needs, if they are the last of their key.
+
+        Old enough, and no older segment holds anything of the key: it would come back to life.
+        """
+        if not self._cold(target.sealed) or not newest.known:
+            return pa.repeat(pa.scalar(value=False), rows.num_rows)
+        keys = keys_of(rows, "key")
+        offsets = rows.column("offset").combine_chunks()
+        kept = pa.concat_arrays([newest.offsets(), pa.array([target.sealed.end])])
+        spared = pc.or_(
+            pc.is_in(offsets, value_set=kept),
+            pc.is_in(keys, value_set=pa.array(self.ends, pa.binary())),
+        )
+        gone = pc.and_(_tombstones(rows), pc.is_valid(keys))
+        return pc.and_(gone, pc.invert(spared))
+
+
+def _frames(
+    found: Sequence[Stored], rows: pa.Table, mask: pa.BooleanArray
+) -> Iterator[tuple[Stored, pa.RecordBatch, pa.BooleanArray]]:
+    """Yield each frame of a chunk with its own part of *rows* and of *mask*."""
+    whole = rows.to_batches()[0]
+    start = 0
+    for each in found:
+        count = each.frame.count
+        yield each, whole.slice(start, count), mask.slice(start, count)
+        start += count
+
+
+def _ignore(_: pa.BooleanArray) -> None:
+    """Drop nothing of a segment that is not compacted."""
+
+
+def _deletes(rows: pa.Table) -> int:
+    return int(pc.sum(pc.equal(rows.column("op"), "delete")).as_py() or 0)
+
+
+def _tombstones(rows: pa.Table) -> pa.BooleanArray:
+    deleted = pc.equal(rows.column("op").combine_chunks(), pa.scalar("delete"))
+    return pc.or_(deleted, pc.is_null(rows.column("data").combine_chunks()))

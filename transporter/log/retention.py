@@ -1,0 +1,98 @@
+"""Retention: whole sealed segments go, oldest first, when every route is done with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from transporter.log.filesystem import RealFileSystem, faults_of, sync_directory
+from transporter.log.index import index_path
+from transporter.log.inspect import segments_size
+from transporter.log.sealed import sealed_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+    from transporter.log.sealed import Sealed
+
+_SECOND: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """How much is kept: *bytes* of segment files, *age* in seconds; ``None`` for no limit."""
+
+    bytes: int | None = None
+    age: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A segment that went: its file's name, the last offset that it covered, its bytes."""
+
+    name: str
+    end: int
+    size: int
+
+
+def retain(
+    directory: Path,
+    files: FileSystem | None = None,
+    *,
+    watermark: Callable[[], int],
+    settings: RetentionSettings,
+    now: int,
+    size: int | None = None,
+) -> Iterator[Removed]:
+    """Remove what exceeds *settings* from the log in *directory*, yielding each segment that went.
+
+    The last segment stays, and whatever the *watermark* says is still needed
+    (Invariant 11). Durable, one after the other: a crash leaves no hole. *size* is what
+    the log takes, where the caller knows better than its files: the last one is longer
+    than what was written to it.
+
+    Raises:
+        Corrupt: a segment's header is damaged.
+        LogPoisoned: a sync failed (Invariant 13).
+
+    """
+    files = files or RealFileSystem()
+    with faults_of(directory):
+        size = segments_size(directory, files) if size is None else size
+        for each in sealed_segments(files, directory):
+            if each.end > watermark() or not _exceeds(size, each, settings, now):
+                return
+            _remove(files, directory, each)
+            size -= each.size
+            yield Removed(each.path.name, each.end, each.size)
+
+
+def excess(directory: Path, size: int, limit: int, files: FileSystem | None = None) -> int | None:
+    """Return through which offset segments must go so that of *size* bytes *limit* are left.
+
+    ``None`` when it does already, or when it has nothing to give.
+    """
+    files = files or RealFileSystem()
+    end = None
+    with faults_of(directory):
+        for each in sealed_segments(files, directory):
+            if size <= limit:
+                break
+            end, size = each.end, size - each.size
+    return end
+
+
+def _exceeds(size: int, oldest: Sealed, settings: RetentionSettings, now: int) -> bool:
+    if settings.bytes is not None and size > settings.bytes:
+        return True
+    return settings.age is not None and oldest.newest < now - round(settings.age * _SECOND)
+
+
+def _remove(files: FileSystem, directory: Path, segment: Sealed) -> None:
+    # The index first: nothing would ever look for one without its segment.
+    files.remove(index_path(segment.path))
+    files.remove(segment.path)
+    # Before the next one goes: a log without its second segment could not be opened.
+    sync_directory(files, directory)

@@ -1,0 +1,217 @@
+"""The file that takes the place of a sealed segment: the same offsets, fewer entries.
+
+A frame of it covers all offsets from the one behind the frame before it to its
+own last entry, so coverage stays without hole. Readers' positions survive,
+whatever became of the frames that carried them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from transporter.log import format as layout
+from transporter.log.filesystem import TEMPORARY, sync, sync_directory
+from transporter.log.index import STRIDE, IndexWriter
+from transporter.log.segment import Segment
+from transporter.message import microseconds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+    from transporter.log.sealed import Stored
+
+FRAME_BYTES: Final = 1 << 20
+"""Bytes of entries, in memory, up to which frames are joined."""
+SYNC_BYTES: Final = 4 << 20
+"""Bytes written between two syncs: what the log's own syncs may have to wait for."""
+
+
+class Replacement:
+    """Written frame by frame, in order of offsets; nothing is replaced before :meth:`commit`.
+
+    Every frame of the old segment is given to :meth:`keep`, :meth:`add` or :meth:`drop`.
+    """
+
+    def __init__(
+        self, files: FileSystem, path: Path, old: layout.SegmentHeader, compression: str | None
+    ) -> None:
+        """Begin the file that will stand at *path*, where the segment of header *old* stands."""
+        self._files, self._path, self._compression = files, path, compression
+        self._temporary = path.with_name(path.name + TEMPORARY)
+        # Another id, so that neither old index entries nor old bytes are taken for its own.
+        self._header = replace(old, segment_id=secrets.randbits(63))
+        self._covered = old.base - 1
+        self._told, self._now = dict(old.positions), dict(old.positions)
+        self._reader = ""
+        self._epoch = old.epoch
+        self._rows: list[pa.RecordBatch] = []
+        self._size = self._due = 0
+        self._frames: list[layout.FrameHeader] = []
+        self._opened = ExitStack()
+        self._file = files.open(self._temporary, write=True, create=True)
+        self._opened.callback(self._file.close)
+        try:
+            self._file.truncate(0)
+            self._byte = self._synced = 0
+            self._put(self._header.encode())
+        except BaseException:
+            self.abandon()
+            raise
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._byte
+
+    @property
+    def frames(self) -> int:
+        """Frames written so far."""
+        return len(self._frames)
+
+    def keep(self, stored: Stored, source: layout.Source) -> None:
+        """Take over a frame that lost nothing as it is."""
+        self._flush()
+        self._note(stored.frame, source)
+        self._write(
+            stored.payload,
+            last=stored.frame.last,
+            count=stored.frame.count,
+            size=stored.frame.entries_bytes,
+            logged_at=stored.frame.logged_at,
+            whole=True,
+        )
+
+    def add(self, frame: layout.FrameHeader, rows: pa.RecordBatch, source: layout.Source) -> None:
+        """Take over *rows*, what is left of *frame*; they may share a frame with others."""
+        if source.reader != self._reader:
+            # A frame tells of one reader.
+            self._flush()
+        self._note(frame, source)
+        self._rows.append(rows)
+        self._size += rows.nbytes
+        if self._size >= FRAME_BYTES:
+            self._flush()
+
+    def drop(self, frame: layout.FrameHeader, source: layout.Source) -> None:
+        """Pass over *frame*; only its reader's position is kept."""
+        if source.position is not None:
+            self._now[source.reader] = source.position
+        self._epoch = frame.epoch
+
+    def commit(self, end: int, oldest: int, newest: int) -> None:
+        """Take the old segment's place, which covered offsets up to *end*; durable on return."""
+        self._flush()
+        if self._covered != end:
+            raise ValueError(f"{self._path}: covers {self._covered}, not {end}")
+        trailer = layout.Trailer(self._header.segment_id, self._byte, end, oldest, newest)
+        self._put(trailer.encode())
+        sync(self._file)
+        self._opened.close()
+        self._files.rename(self._temporary, self._path)
+        sync_directory(self._files, self._path.parent)
+        self._index()
+
+    def abandon(self) -> None:
+        """Leave the old segment as it is."""
+        self._opened.close()
+        self._files.remove(self._temporary)
+
+    def _note(self, frame: layout.FrameHeader, source: layout.Source) -> None:
+        self._reader, self._epoch = source.reader, frame.epoch
+        if source.position is not None:
+            self._now[source.reader] = source.position
+
+    def _flush(self) -> None:
+        """Write what :meth:`add` has gathered, in frames of about :data:`FRAME_BYTES`."""
+        if not self._rows:
+            return
+        joined = pa.Table.from_batches(self._rows).combine_chunks().to_batches()[0]
+        pieces = max(1, self._size // FRAME_BYTES)
+        step = -(-joined.num_rows // pieces)
+        self._rows, self._size = [], 0
+        for start in range(0, joined.num_rows, step):
+            piece = joined.slice(start, step)
+            self._write(
+                layout.encode_payload(piece, self._compression),
+                last=piece.column("offset")[-1].as_py(),
+                count=piece.num_rows,
+                size=piece.nbytes,
+                # Log time never goes back, so the last one is the newest.
+                logged_at=microseconds(piece.column("logged_at").slice(piece.num_rows - 1))[0],
+                whole=start + step >= joined.num_rows,
+            )
+
+    def _write(
+        self,
+        payload: pa.Buffer | bytes,
+        *,
+        last: int,
+        count: int,
+        size: int,
+        logged_at: int,
+        whole: bool,
+    ) -> None:
+        """Write a frame; *whole*: nothing that was noted so far comes behind it."""
+        extension = self._source(whole=whole).encode()
+        frame = layout.FrameHeader(
+            extension_length=len(extension),
+            payload_length=len(payload),
+            entries_bytes=size,
+            segment_id=self._header.segment_id,
+            byte=self._byte,
+            first=self._covered + 1,
+            last=last,
+            count=count,
+            extension_crc=crc32c(extension),
+            logged_at=logged_at,
+            epoch=self._epoch,
+            # The segment was sealed, so all before it was durable long ago.
+            durable=self._header.previous,
+            payload_crc=crc32c(payload),
+        )
+        self._put(layout.encode_frame(frame, extension, payload))
+        self._frames.append(frame)
+        self._covered = last
+
+    def _source(self, *, whole: bool) -> layout.Source:
+        """Return what the next frame tells of positions, and count it as told."""
+        position = self._now.get(self._reader) if whole else None
+        if position == self._told.get(self._reader):
+            position = None
+        known = self._now if whole else self._told
+        others = {name: at for name, at in known.items() if name != self._reader}
+        owed = any(self._told.get(name) != at for name, at in others.items())
+        checkpoint = None
+        if owed or self._byte >= self._due:
+            checkpoint = {**self._told, **others}
+        if self._byte >= self._due:
+            self._due = self._byte + STRIDE
+        self._told.update(others)
+        if position is not None:
+            self._told[self._reader] = position
+        return layout.Source(self._reader, position, checkpoint)
+
+    def _put(self, data: bytes) -> None:
+        self._file.pwrite(data, self._byte)
+        self._byte += len(data)
+        if self._byte - self._synced >= SYNC_BYTES:
+            sync(self._file)
+            self._synced = self._byte
+
+    def _index(self) -> None:
+        # Only a hint: without it the segment is walked from its beginning.
+        with (
+            suppress(OSError),
+            closing(Segment(self._files, self._path)) as segment,
+            closing(IndexWriter(self._files, segment)) as index,
+        ):
+            for frame in self._frames:
+                if index.due(frame.byte):
+                    index.note(frame)

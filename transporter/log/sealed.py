@@ -1,0 +1,147 @@
+"""Sealed segments: those that a later one follows, so that nobody writes to them any more.
+
+What compaction and retention choose from, and how compaction reads them: in
+chunks of frames, each verified.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from transporter.errors import Corrupt
+from transporter.log.format import decode_payload
+from transporter.log.recovery import walk_tail
+from transporter.log.segment import Segment, segment_bases, segment_name
+from transporter.message import ENTRY_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+    from transporter.log.format import FrameHeader
+
+CHUNK_BYTES: Final = 16 << 20
+"""Bytes of entries, in memory, that are looked at together: one append at least."""
+CHUNK_FRAMES: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A sealed segment.
+
+    ``end`` is the last offset that it covers, as the next header says; ``newest``
+    the log time (µs UTC) of its newest entry; ``size`` its file's bytes.
+    """
+
+    path: Path
+    base: int
+    end: int
+    size: int
+    newest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive frames of a segment: the bytes ``first`` to ``end``, and what they hold."""
+
+    first: int
+    end: int
+    frames: int
+    rows: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.end - self.first
+
+
+class Stored(NamedTuple):
+    """A frame and its payload, verified."""
+
+    frame: FrameHeader
+    payload: bytes
+
+
+def sealed_segments(files: FileSystem, directory: Path) -> list[Sealed]:
+    """Return the sealed segments in *directory*, oldest first.
+
+    Raises:
+        Corrupt: a segment's header is damaged.
+
+    """
+    found = []
+    for base, following in pairwise(segment_bases(files, directory)):
+        with closing(Segment(files, directory / segment_name(following))) as after:
+            end = after.header.previous
+        with closing(Segment(files, directory / segment_name(base))) as segment:
+            found.append(Sealed(segment.path, base, end, segment.size(), _newest(files, segment)))
+    return found
+
+
+def _newest(files: FileSystem, segment: Segment) -> int:
+    trailer = segment.trailer()
+    if trailer is not None:
+        return trailer.newest
+    frames = walk_tail(files, segment).frames
+    return frames[-1].logged_at if frames else segment.header.created_at
+
+
+def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
+    """Yield the chunks of a sealed *segment* that covers the offsets up to *end*.
+
+    Raises:
+        Corrupt: its frames do not reach that far.
+
+    """
+    first = byte = segment.first_byte
+    covered = segment.header.base - 1
+    frames = rows = size = 0
+    for frame in segment.frames():
+        if frame.first > end:
+            break
+        byte, covered = frame.end, frame.last
+        frames, rows, size = frames + 1, rows + frame.count, size + frame.entries_bytes
+        if size >= CHUNK_BYTES or frames >= CHUNK_FRAMES:
+            yield Chunk(first, byte, frames, rows)
+            first, frames, rows, size = byte, 0, 0, 0
+    if frames:
+        yield Chunk(first, byte, frames, rows)
+    if covered < end:
+        raise Corrupt(
+            "no valid frame where one was written", str(segment.path), byte, max(covered + 1, 0)
+        )
+
+
+def stored(segment: Segment, chunk: Chunk) -> list[Stored]:
+    """Return the frames of *chunk* with their payloads.
+
+    Raises:
+        Corrupt: one of them is not what was written.
+
+    """
+    found = []
+    for frame in segment.frames(chunk.first):
+        if frame.byte >= chunk.end:
+            break
+        _, payload = segment.raw(frame)
+        if crc32c(payload) != frame.payload_crc:
+            raise Corrupt(
+                "the entries do not match their checksum",
+                str(segment.path),
+                frame.byte,
+                frame.first,
+            )
+        found.append(Stored(frame, payload))
+    return found
+
+
+def entries_of(payloads: Iterable[bytes]) -> pa.Table:
+    """Return the entries that *payloads* hold, each frame a batch."""
+    return pa.Table.from_batches(map(decode_payload, payloads), ENTRY_SCHEMA)

@@ -1,0 +1,88 @@
+"""The segments that a compaction chose, and what it has found out about each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transporter.errors import Corrupt
+from transporter.log.rewriting import FRAME_BYTES
+from transporter.log.sealed import Chunk, Sealed, chunks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from transporter.log.segment import Segment
+
+MASK_ROWS: Final = 1 << 28
+"""Offsets whose fate, a bit each, is remembered at once: 32 MiB."""
+_TINY: Final = 64
+"""Frames in each MiB of a segment from which on joining them is worth a copy."""
+
+
+@dataclass(slots=True)
+class Target:
+    """A segment that is compacted: its chunks, and which rows of each are obsolete.
+
+    ``deletes`` counts its entries that say that something is deleted.
+    """
+
+    sealed: Sealed
+    chunks: list[Chunk]
+    obsolete: list[pa.BooleanArray]
+    deletes: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Entries in the segment."""
+        return sum(chunk.rows for chunk in self.chunks)
+
+    def mark(self, number: int, obsolete: pa.BooleanArray) -> None:
+        """Take note of rows of one chunk that a pass found obsolete."""
+        self.obsolete[number] = pc.or_(self.obsolete[number], obsolete)
+
+    def spare_the_last(self) -> None:
+        """Keep the segment's last entry: it marks the end of what the segment covers."""
+        last = self.obsolete[-1]
+        end = pa.array([False])
+        self.obsolete[-1] = pa.concat_arrays([last.slice(0, len(last) - 1), end])
+
+    @property
+    def dropped(self) -> int:
+        """Entries that are obsolete."""
+        return sum(mask.true_count for mask in self.obsolete)
+
+    @property
+    def tiny(self) -> bool:
+        """Whether the frames are so small that joining them is worth a copy."""
+        frames = sum(chunk.frames for chunk in self.chunks)
+        return frames > _TINY * (1 + self.sealed.size // FRAME_BYTES)
+
+
+def groups(targets: Sequence[Sealed]) -> Iterator[list[Sealed]]:
+    """Cut *targets* so that what is remembered of one group's rows is bounded."""
+    group: list[Sealed] = []
+    rows = 0
+    for each in targets:
+        size = each.end - each.base + 1
+        if group and rows + size > MASK_ROWS:
+            yield group
+            group, rows = [], 0
+        group.append(each)
+        rows += size
+    if group:
+        yield group
+
+
+def whole_chunks(segment: Segment, end: int) -> list[Chunk]:
+    """Return the chunks before the first damage."""
+    found = []
+    try:
+        for chunk in chunks_of(segment, end):
+            found.append(chunk)  # noqa: PERF402 - what came before the error counts
+    except Corrupt:
+        pass
+    return found
