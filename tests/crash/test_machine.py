@@ -1,0 +1,170 @@
+"""The log and its routes as a state machine, beside the simplest model of them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from crash_hunt import Hunt, Plan
+from crash_numbers import tiny
+from crash_oracle import LOG, settled_by
+from crash_world import World
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from transporter.log.reader import LogReader
+from transporter.offsets.parked import ParkedStore
+
+DRAWN = st.integers(0, 1 << 16)
+"""What a rule leaves to chance; smaller is simpler."""
+PLAN = Plan(states=5, nested=1, whole_every=10, nested_every=200, damage_every=100)
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Whatever readers, routes, operators, kills and power cuts do, the model is right."""
+
+    def __init__(self) -> None:
+        """Make nothing yet."""
+        super().__init__()
+        self.stack = ExitStack()
+
+    @initialize(drawn=DRAWN)
+    def begin(self, drawn: int) -> None:
+        """Start with an empty disk."""
+        numbers = self.stack.enter_context(tiny())
+        self.world = World(drawn, numbers, Hunt(drawn, numbers, PLAN))
+        self.world.act("open")
+
+    def act(self, name: str, drawn: int) -> None:
+        """Do one act of the world."""
+        self.world.rng.seed(drawn)
+        self.world.act(name)
+
+    @rule(drawn=DRAWN)
+    def append(self, drawn: int) -> None:
+        """Append, and let the reader hear of it."""
+        self.act("append", drawn)
+
+    @rule(drawn=DRAWN)
+    def write(self, drawn: int) -> None:
+        """Write a frame whose sync has not come."""
+        self.act("write", drawn)
+
+    @rule(drawn=DRAWN)
+    def sync(self, drawn: int) -> None:
+        """Sync what was written."""
+        self.act("sync", drawn)
+
+    @rule(drawn=DRAWN)
+    def roll(self, drawn: int) -> None:
+        """Append where the segment is full."""
+        self.act("roll", drawn)
+
+    @rule(drawn=DRAWN)
+    def reopen(self, drawn: int) -> None:
+        """Stop cleanly and start again."""
+        self.act("close", drawn)
+        self.act("open", drawn)
+
+    @rule(drawn=DRAWN, soon=st.booleans())
+    def kill(self, drawn: int, *, soon: bool) -> None:
+        """Let the process die, between two acts or in the middle of one."""
+        self.act("kill_soon" if soon else "kill", drawn)
+
+    @rule(drawn=DRAWN)
+    def power_cut(self, drawn: int) -> None:
+        """Let the power fail, during this act or a later one."""
+        self.act("power_cut", drawn)
+
+    @rule(drawn=DRAWN)
+    def failing_sync(self, drawn: int) -> None:
+        """Let a sync fail, which ends the process."""
+        self.act("fail_a_sync", drawn)
+
+    @rule(drawn=DRAWN)
+    def declare(self, drawn: int) -> None:
+        """Run a route for the first time."""
+        self.act("declare", drawn)
+
+    @rule(drawn=DRAWN)
+    def settle(self, drawn: int) -> None:
+        """Deliver a slice of a route."""
+        self.act("deliver", drawn)
+
+    @rule(drawn=DRAWN)
+    def commit(self, drawn: int) -> None:
+        """Sync a route's records."""
+        self.act("commit", drawn)
+
+    @rule(drawn=DRAWN)
+    def park(self, drawn: int) -> None:
+        """Park an entry."""
+        self.act("park", drawn)
+
+    @rule(drawn=DRAWN)
+    def retry(self, drawn: int) -> None:
+        """Deliver parked entries; some fail again."""
+        self.act("retry", drawn)
+
+    @rule(drawn=DRAWN)
+    def replay(self, drawn: int) -> None:
+        """Begin a replay, go on with it or end it."""
+        self.act("replay", drawn)
+
+    @rule(drawn=DRAWN)
+    def skip(self, drawn: int) -> None:
+        """Give an entry up."""
+        self.act("skip", drawn)
+
+    @rule(drawn=DRAWN)
+    def acknowledge(self, drawn: int) -> None:
+        """Ack what was not delivered."""
+        self.act("acknowledge", drawn)
+
+    # `repair` goes here: damage at rest, mend(LOG, now, disk), and the model without the gap.
+
+    @invariant()
+    def the_log_is_a_list(self) -> None:
+        """Compare, entry by entry, what can be read with the model's list."""
+        log, frames = self.world.log, self.world.truth.frames
+        if log is None:
+            return
+        model = {f.first + n: data for f in frames for n, data in enumerate(f.data)}
+        synced = {offset: data for offset, data in model.items() if offset <= log.durable}
+        with LogReader(LOG, self.world.disk) as reader:
+            found = {
+                row["offset"]: row["data"]
+                for batch in reader.read(0, log.durable)
+                for row in batch.select(["offset", "data"]).to_pylist()
+            }
+        assert found == synced
+        assert log.durable >= self.world.truth.must
+        positions = {f.reader: f.position for f in frames if f.position is not None}
+        assert log.positions == positions
+
+    @invariant()
+    def a_route_is_a_set(self) -> None:
+        """Compare a route's watermark and ranges with the set of what was settled."""
+        for name, route in self.world.routes.items():
+            known, state = self.world.truth.routes[name], route.offsets.state
+            assert settled_by(state) == known.settled
+            store = ParkedStore(route.offsets.folder, self.world.disk)
+            there = {offset for offset, kept in known.parked.items() if kept}
+            assert there <= set(store.offsets()) <= known.parked.keys()
+
+    def teardown(self) -> None:
+        """Stop cleanly: nothing may be lost."""
+        if hasattr(self, "world"):
+            self.world.act("close")
+        self.stack.close()
+
+
+TestLogMachine = LogMachine.TestCase
+TestLogMachine.settings = settings(
+    max_examples=25,
+    stateful_step_count=30,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)

@@ -1,0 +1,58 @@
+"""Simulated power cuts: at every operation of random lives, in every way a disk may lose."""
+
+from __future__ import annotations
+
+import gc
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TYPE_CHECKING
+
+import pytest
+from crash_hunt import Plan, hunt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STATES = 100_000
+EXHAUSTIVE_STATES = 2_000_000
+STATES_OF_A_LIFE = 200
+"""Fewer than any life has: so many lives are enough."""
+WORKERS = min(2, os.cpu_count() or 1)
+
+
+@pytest.mark.timeout(4 * 3600)
+def test_no_power_cut_loses_what_was_promised(
+    exhaustive: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Invariants 1 to 6 and 18: every legal crash state opens and holds what was promised."""
+    wanted = EXHAUSTIVE_STATES if exhaustive else STATES
+    seen: set[int] = set()
+    lives = 0
+    for found in _hunted(range(wanted // STATES_OF_A_LIFE), monkeypatch):
+        lives += 1
+        seen.update(found)
+        if len(seen) >= wanted:
+            break
+    with capsys.disabled():
+        print(f"\n{len(seen)} distinct crash states of {lives} lives, all as promised")  # noqa: T201 - the figure
+    assert len(seen) >= wanted
+
+
+def _hunted(seeds: range, patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Yield the fingerprints of each life's crash states, in the order of *seeds*."""
+    # So that the fingerprints of one process mean something to another.
+    patch.setenv("PYTHONHASHSEED", "0")
+    with ProcessPoolExecutor(WORKERS, get_context("spawn"), gc.disable) as pool:
+        lives = iter(seeds)
+        running = [pool.submit(_life, next(lives)) for _ in range(2 * WORKERS)]
+        try:
+            while running:
+                yield running.pop(0).result()
+                running += [pool.submit(_life, seed) for seed in [next(lives, None)] if seed]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _life(seed: int) -> list[int]:
+    return list(hunt(seed, Plan()))
