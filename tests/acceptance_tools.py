@@ -25,9 +25,11 @@ TRANSPORTER = [sys.executable, "-m", "transporter.cli.app"]
 class Running:
     """One ``transporter run`` and its log lines, read as they come."""
 
+    command: tuple[str, ...] = (*TRANSPORTER, "run", "--log-format", "json")
+
     def __init__(self, pipeline: Path, **variables: str) -> None:
         self.process = subprocess.Popen(
-            [*TRANSPORTER, "run", str(pipeline), "--log-format", "json"],
+            [*self.command, str(pipeline)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **variables},

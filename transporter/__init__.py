@@ -1,3 +1,27 @@
 """A durable commit-log pipeline engine on Apache Spark."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transporter.embed import (
+        Booted,
+        Exited,
+        MeterRead,
+        Pipeline,
+        Problem,
+        RouteChanged,
+    )
+
 __version__ = "0.1.0"
+__all__ = ["Booted", "Exited", "MeterRead", "Pipeline", "Problem", "RouteChanged"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module holds
+    """Import what embeds a pipeline when it is asked for: ``import transporter`` stays cheap."""
+    if name not in __all__:
+        raise AttributeError(f"module 'transporter' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - most commands do without
+
+    return getattr(import_module("transporter.embed"), name)

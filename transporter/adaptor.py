@@ -55,6 +55,14 @@ class AdaptorConfig(BaseModel):
         hide_input_in_errors=True,  # Invariant 20: a setting may be a secret
     )
 
+    @property
+    def upserts(self) -> bool:
+        """Whether the sink keeps the newest value of a key, so that a replay overwrites it.
+
+        For an operator's warning only; a writer's settings whose sink does so override it.
+        """
+        return False
+
 
 class EndOfSource(Exception):
     """Raised by :meth:`Reader.poll` when the source will never have more."""

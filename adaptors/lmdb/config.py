@@ -18,5 +18,10 @@ class LmdbWriterConfig(AdaptorConfig):
     layout: Literal["key", "offset"] = "key"
     """``key``: the newest data of each key. ``offset``: every entry, under its offset."""
 
+    @property
+    def upserts(self) -> bool:
+        """Whether the newest data of a key takes the place of what was there."""
+        return self.layout == "key"
+
     map_size: Annotated[Size, Field(ge=64 * 1024)] = 1024**3
     """Address space to begin with; doubled whenever it is full."""

@@ -19,7 +19,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from transporter import __version__
-from transporter.cli import adaptors, check, log, offsets, parked, quickstart, run
+from transporter.cli import (
+    ack,
+    adaptors,
+    check,
+    log,
+    offsets,
+    parked,
+    quickstart,
+    reload,
+    replay,
+    route,
+    run,
+    status,
+    top,
+)
 from transporter.cli.output import write, write_error
 from transporter.errors import ConfigError, EnvironmentFault, TransporterError
 
@@ -53,13 +67,17 @@ def main() -> None:
 def build() -> typer.Typer:
     """Put the commands together."""
     # rich would cost more time than all the rest of `--help`.
-    app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(_root)
     app.command("run")(run.run)
     app.command("quickstart")(quickstart.quickstart)
     app.command("check")(check.check)
-    app.command("ack")(offsets.ack)
-    app.command("replay")(offsets.replay)
+    app.command("status")(status.status)
+    app.command("top")(top.top)
+    app.command("ack")(ack.ack)
+    app.command("replay")(replay.replay)
+    app.command("reload")(reload.reload)
+    app.add_typer(route.build(), name="route")
     app.add_typer(log.build(), name="log")
     app.add_typer(offsets.build(), name="offsets")
     app.add_typer(parked.build(), name="parked")

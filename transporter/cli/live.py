@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import structlog
 from rich.box import SIMPLE_HEAD
@@ -15,31 +15,21 @@ from rich.table import Table
 from rich.text import Text
 
 from transporter.cli.output import printable
-from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State
+from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State, level_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROGRESS: Final = 10.0
 """Seconds between two lines of progress where there is no live table."""
-_ERRORS: Final = ("reader-stopped", "route-stopped", "log-full")
-_WARNINGS: Final = (
-    "entry-parked",
-    "entry-skipped",
-    "offset-log-unused",
-    "parked-failed",
-    "reader-unavailable",
-    "route-abandoned",
-    "route-retrying",
-    "spark-host-lost",
-    "worker-lost",
-)
+_PLAIN: Final = (bool, int, float, type(None))
 _COLOURS: Final = {
     State.RUNNING: "green",
     State.ENDED: "blue",
     State.STARTING: "cyan",
     State.RETRYING: "yellow",
     State.WAITING: "yellow",
+    State.PAUSED: "magenta",
     State.STOPPED: "red",
 }
 
@@ -77,9 +67,9 @@ class Lines:
 
     def __call__(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
         """Write one line."""
-        level = "error" if event in _ERRORS else "warning" if event in _WARNINGS else "info"
+        level = level_of(event)
         shown = {
-            name: printable(value) if isinstance(value, str) else value
+            name: value if isinstance(value, _PLAIN) else printable(value)
             for name, value in details.items()
         }
         line: Any = {"event": event, "level": level, **shown}
@@ -180,7 +170,7 @@ class LiveTable(Lines):
 
     def _footer(self, status: EngineStatus, doing: str) -> Text:
         size = f"{status.size / (1 << 20):,.0f} MiB"
-        parts = [f"log {status.directory}", f"last offset {status.last:,}", size]
+        parts = [f"log {printable(status.directory)}", f"last offset {status.last:,}", size]
         parts += [doing] if doing else [] if status.spark else ["Spark is starting"]
         text = " · ".join(parts)
         return Text(f"{text}\n{self._hints}", style="dim")
@@ -190,13 +180,50 @@ def _state(state: State) -> Text:
     return Text(state.value, style=_COLOURS[state])
 
 
+class _PrintableOutput:
+    """Standard output that escapes whatever could move a terminal's cursor.
+
+    Writers print what came from messages, and in their worker they see no terminal.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+
+    def write(self, text: str) -> int:
+        lines = text.split("\n")
+        return self._terminal.write("\n".join(map(_tabbed, lines)))
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever else a stream can do
+        return getattr(self._terminal, name)
+
+
+def _tabbed(line: str) -> str:
+    return "\t".join(map(printable, line.split("\t")))
+
+
 @contextmanager
-def reporter(log_format: str, *, live: bool | None, hints: str) -> Iterator[Lines]:
+def printable_output() -> Iterator[None]:
+    """Keep escape sequences that writers print from the terminal; files and pipes get all bytes."""
+    former = sys.stdout
+    if not former.isatty():
+        yield
+        return
+    sys.stdout = cast("TextIO", _PrintableOutput(former))
+    try:
+        yield
+    finally:
+        sys.stdout = former
+
+
+@contextmanager
+def reporter(log_format: str | None, *, live: bool | None, hints: str) -> Iterator[Lines]:
     """Return what tells of a running engine, fitting to where stderr goes.
 
+    Without *log_format* lines are text on a terminal, and JSON elsewhere.
     *hints* are shown below a live table only: a log file has nobody to try them.
     """
     console = Console(stderr=True)
+    log_format = log_format or ("text" if console.is_terminal else "json")
     if not (console.is_terminal if live is None else live):
         yield Lines(log_format, colours=False)
         return

@@ -1,22 +1,24 @@
-"""``transporter parked``: what routes have set aside, and what becomes of it.
-
-What changes state takes the log's lock; a retry is a durable request that the
-next run executes.
-"""
+"""``transporter parked``: what routes have set aside, and what becomes of it."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.log_entries import entry_json, time_text
-from transporter.cli.offsets import Reason, RouteName, opened
+from transporter.cli.acting import Reason, RouteName, act, report
+from transporter.cli.log_entries import entry_json, note, time_text
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory, offset_range
+from transporter.control.requests import RetryParked, SkipParked
+from transporter.errors import EnvironmentFault, OffsetRefused
 
 if TYPE_CHECKING:
-    from transporter.offsets.parked import Parked, ParkedStore
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.offsets.parked import Parked
 
 Which = Annotated[
     str | None, typer.Argument(help="An offset, or a range; all by default.", metavar="[X..Y]")
@@ -25,27 +27,73 @@ Which = Annotated[
 
 def build() -> typer.Typer:
     """Put the group together."""
-    group = typer.Typer(help="Show, retry or skip parked entries.", no_args_is_help=True)
+    group = typer.Typer(
+        rich_markup_mode=None, help="Show, retry or skip parked entries.", no_args_is_help=True
+    )
     group.command("list")(list_parked)
+    group.command("show")(show)
     group.command("retry")(retry)
     group.command("skip")(skip)
     return group
 
 
-def list_parked(target: Target, route: RouteName, *, as_json: AsJson = False) -> None:
-    """List a route's parked entries, each with its error."""
-    from transporter.offsets.offset_log import read_state, route_folder  # noqa: PLC0415 - pyarrow
-    from transporter.offsets.parked import ParkedStore  # noqa: PLC0415
+def list_parked(
+    target: Target,
+    route: RouteName,
+    *,
+    most: Annotated[
+        int, typer.Option("--first", help="Show so many, the oldest; 0: all.", min=0)
+    ] = 200,
+    as_json: AsJson = False,
+) -> None:
+    """List a route's parked entries, each with its error.
+
+    Example: transporter parked list pipeline.yaml events
+    """
+    from transporter.offsets.offset_log import read_state  # noqa: PLC0415 - imports pyarrow
 
     directory = log_directory(target)
     wanted = set(read_state(directory, route).retries)
-    store = ParkedStore(route_folder(directory, route))
-    found = [store.load(offset) for offset in store.offsets()]
+    offsets = _offsets(directory, route)
+    shown = offsets[:most] if most else offsets
+    found = list(_parked(directory, route, shown))
+    if len(shown) < len(offsets):
+        note(f"{len(shown)} of {len(offsets)} are shown; --first 0 shows all")
     if as_json:
         write_json([_json(parked, waiting=parked.offset in wanted) for parked in found])
         return
     columns = ("offset", "parked at", "key", "attempts", "error", "")
     table(columns, [_row(parked, waiting=parked.offset in wanted) for parked in found])
+
+
+def show(
+    target: Target,
+    route: RouteName,
+    offset: Annotated[int, typer.Argument(help="Its offset.", min=0)],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show one parked entry: its error, its headers, all of its data.
+
+    Example: transporter parked show pipeline.yaml events 14
+    """
+    from transporter.offsets.offset_log import read_state  # noqa: PLC0415 - imports pyarrow
+
+    directory = log_directory(target)
+    waiting = offset in read_state(directory, route).retries
+    found = next(_parked(directory, route, [offset]), None)
+    if found is None:
+        raise OffsetRefused(f"route {route}: nothing is parked at {offset}")
+    content = _json(found, waiting=waiting)
+    if as_json:
+        write_json(content)
+        return
+    entry = content.pop("entry")
+    for name, value in (
+        content | {name: entry[name] for name in entry if name != "offset"}
+    ).items():
+        shown = "none" if value is None else value
+        write(f"{name.replace('_', ' '):<16}{printable(shown)}")
 
 
 def retry(
@@ -56,15 +104,15 @@ def retry(
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Ask for parked entries to be delivered by the next run, each key in order.
+    """Have parked entries delivered, each key in order; what fails again stays parked.
 
     Example: transporter parked retry pipeline.yaml events 14
     """
-    with opened(log_directory(target), route) as (_, offset_log):
-        chosen = _chosen(_store(offset_log.folder), offsets)
-        offset_log.request_retries(chosen)
-        offset_log.audit("parked retry", offsets=chosen, reason=reason)
-    _report(route, chosen, "will be delivered by the next run", as_json=as_json)
+    request = RetryParked(route, reason=reason)
+    if offsets:
+        first, last = offset_range(offsets)
+        request = RetryParked(route, first, last, reason)
+    report(act(target, request), as_json=as_json)
 
 
 def skip(
@@ -79,36 +127,27 @@ def skip(
 
     Example: transporter parked skip pipeline.yaml events 14 --reason "test order"
     """
-    with opened(log_directory(target), route) as (_, offset_log):
-        store = _store(offset_log.folder)
-        chosen = _chosen(store, offsets)
-        offset_log.audit("parked skip", offsets=chosen, reason=reason)
-        for offset in chosen:
-            store.remove(offset)
-    _report(route, chosen, "skipped", as_json=as_json)
+    report(act(target, SkipParked(route, *offset_range(offsets), reason)), as_json=as_json)
 
 
-def _store(folder: Any) -> ParkedStore:  # noqa: ANN401 - a path
-    from transporter.offsets.parked import ParkedStore  # noqa: PLC0415 - imports pyarrow
+def _offsets(directory: Path, route: str) -> list[int]:
+    from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
+    from transporter.offsets.offset_log import route_folder  # noqa: PLC0415
+    from transporter.offsets.parked import parked_offsets  # noqa: PLC0415
 
-    return ParkedStore(folder)
-
-
-def _chosen(store: ParkedStore, text: str | None) -> list[int]:
-    from transporter.errors import OffsetRefused  # noqa: PLC0415 - only here
-
-    first, last = offset_range(text) if text else (0, 1 << 62)
-    chosen = [offset for offset in store.offsets() if first <= offset <= last]
-    if not chosen:
-        raise OffsetRefused(f"nothing is parked at {text or 'any offset'}")
-    return chosen
+    return parked_offsets(route_folder(directory, route), RealFileSystem())
 
 
-def _report(route: str, offsets: list[int], done: str, *, as_json: bool) -> None:
-    if as_json:
-        write_json({"route": route, "offsets": offsets, "done": done})
-    else:
-        write(f"route {printable(route)}: {len(offsets)} parked {done}")
+def _parked(directory: Path, route: str, offsets: list[int]) -> Iterator[Parked]:
+    """Yield what is parked at *offsets*, without what a running engine removes meanwhile."""
+    from transporter.offsets.offset_log import route_folder  # noqa: PLC0415 - imports pyarrow
+    from transporter.offsets.parked import ParkedStore, parked_path  # noqa: PLC0415
+
+    folder = route_folder(directory, route)
+    for offset in offsets:
+        with suppress(EnvironmentFault):
+            if parked_path(folder, offset).exists():
+                yield ParkedStore.read(folder, offset)
 
 
 def _json(parked: Parked, *, waiting: bool) -> dict[str, Any]:
@@ -129,12 +168,12 @@ def _json(parked: Parked, *, waiting: bool) -> dict[str, Any]:
 def _row(parked: Parked, *, waiting: bool) -> tuple[object, ...]:
     key = parked.key.decode(errors="replace") if parked.key is not None else "null"
     reason = parked.reason
-    note = "retry requested" if waiting else ""
+    remark = "retry requested" if waiting else ""
     return (
         parked.offset,
         time_text(reason.parked_at),
         key,
         reason.attempts,
         reason.error,
-        note,
+        remark,
     )

@@ -37,7 +37,7 @@ def quickstart(
     with ExitStack() as services:
         if postgres:
             environ["ORDERS_DSN"] = services.enter_context(_shop(folder / "postgres"))
-        return run_pipeline(load(file, environ))
+        return run_pipeline(load(file, environ), environ)
 
 
 def _pipeline_file(folder: Path, name: str) -> Path:

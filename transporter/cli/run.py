@@ -9,14 +9,16 @@ import sys
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from transporter.cli.output import printable
+from transporter.errors import TransporterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from types import FrameType
 
     from transporter.engine.engine import Engine
@@ -37,8 +39,9 @@ def run(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE")],
     *,
     log_format: Annotated[
-        LogFormat, typer.Option(help="How log lines on stderr are written.")
-    ] = LogFormat.TEXT,
+        LogFormat | None,
+        typer.Option(help="How log lines on stderr are written; by default text on a terminal."),
+    ] = None,
     live: Annotated[
         bool | None,
         typer.Option("--live/--no-live", help="A live table; by default on a terminal only."),
@@ -51,22 +54,28 @@ def run(
     """
     from transporter.pipeline.config import load  # noqa: PLC0415 - heavy; `--help` does without
 
-    return run_pipeline(load(pipeline, os.environ), log_format=log_format.value, live=live)
+    chosen = log_format.value if log_format is not None else None
+    return run_pipeline(load(pipeline, os.environ), os.environ, log_format=chosen, live=live)
 
 
-def run_pipeline(pipeline: Pipeline, *, log_format: str = "text", live: bool | None = None) -> int:
-    """Run *pipeline* to its end and return the exit code."""
-    from transporter.cli.live import reporter  # noqa: PLC0415 - imports rich and structlog
-    from transporter.engine.engine import Engine  # noqa: PLC0415
-    from transporter.spark.launch import SparkLauncher  # noqa: PLC0415
+def run_pipeline(
+    pipeline: Pipeline,
+    environ: Mapping[str, str],
+    *,
+    log_format: str | None = None,
+    live: bool | None = None,
+) -> int:
+    """Run *pipeline*, whose variables come from *environ*, to its end; return the exit code."""
+    from transporter.cli.live import printable_output, reporter  # noqa: PLC0415 - imports rich
+    from transporter.embed import assembled  # noqa: PLC0415 - imports the engine
 
-    launcher = SparkLauncher(
-        pipeline.log.dir, cache_directory(), pipeline.spark.master, pipeline.spark.config
-    )
-    with reporter(log_format, live=live, hints=_hints(pipeline.log.dir)) as report:
-        engine = Engine(pipeline, launcher, report)
-        with _signals(engine.request_stop):
-            _until_stopped(engine, report)
+    with (
+        reporter(log_format, live=live, hints=_hints(pipeline.log.dir)) as report,
+        printable_output(),
+        assembled(pipeline, report, environ) as engine,
+        _signals(engine.request_stop) as hung_up,
+    ):
+        _until_stopped(engine, report, hung_up)
     status = engine.status()
     for reader in status.readers:
         if reader.name in engine.halted:
@@ -78,15 +87,29 @@ def run_pipeline(pipeline: Pipeline, *, log_format: str = "text", live: bool | N
     return 1 if engine.halted else 0
 
 
-def _until_stopped(engine: Engine, report: Any) -> None:  # noqa: ANN401 - the reporter
+def _until_stopped(engine: Engine, report: Any, hung_up: Event) -> None:  # noqa: ANN401 - the reporter
     engine.start()
     try:
         while not engine.wait(TICK):
             report.show(engine.status())
+            if hung_up.is_set():
+                hung_up.clear()
+                _reload(engine.log.directory, report)
     finally:
         report.show(engine.status(), "stopping")
         engine.stop()
         report.show(engine.status(), "stopped")
+
+
+def _reload(directory: Path, report: Any) -> None:  # noqa: ANN401 - the reporter
+    """Do as ``transporter reload`` does; what is wrong is told, and the engine goes on."""
+    from transporter.control.client import perform  # noqa: PLC0415 - only on SIGHUP
+    from transporter.control.requests import Reload  # noqa: PLC0415
+
+    try:
+        perform(directory, Reload("SIGHUP"))
+    except TransporterError as error:
+        report("reload-refused", problem=str(error))
 
 
 def _hints(directory: Path) -> str:
@@ -102,16 +125,15 @@ def _short(path: Path) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def cache_directory() -> Path:
-    """Return where generated files of this user are kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "transporter"
-
-
 @contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call *stop* at the first SIGINT or SIGTERM; leave at once at the second."""
+def _signals(stop: Callable[[], None]) -> Iterator[Event]:
+    """Call *stop* at the first SIGINT or SIGTERM; leave at once at the second.
+
+    What is yielded is set at each SIGHUP.
+    """
     seen: list[int] = []
+    hung_up = Event()
+    attended = sys.stderr.isatty()
 
     def received(number: int, _frame: FrameType | None) -> None:
         seen.append(number)
@@ -120,9 +142,17 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
             os._exit(128 + number)
         stop()
 
+    def called(_number: int, _frame: FrameType | None) -> None:
+        # The same signal tells that the terminal was closed, and then it ends the run.
+        if attended and not sys.stderr.isatty():
+            stop()
+        else:
+            hung_up.set()
+
     former = {number: signal.signal(number, received) for number in (signal.SIGINT, signal.SIGTERM)}
+    former[signal.SIGHUP] = signal.signal(signal.SIGHUP, called)
     try:
-        yield
+        yield hung_up
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -78,6 +78,11 @@ class Carrier:
         return self._listener.authkey
 
     @property
+    def threads(self) -> tuple[threading.Thread, ...]:
+        """What must run for as long as the engine does."""
+        return (self._thread, self._listener.thread)
+
+    @property
     def ready(self) -> bool:
         """Whether Spark is up."""
         return self._ready
@@ -100,6 +105,8 @@ class Carrier:
         with self._changed:
             self._wanted[key] = spec
             self._problems.pop(key, None)
+            if (late := self._arrived.pop(key, None)) is not None:
+                late.close()
             if self._ready:
                 self._ask_for(spec)
         try:
@@ -185,7 +192,8 @@ class Carrier:
         key = (hello.route, hello.shard)
         with self._changed:
             wanted = self._wanted.get(key)
-            if wanted is None or wanted.epoch != hello.epoch:
+            called = (hello.epoch, hello.attempt)
+            if wanted is None or (wanted.epoch, wanted.attempt) != called:
                 caller.close()
                 return
             self._observe("worker-connected", route=hello.route, shard=hello.shard, pid=hello.pid)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Cutter:
     """Cuts one slice after another. Belongs to its route's thread.
 
-    ``plan`` says what is delivered one at a time; the route keeps it current.
+    ``plan`` says what is delivered one at a time; the route keeps it current, and
+    so it does with ``config``.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Cutter:
             hurried: tells that the route shall end soon, so nothing is waited for.
 
         """
-        self._config, self._log, self._reader = config, log, reader
+        self.config, self._log, self._reader = config, log, reader
         self._offsets, self._ahead, self._hurried = offsets, ahead, hurried
         self.plan = Redelivery()
 
@@ -57,11 +58,15 @@ class Cutter:
 
         """
         state = self._offsets.state
-        if state.replay is not None:
-            first, end = state.replay.next, state.replay.last
-        else:
-            first = state.next_live()
-            end = self._live_end(state, first, wait)
+        first, limit = state.next_offset(), state.limit()
+        if limit is not None and limit < first:
+            return None
+        end = state.replay.last if state.replay else self._live_end(state, first, wait)
+        if _asked_of(self._offsets.state) != _asked_of(state):
+            # An operator has changed something meanwhile.
+            return None
+        if limit is not None:
+            end = min(end, limit)
         if end < first:
             return None
         if (gap := self._reader.lost(first, end)) is not None:
@@ -69,9 +74,10 @@ class Cutter:
                 return self._pass_in_replay(gap, state, wait)
             end = gap.first - 1
         end, single = self.plan.cut(first, end)
-        config = self._config
+        config = self.config
         last = self._reader.bound(first, end, config.slice_rows, config.slice_bytes)
-        return Slice(first, last, state.generation, single=single)
+        namespace = state.replay.namespace if state.replay is not None else ""
+        return Slice(first, last, state.generation, single=single, namespace=namespace)
 
     def _pass_in_replay(self, gap: Gap, state: RouteState, wait: float) -> Slice | None:
         """Go on behind *gap* in a replay, for the route had passed it; else halt (Invariant 4)."""
@@ -85,7 +91,7 @@ class Cutter:
 
     def _live_end(self, state: RouteState, first: int, wait: float) -> int:
         end = self._available(first, wait)
-        if end >= first and self._config.linger:
+        if end >= first and self.config.linger and not state.paused:
             end = self._linger(first, end)
         # What an operator has acked further on is not delivered.
         return min([end, *(part.first - 1 for part in state.above)])
@@ -98,8 +104,8 @@ class Cutter:
 
     def _linger(self, first: int, end: int) -> int:
         """Wait for a fuller slice, at most ``linger`` from now on."""
-        deadline = time.monotonic() + self._config.linger
-        full = first + self._config.slice_rows - 1
+        deadline = time.monotonic() + self.config.linger
+        full = first + self.config.slice_rows - 1
         while end < full and not self._hurried():
             left = deadline - time.monotonic()
             if left <= 0:
@@ -107,3 +113,7 @@ class Cutter:
             # In short waits, so that a stop is not kept waiting by a long linger.
             end = max(end, self._available(end + 1, min(left, 0.5)))
         return end
+
+
+def _asked_of(state: RouteState) -> tuple[object, ...]:
+    return state.next_offset(), state.generation, state.limit(), state.above

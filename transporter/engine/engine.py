@@ -4,21 +4,46 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from transporter.engine.carrier import Carrier
 from transporter.engine.events import EngineStatus, State
 from transporter.engine.feed import Feed
+from transporter.engine.housekeeper import Housekeeper
 from transporter.engine.route import Route
+from transporter.engine.timings import TimedFileSystem
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspect import segments_size
 from transporter.log.reader import LogReader
-from transporter.offsets.offset_log import OffsetLog, declared_routes, proved_offset
+from transporter.offsets.holds import Hold, confirmed_hold, hold_of, release
+from transporter.offsets.offset_log import (
+    OffsetLog,
+    declared_routes,
+    delete_route,
+    proved_offset,
+)
+from transporter.pipeline.reloading import changed_routes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
     from transporter.engine.carrier import Launch
-    from transporter.engine.events import Observer
+    from transporter.engine.events import Observer, RouteStatus
     from transporter.pipeline.config import Pipeline, RouteConfig
+    from transporter.pipeline.secrets import Secrets
+
+
+class Service(Protocol):
+    """What runs beside an engine for as long as that does."""
+
+    def start(self, on_failure: Callable[[BaseException], None]) -> None:
+        """Begin; whatever ends it before its time goes to *on_failure*."""
+
+    def stop(self) -> None:
+        """End, and return when nothing of it runs any more; safe if it never began."""
 
 
 class Engine:
@@ -37,13 +62,17 @@ class Engine:
             Corrupt: the log is damaged; nothing was changed.
 
         """
-        self._pipeline, self._observe = pipeline, observe
+        self._pipeline, self._secrets = pipeline, pipeline.secrets
+        self._observe = observe = _hiding(lambda: self._secrets, observe)
         directory = pipeline.log.dir
+        self._files = TimedFileSystem()
         self._log = CommitLog.open(
             directory,
             proved=lambda: proved_offset(directory),
             segment_bytes=pipeline.log.segment_bytes,
-            compression=None if pipeline.log.compression == "none" else pipeline.log.compression,
+            compression=pipeline.log.codec,
+            max_bytes=pipeline.log.max_bytes,
+            files=self._files,
         )
         self._failure: BaseException | None = None
         self._ending = threading.Event()
@@ -63,6 +92,13 @@ class Engine:
             )
             for config in pipeline.routes
         ]
+        self._strangers: dict[str, Hold] = {}
+        self._strangers_lock = threading.Lock()
+        self._services: list[Service] = []
+        self._stopping = False
+        self._housekeeper = Housekeeper(
+            self._log, pipeline.log, self._hold, self._release, observe, self._fail
+        )
         self._committer = threading.Thread(target=self._commit_regularly, name="committer")
         self._stopped = threading.Event()
 
@@ -98,6 +134,10 @@ class Engine:
             if name not in self._offsets:
                 self._observe("offset-log-unused", route=name)
 
+    def attach(self, service: Service) -> None:
+        """Run *service* from the engine's start on until shortly before its log is closed."""
+        self._services.append(service)
+
     def start(self) -> None:
         """Start everything and return; readers begin before Spark is up."""
         self._observe(
@@ -114,6 +154,9 @@ class Engine:
         for route in self._routes:
             route.start()
         self._committer.start()
+        self._housekeeper.start()
+        for service in self._services:
+            service.start(self.fail)
 
     def wait(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds; return whether there is nothing more to wait for."""
@@ -130,6 +173,7 @@ class Engine:
             TransporterError: why the engine failed, if it did.
 
         """
+        self._stopping = True
         limit = self._pipeline.shutdown_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         for feed in self._feeds:
@@ -137,16 +181,65 @@ class Engine:
         for feed in self._feeds:
             feed.join()
         self._end_routes(deadline)
+        self._housekeeper.stop()
         self._carrier.stop()
         self._stopped.set()
         if self._committer.ident is not None:
             self._committer.join()
+        for service in self._services:
+            service.stop()
         for offsets in self._offsets.values():
             offsets.close()
         self._log.close()
         self._observe("engine-stopped", last_offset=self._log.durable)
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def log(self) -> CommitLog:
+        """The log that this engine owns."""
+        return self._log
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What is running, as it was read last."""
+        return self._pipeline
+
+    @property
+    def stopping(self) -> bool:
+        """Whether :meth:`stop` was called: from then on nothing is to be asked of the engine."""
+        return self._stopping
+
+    def route(self, name: str) -> tuple[Route, OffsetLog] | None:
+        """Return the running route *name* and its offset log; ``None`` when there is none."""
+        found = (route for route in self._routes if route.config.name == name)
+        return next(((route, self._offsets[name]) for route in found), None)
+
+    def reconfigure(self, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
+        """Go on as *wanted* says, which ``reread`` gave; see :mod:`transporter.pipeline.reloading`.
+
+        Returns the changed routes, each with what is done when it has taken that up: after
+        the slice it is at.
+        """
+        changed = {route.name: route for route in changed_routes(self._pipeline, wanted)}
+        self._pipeline, self._secrets = wanted, self._secrets | wanted.secrets
+        self._log.limit(wanted.log.max_bytes)
+        self._housekeeper.configure(wanted.log)
+        asked = ((each, changed.get(each.config.name)) for each in self._routes)
+        told = [(new.name, each.ask(partial(each.configure, new))) for each, new in asked if new]
+        self._observe("pipeline-reloaded", file=str(wanted.file), routes=", ".join(changed))
+        return told
+
+    def forget(self, route: str) -> None:
+        """Remove the offset log of *route*, which this pipeline does not run, durably.
+
+        Raises:
+            EnvironmentFault: there is none.
+
+        """
+        with self._strangers_lock:
+            delete_route(self._log.directory, route)
+            self._strangers.pop(route, None)
 
     @property
     def halted(self) -> list[str]:
@@ -158,14 +251,36 @@ class Engine:
 
     def status(self) -> EngineStatus:
         """Return what everything is doing now."""
+        budget, size = self._pipeline.log.max_bytes, segments_size(self._log.directory)
         return EngineStatus(
             directory=str(self._log.directory),
             last=self._log.durable,
-            size=segments_size(self._log.directory),
+            size=size,
             spark=self._carrier.ready,
             readers=tuple(feed.status() for feed in self._feeds),
-            routes=tuple(route.status() for route in self._routes),
+            routes=tuple(self._route_status(route) for route in self._routes),
+            used=self._log.used if budget and not self._stopped.is_set() else size,
+            max_bytes=budget,
+            syncs=self._files.syncs.read(),
+            dead=tuple(self._dead()),
         )
+
+    def _dead(self) -> list[str]:
+        """Name the threads that should be running and are not: each ends the engine."""
+        threads = [self._committer, self._housekeeper.thread, *self._carrier.threads]
+        dead = [each.name for each in threads if each.ident is not None and not each.is_alive()]
+        dead += [f"reader-{each.status().name}" for each in self._feeds if each.lost]
+        dead += [f"route-{each.status().name}" for each in self._routes if each.lost]
+        return [] if self._stopped.is_set() else dead
+
+    def _route_status(self, route: Route) -> RouteStatus:
+        """Return the route's status, and in it that the route holds a log that is nearly full."""
+        status = route.status()
+        status = replace(status, problem=self._secrets.hide(status.problem))
+        if self._housekeeper.holder not in (f"route {status.name}", f"replay of {status.name}"):
+            return status
+        held = "it holds the oldest entries of a log that has nearly spent max_bytes"
+        return replace(status, problem="; ".join(filter(None, (status.problem, held))))
 
     def _end_routes(self, deadline: float) -> None:
         for wave in self._waves():
@@ -200,8 +315,46 @@ class Engine:
             route.halted or route.caught_up for route in self._routes
         )
 
+    def _hold(self) -> Hold:
+        """Return who needs the oldest entry, as no power cut can take it back (Invariant 11)."""
+        holds = [each for feed in self._feeds if (each := feed.hold()) is not None]
+        with self._strangers_lock:
+            routes = declared_routes(self._log.directory)
+            holds += [self._stranger(route) for route in routes if route not in self._offsets]
+        for route, offsets in self._offsets.items():
+            holds.append(hold_of(route, offsets.state))
+            # What was written before is durable now; what it says had come before that.
+            offsets.sync()
+        return min(holds, default=Hold(-1, "no route"))
+
+    def _stranger(self, route: str) -> Hold:
+        """Return what a route holds that this pipeline does not run, so nothing changes it."""
+        if route not in self._strangers:
+            self._strangers[route] = confirmed_hold(self._log.directory, route)
+        return self._strangers[route]
+
+    def _release(self, route: str, through: int) -> None:
+        """Make *route* give up what it needs up to *through* (``on_full: stop-route``)."""
+        offsets = self._offsets.get(route)
+        if offsets is not None:
+            self._give_up(offsets, through)
+            return
+        with OffsetLog(self._log.directory, route) as stranger:
+            self._give_up(stranger, through)
+        self._strangers.pop(route, None)
+
+    def _give_up(self, offsets: OffsetLog, through: int) -> None:
+        lost = release(offsets, through, self._log.durable, "log.max_bytes was reached")
+        if lost is not None:
+            self._observe("entries-released", route=offsets.route, first=lost.first, last=lost.last)
+
+    def fail(self, error: BaseException) -> None:
+        """End the engine because a service of its has failed."""
+        self._fail(error)
+
     def _fail(self, error: BaseException) -> None:
         """End the engine because of *error*; the first one is the reason."""
+        self._secrets.hide_in(error)
         if self._failure is None:
             self._failure = error
         self._ending.set()
@@ -213,3 +366,12 @@ class Engine:
                     offsets.sync()
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._fail(error)
+
+
+def _hiding(secrets: Callable[[], Secrets], observe: Observer) -> Observer:
+    """Keep *secrets* from *observe*, whoever repeats them (Invariant 20)."""
+
+    def told(event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
+        observe(event, **secrets().hide_all(details))
+
+    return told

@@ -1,10 +1,16 @@
-"""What the engine tells its surroundings while it runs."""
+"""What the engine tells its surroundings while it runs: its events, and its status."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from transporter.engine.timings import NOTHING, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Observer(Protocol):
@@ -14,6 +20,132 @@ class Observer(Protocol):
         """Take note; must return quickly and never raise."""
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What an event's name promises: its level, its fields, and when it is told."""
+
+    level: Literal["info", "warning", "error"]
+    fields: tuple[str, ...]
+    meaning: str
+
+
+_PROGRESS: Final = ("watermark", "delivered")
+_GIVEN_UP: Final = ("route", "offset", "attempts", "problem")
+
+EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
+    {
+        "engine-started": Event(
+            "info",
+            ("log", "log_id", "epoch", "last_offset"),
+            "the log is open, and everything is about to start",
+        ),
+        "engine-stopped": Event("info", ("last_offset",), "everything was left in order"),
+        "endpoint-opened": Event("info", ("url",), "metrics and health are served below this URL"),
+        "endpoint-unavailable": Event(
+            "warning",
+            ("problem",),
+            "the default port is taken, so this engine serves no metrics and no health",
+        ),
+        "spark-host-connected": Event(
+            "info", ("pid",), "the Spark host is there; Spark is not yet"
+        ),
+        "spark-ready": Event("info", ("version", "master"), "Spark is up"),
+        "spark-host-lost": Event(
+            "warning", ("code", "retry_in"), "the Spark host has ended; it is started again"
+        ),
+        "worker-connected": Event("info", ("route", "shard", "pid"), "a worker has called back"),
+        "worker-lost": Event(
+            "warning", ("route", *_PROGRESS), "a route's worker is gone; it gets another"
+        ),
+        "reader-opened": Event("info", ("reader",), "a source is open, or open again"),
+        "reader-unavailable": Event(
+            "warning",
+            ("reader", "problem", "retry_in"),
+            "a source cannot be reached; it is tried again for as long as it takes",
+        ),
+        "reader-stopped": Event(
+            "error", ("reader", "problem"), "a reader has failed and waits for an operator"
+        ),
+        "reader-ended": Event("info", ("reader", "logged"), "a reader will append no more"),
+        "reader-progress": Event(
+            "info", ("reader", "state", "logged"), "now and then, where there is no live table"
+        ),
+        "log-full": Event(
+            "error", ("reader", "problem"), "an append found no room; its reader waits"
+        ),
+        "log-nearly-full": Event(
+            "warning",
+            ("used", "max_bytes", "holder", "needs_from"),
+            "80 % of log.max_bytes are spent; the holder needs the oldest entries",
+        ),
+        "log-has-room": Event("info", ("used", "max_bytes"), "less than 80 % are spent again"),
+        "log-compacted": Event(
+            "info", ("segments", "dropped", "freed"), "old segments were rewritten without entries"
+        ),
+        "segment-not-compacted": Event("warning", ("problem",), "a segment was left as it is"),
+        "segment-removed": Event(
+            "info", ("file", "through", "bytes"), "retention has removed a segment"
+        ),
+        "entries-released": Event(
+            "warning", ("route", "first", "last"), "on_full: stop-route gave these up undelivered"
+        ),
+        "housekeeping-failed": Event(
+            "warning", ("problem",), "compaction or retention failed; it is tried again"
+        ),
+        "route-begins": Event("info", ("route", "offset"), "a new route is declared, from here on"),
+        "offset-log-unused": Event(
+            "warning", ("route",), "no route of the pipeline uses this one; it holds the log back"
+        ),
+        "route-retrying": Event(
+            "warning",
+            ("route", "problem", "retry_in", *_PROGRESS),
+            "a sink cannot be reached, or an entry has failed; it is tried again",
+        ),
+        "route-stopped": Event(
+            "error",
+            ("route", "offset", "problem", *_PROGRESS),
+            "a route waits for an operator before this offset",
+        ),
+        "route-abandoned": Event(
+            "warning", ("route",), "shutdown_timeout is over; a slice in flight will be repeated"
+        ),
+        "route-ended": Event("info", ("route", *_PROGRESS), "a route will deliver no more"),
+        "route-progress": Event(
+            "info",
+            ("route", "state", "delivered", "skipped", "parked", "watermark", "lag"),
+            "now and then, where there is no live table",
+        ),
+        "entry-parked": Event("warning", _GIVEN_UP, "an entry was given up and set aside"),
+        "entry-skipped": Event("warning", _GIVEN_UP, "an entry was given up and passed"),
+        "parked-delivered": Event("info", ("route", "offset"), "a parked entry was delivered"),
+        "parked-failed": Event(
+            "warning", ("route", "offset", "problem"), "a parked entry has failed again"
+        ),
+        "control-unavailable": Event(
+            "warning", ("problem",), "the control socket cannot be made; operators are not heard"
+        ),
+        "pipeline-reloaded": Event(
+            "info", ("file", "routes"), "the file was read again; these routes get new workers"
+        ),
+        "operator-acted": Event(
+            "info", ("route", "action", "who", "reason"), "an operator has changed something"
+        ),
+        "reload-refused": Event(
+            "error", ("problem",), "the pipeline file was read again, and cannot be used"
+        ),
+        "callback-failed": Event(
+            "error", ("about", "problem"), "a callback of the embedding program has raised"
+        ),
+    }
+)
+"""Every event there is. Names and fields are stable: people search and alert by them."""
+
+
+def level_of(event: str) -> Literal["info", "warning", "error"]:
+    """Return how loud *event* is; a stranger's is plain news."""
+    return EVENTS[event].level if event in EVENTS else "info"
+
+
 class State(Enum):
     """What a reader or a route is doing."""
 
@@ -21,24 +153,34 @@ class State(Enum):
     RUNNING = "running"
     RETRYING = "retrying"
     WAITING = "no space"
+    PAUSED = "paused"
     STOPPED = "stopped"
     ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
-    """A reader at one moment; *logged* counts messages of this run."""
+    """A reader at one moment; the counts are of this run.
+
+    ``size`` is in bytes; ``still`` tells for how many seconds it has got nowhere.
+    """
 
     name: str
     adaptor: str
     state: State
     logged: int
     problem: str = ""
+    size: int = 0
+    still: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RouteStatus:
-    """A route at one moment; the counts are of this run, *lag* is in entries."""
+    """A route at one moment; the counts are of this run, *lag* is in entries.
+
+    ``size`` counts delivered bytes; ``still`` tells for how many seconds it has settled
+    nothing while there was something to do; ``slices`` how long its slices took.
+    """
 
     name: str
     adaptor: str
@@ -49,11 +191,19 @@ class RouteStatus:
     lag: int
     parked: int = 0
     problem: str = ""
+    size: int = 0
+    still: float = 0.0
+    replaying: bool = False
+    slices: Histogram = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """The engine at one moment; *size* is the log's, in bytes."""
+    """The engine at one moment; *size* is the log's, in bytes.
+
+    ``used`` counts what is charged to the budget ``max_bytes``; ``syncs`` tells how
+    long syncs took; ``dead`` names what should be running and is not.
+    """
 
     directory: str
     last: int
@@ -61,3 +211,7 @@ class EngineStatus:
     spark: bool
     readers: tuple[ReaderStatus, ...]
     routes: tuple[RouteStatus, ...]
+    used: int = 0
+    max_bytes: int | None = None
+    syncs: Histogram = NOTHING
+    dead: tuple[str, ...] = ()

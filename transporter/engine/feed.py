@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ from transporter.engine.events import ReaderStatus, State
 from transporter.errors import LogFull, LogPoisoned, SourceUnavailable, TransporterError
 from transporter.log.commit_log import appendable
 from transporter.log.reader import LogReader
-from transporter.message import messages_to_batch
+from transporter.message import messages_to_batch, size_of
+from transporter.offsets.holds import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,6 +70,9 @@ class Feed:
         self._stopping = threading.Event()
         self._backoff = Backoff()
         self._state, self._problem, self._logged = State.STARTING, "", 0
+        self._size, self._moved = 0, time.monotonic()
+        # What the last run has logged and not purged is found again by the first poll.
+        self._unpurged: int | None = 0
         self._thread = threading.Thread(target=self._run, name=f"reader-{config.name}")
 
     def start(self) -> None:
@@ -93,10 +98,27 @@ class Feed:
         """Whether this feed will append no more."""
         return self._state in (State.ENDED, State.STOPPED)
 
+    @property
+    def lost(self) -> bool:
+        """Whether its thread is gone although nobody has ended it."""
+        return self._thread.ident is not None and not (self._thread.is_alive() or self.ended)
+
+    def hold(self) -> Hold | None:
+        """Return from where on the log is needed to recognise what the source still has.
+
+        Entries that were logged and of which the source was not told yet come again
+        after a crash; ``None`` when there are none.
+        """
+        first = None if self._state is State.ENDED else self._unpurged
+        return None if first is None else Hold(first - 1, self._config.name, "reader")
+
     def status(self) -> ReaderStatus:
         """Return what the reader is doing now."""
         name, adaptor = self._config.name, self._config.adaptor
-        return ReaderStatus(name, adaptor, self._state, self._logged, self._problem)
+        still = time.monotonic() - self._moved
+        return ReaderStatus(
+            name, adaptor, self._state, self._logged, self._problem, self._size, still
+        )
 
     def _run(self) -> None:
         try:
@@ -110,7 +132,8 @@ class Feed:
         """Stop visibly; only what hurts everybody, or a start that failed, ends the engine."""
         starting = self._state is State.STARTING
         ours = isinstance(error, TransporterError)
-        self._problem = str(error) if ours else f"{type(error).__name__}: {error}"
+        problem = str(error) if ours else f"{type(error).__name__}: {error}"
+        self._problem = self._config.secrets.hide(problem)
         self._state = State.STOPPED
         self._observe("reader-stopped", reader=self._config.name, problem=self._problem)
         if starting or isinstance(error, LogPoisoned):
@@ -137,12 +160,12 @@ class Feed:
         self._observe("reader-opened", reader=self._config.name)
 
     def _retry_later(self, error: TransporterError) -> None:
-        self._state, self._problem = State.RETRYING, str(error)
+        self._state, self._problem = State.RETRYING, self._config.secrets.hide(str(error))
         delay = self._backoff.next()
         self._observe(
             "reader-unavailable",
             reader=self._config.name,
-            problem=str(error),
+            problem=self._problem,
             retry_in=round(delay, 2),
         )
         self._stopping.wait(delay)
@@ -150,15 +173,21 @@ class Feed:
     def _poll_until_stopped(self, reader: Reader) -> None:
         while not self._stopping.is_set():
             batch = reader.poll(POLL)
+            self._moved = time.monotonic()
             if self._log_batch(batch) and batch.position is not None:
                 # Invariant 1: only now, when the frames are durable.
                 reader.commit(batch.position)
+            if not self._stopping.is_set():
+                self._unpurged = None
 
     def _log_batch(self, batch: Batch) -> bool:
         """Append all of *batch*; false when it was empty, or the stop came first."""
         parts = list(appendable(_as_batch(batch)))
         if not parts[0].num_rows:
             return False
+        if self._unpurged is None:
+            # At least so far back: other readers may append before this one does.
+            self._unpurged = self._log.durable + 1
         for part in parts[:-1]:
             if not self._append(part, None):
                 return False
@@ -178,6 +207,7 @@ class Feed:
             else:
                 self._state, self._problem = State.RUNNING, ""
                 self._logged += messages.num_rows
+                self._size += size_of(messages)
                 self._backoff.reset()
                 return True
 

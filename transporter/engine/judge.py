@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from transporter.engine.protocol import Failure, FailureKind
+from transporter.engine.redelivery import Redelivery
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -60,8 +61,11 @@ class Judge:
         cutter: Cutter,
         observe: Observer,
     ) -> None:
-        """Judge for the route of *config*, keeping the *cutter*'s plan current."""
-        self._config, self._log, self._offsets = config, log, offsets
+        """Judge for the route of *config*, keeping the *cutter*'s plan current.
+
+        The route keeps ``config`` current.
+        """
+        self.config, self._log, self._offsets = config, log, offsets
         self._parking, self._cutter, self._observe = parking, cutter, observe
 
     def judge(self, asked: Slice, outcome: Outcome) -> Verdict:
@@ -69,7 +73,7 @@ class Judge:
         self._settle(asked, outcome)
         self._cutter.plan = self._cutter.plan.settled(outcome.through)
         failure = outcome.failure
-        if failure is None:
+        if failure is None or self._begun_anew(asked):
             return GO
         if failure.kind not in (FailureKind.REJECTED, FailureKind.POISON):
             return self.not_its_fault(failure)
@@ -80,6 +84,8 @@ class Judge:
 
     def died(self, asked: Slice, announced: int | None) -> Verdict:
         """Decide after the worker died by itself while it delivered *asked*."""
+        if self._begun_anew(asked):
+            return GO
         first = self._next_unsettled()
         plan = self._cutter.plan
         self._cutter.plan = plan.died(first, asked.last, announced, single=asked.single)
@@ -115,7 +121,7 @@ class Judge:
         if failure.offset is None:
             return GO
         attempts = self._cutter.plan.attempts(failure.offset)
-        if failure.kind is FailureKind.POISON or attempts >= self._config.retry.attempts:
+        if failure.kind is FailureKind.POISON or attempts >= self.config.retry.attempts:
             return self._give_up(failure, failure.offset, attempts)
         if not attempts:
             return GO
@@ -123,7 +129,11 @@ class Judge:
 
     def _give_up(self, failure: Failure, offset: int, attempts: int) -> Verdict:
         """Do as ``on_error`` says; what its reader could not read is parked in any case."""
-        on_error = "park" if failure.kind is FailureKind.POISON else self._config.on_error
+        if self._next_unsettled() > offset:
+            # An operator acked it, or ended its replay, while it was being delivered.
+            self._cutter.plan = self._cutter.plan.settled(offset)
+            return GO
+        on_error = "park" if failure.kind is FailureKind.POISON else self.config.on_error
         if on_error == "stop":
             return Verdict(Action.HALT, failure.text, offset)
         if on_error == "park":
@@ -152,9 +162,18 @@ class Judge:
             part = Range(asked.first, outcome.through)
             self._offsets.settle(part, self._log.durable, outcome.namespaces)
 
+    def _begun_anew(self, asked: Slice) -> bool:
+        """Tell whether a replay began while *asked* was delivered; if so, suspect nothing yet.
+
+        Whatever failed comes again, and is to be judged then.
+        """
+        if asked.generation == self._offsets.state.generation:
+            return False
+        self._cutter.plan = Redelivery()
+        return True
+
     def _next_unsettled(self) -> int:
-        state = self._offsets.state
-        return state.next_live() if state.replay is None else state.replay.next
+        return self._offsets.state.next_offset()
 
     def _tell(self, event: str, offset: int, **details: object) -> None:
-        self._observe(event, route=self._config.name, offset=offset, **details)
+        self._observe(event, route=self.config.name, offset=offset, **details)

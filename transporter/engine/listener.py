@@ -47,21 +47,21 @@ class Listener:
         self.address = self._listener.address
         self._on_host, self._on_worker = on_host, on_worker
         self._closing = False
-        self._thread = threading.Thread(target=self._accept, name="listener")
+        self.thread = threading.Thread(target=self._accept, name="listener")
 
     def start(self) -> None:
         """Begin to accept."""
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """Stop accepting, and wait until that is so."""
         self._closing = True
-        if self._thread.is_alive():
+        if self.thread.is_alive():
             # accept() has no timeout: one last caller ends it. It must not wait for an answer,
             # for the thread may just have ended on another one.
             with suppress(OSError):
                 connection.Client(self.address).close()
-            self._thread.join()
+            self.thread.join()
         self._listener.close()
 
     def _accept(self) -> None:

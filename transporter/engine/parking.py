@@ -14,7 +14,7 @@ from transporter.offsets.state import Range
 from transporter.pipeline.namespace import Namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from transporter.engine.protocol import Slice
     from transporter.log.commit_log import CommitLog
@@ -38,10 +38,14 @@ class Parking:
         clock: Callable[[], int],
     ) -> None:
         """Take up what is parked already."""
-        self._config, self._log, self._reader, self._offsets = config, log, reader, offsets
+        self._log, self._reader, self._offsets = log, reader, offsets
         self._clock = clock
-        self._namespace = Namespace(config.namespace)
         self._store = ParkedStore(offsets.folder)
+        self.configure(config)
+
+    def configure(self, config: RouteConfig) -> None:
+        """Go on with these settings of the route."""
+        self._config, self._namespace = config, Namespace(config.namespace)
 
     def __len__(self) -> int:
         return len(self._store)
@@ -85,11 +89,21 @@ class Parking:
 
     def next_retry(self) -> int | None:
         """Return the parked offset that an operator wants delivered next; drop what is gone."""
+        if self._offsets.state.paused:
+            return None
         for offset in self._offsets.state.retries:
             if offset in self._store:
                 return offset
             self._offsets.answer_retry(offset)
         return None
+
+    def skip(self, offsets: Sequence[int]) -> list[int]:
+        """Give the parked entries at *offsets* up; return those that were still parked."""
+        found = [offset for offset in offsets if offset in self._store]
+        for offset in found:
+            self._store.remove(offset)
+            self._offsets.answer_retry(offset)
+        return found
 
     def delivered(self, offset: int) -> None:
         """Forget the parked entry at *offset*: its retry has been delivered."""
@@ -112,6 +126,8 @@ class Parking:
             return _NOTHING
         entries = concat(self._reader.read(asked.first, asked.last))
         taken = entries.filter(self._namespace.mask(entries.column("namespace")))
+        if asked.namespace:
+            taken = taken.filter(Namespace(asked.namespace).mask(taken.column("namespace")))
         keys = pa.array(list(parked), pa.binary())
         return taken.filter(pc.is_in(taken.column("key"), keys))
 

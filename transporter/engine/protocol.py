@@ -8,7 +8,7 @@ A worker's conversation is ``Hello``, ``Opened | OpenFailed``, then for each
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +19,7 @@ from transporter.errors import (
     StepFailed,
     TransporterError,
 )
+from transporter.pipeline.secrets import Secrets
 
 if TYPE_CHECKING:
     from transporter.adaptor import StoredOffset
@@ -64,6 +65,10 @@ class Failure:
             case _:
                 return cls(FailureKind.REJECTED, f"{type(error).__name__}: {error}", offset)
 
+    def without(self, secrets: Secrets) -> Self:
+        """Return the same failure with *secrets* blotted out of its text (Invariant 20)."""
+        return replace(self, text=secrets.hide(self.text))
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
@@ -90,6 +95,9 @@ class WorkerSpec:
     one_per_key: bool = False
     slice_timeout: float = 60.0
     memory: int | None = None
+    secrets: Secrets = field(default=Secrets(), repr=False)
+    attempt: int = 0
+    """Which worker of this shard it is: one that was asked for before may call late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,7 @@ class Hello:
     shard: int
     epoch: int
     pid: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +130,8 @@ class Slice:
     """Deliver the offsets ``first`` to ``last``.
 
     With ``single`` one entry at a time, each announced before it is delivered.
-    The offsets in ``without`` are settled already, and passed over.
+    The offsets in ``without`` are settled already, and passed over; so is what the
+    regular expression ``namespace`` of a replay does not match.
     """
 
     first: int
@@ -129,6 +139,7 @@ class Slice:
     generation: int
     single: bool = False
     without: tuple[int, ...] = ()
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

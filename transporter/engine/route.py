@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Final
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from transporter.engine.adoption import adopt
 from transporter.engine.backoff import Backoff
 from transporter.engine.cutter import Cutter
+from transporter.engine.errands import Errands
 from transporter.engine.events import RouteStatus, State
-from transporter.engine.judge import Action, Judge, Verdict
+from transporter.engine.judge import GO, Action, Judge, Verdict
 from transporter.engine.parking import Parking
 from transporter.engine.protocol import (
     Failure,
-    FailureKind,
     Opened,
     OpenFailed,
     Outcome,
@@ -22,8 +24,10 @@ from transporter.engine.protocol import (
     Progress,
     Retry,
     Slice,
-    WorkerSpec,
 )
+from transporter.engine.redelivery import Redelivery
+from transporter.engine.specs import spec_of
+from transporter.engine.timings import Meter
 from transporter.errors import (
     Corrupt,
     EntriesLost,
@@ -34,19 +38,21 @@ from transporter.errors import (
 )
 from transporter.log.commit_log import wall_clock
 from transporter.log.reader import LogReader
-from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from transporter.adaptor import StoredOffset
     from transporter.engine.carrier import Carrier
     from transporter.engine.events import Observer
+    from transporter.engine.protocol import WorkerSpec
     from transporter.log.commit_log import CommitLog
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import RouteConfig
+
+T = TypeVar("T")
 
 IDLE: Final = 0.5
 """Seconds an idle route waits before it looks whether it should stop."""
@@ -56,7 +62,7 @@ class Route:
     """Cuts slices, has a worker deliver them, and writes down what was settled.
 
     Slices of a route follow one another; a failing route never holds another
-    one back (Invariant 15).
+    one back (Invariant 15). ``parking`` belongs to the route's thread: see :meth:`ask`.
     """
 
     def __init__(
@@ -75,15 +81,18 @@ class Route:
         self._observe, self._on_failure = observe, on_failure
         self._reader = LogReader(log.directory)
         self._stopping, self._draining = threading.Event(), threading.Event()
+        self._called = threading.Event()
+        self._errands = Errands(self._call)
         ahead = offsets[config.after] if config.after else None
         hurried = self._in_a_hurry
         self._cutter = Cutter(config, log, self._reader, self._offsets, ahead, hurried)
-        self._parking = Parking(config, log, self._reader, self._offsets, wall_clock)
-        self._judge = Judge(config, log, self._offsets, self._parking, self._cutter, observe)
+        self.parking = Parking(config, log, self._reader, self._offsets, wall_clock)
+        self._judge = Judge(config, log, self._offsets, self.parking, self._cutter, observe)
         self._backoff = Backoff(*config.retry.backoff)
         self._announced: int | None = None
+        self._attempt, self._outdated, self._paused = 0, False, False
         self._state, self._problem = State.STARTING, ""
-        self._delivered = self._skipped = 0
+        self._meter = Meter()
         self._thread = threading.Thread(target=self._run, name=f"route-{config.name}")
 
     def start(self) -> None:
@@ -93,12 +102,41 @@ class Route:
     def drain(self) -> None:
         """Ask for the end once everything in the log is delivered."""
         self._draining.set()
-        self._carrier.wake()
+        self._call()
 
     def stop(self) -> None:
         """Ask for the end at once; the next start repeats a slice that was in flight."""
         self._stopping.set()
+        self._call()
+
+    def _call(self) -> None:
+        """End every wait, so that the route looks anew at what it is to do."""
+        self._called.set()
         self._carrier.wake()
+
+    def ask(self, do: Callable[[], T]) -> Future[T]:
+        """Have *do* called by the route's own thread, between two slices; see :class:`Errands`."""
+        return self._errands.ask(do)
+
+    def revive(self) -> None:
+        """Go on, if the route waits for an operator; only to be called through :meth:`ask`."""
+        if self.halted:
+            self._state, self._problem = State.STARTING, ""
+            self._cutter.plan = Redelivery()
+        self._backoff.reset()
+
+    def configure(self, config: RouteConfig) -> None:
+        """Go on with other settings and a new worker; only to be called through :meth:`ask`."""
+        self._config = self._cutter.config = self._judge.config = config
+        self.parking.configure(config)
+        self._backoff = Backoff(*config.retry.backoff)
+        self._outdated = True
+        self.revive()
+
+    @property
+    def config(self) -> RouteConfig:
+        """The settings that the route has now."""
+        return self._config
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait up to *timeout* seconds; return whether the route has ended."""
@@ -107,12 +145,18 @@ class Route:
         return not self._thread.is_alive()
 
     def _in_a_hurry(self) -> bool:
-        return self._stopping.is_set() or self._draining.is_set()
+        return self._stopping.is_set() or self._draining.is_set() or bool(self._errands)
 
     @property
     def halted(self) -> bool:
         """Whether the route waits for an operator."""
         return self._state is State.STOPPED
+
+    @property
+    def lost(self) -> bool:
+        """Whether its thread is gone although nobody has ended it."""
+        ended = self._state in (State.STOPPED, State.ENDED)
+        return self._thread.ident is not None and not (self._thread.is_alive() or ended)
 
     @property
     def caught_up(self) -> bool:
@@ -123,17 +167,23 @@ class Route:
 
     def status(self) -> RouteStatus:
         """Return what the route is doing now."""
-        watermark = self._offsets.state.watermark
+        state = self._offsets.state
+        watermark = state.watermark
         return RouteStatus(
             name=self._config.name,
             adaptor=self._config.writer.adaptor,
-            state=self._state,
-            delivered=self._delivered,
-            skipped=self._skipped,
+            state=State.PAUSED if self._paused and not self.halted else self._state,
+            delivered=self._meter.delivered,
+            skipped=self._meter.skipped,
             watermark=watermark,
             lag=max(0, self._log.durable - watermark),
-            parked=len(self._parking),
+            parked=len(self.parking),
             problem=self._problem,
+            size=self._meter.size,
+            # A slice that lingers is not stuck.
+            still=max(0.0, self._meter.still() - self._config.linger),
+            replaying=state.replay is not None,
+            slices=self._meter.slices(),
         )
 
     def _run(self) -> None:
@@ -146,21 +196,43 @@ class Route:
             self._state, self._problem = State.STOPPED, str(error)
             self._on_failure(error)
         finally:
+            self._errands.end()
             self._reader.close()
 
     def _serve_until_ended(self) -> None:
-        try:
-            while not self._should_end():
-                self._connect_and_serve()
-        except (Corrupt, EntriesLost, EnvironmentFault, OffsetRefused) as error:
-            # Invariant 3: the route that needs what is damaged halts there; the others go on.
-            self._follow(self._judge.not_its_fault(Failure.of(error)))
+        while True:
+            self._errands.run()
+            wanted = self._offsets.state.next_offset()
+            try:
+                if self._should_end():
+                    return
+                if self._held():
+                    self._rest(IDLE)
+                else:
+                    self._connect_and_serve()
+            except (Corrupt, EntriesLost, EnvironmentFault, OffsetRefused) as error:
+                if isinstance(error, OffsetRefused) and self._offsets.state.next_offset() > wanted:
+                    # It was released while it was being cut: go on behind.
+                    continue
+                # Invariant 3: the route that needs what is damaged halts there; the others go on.
+                self._follow(self._judge.not_its_fault(Failure.of(error)))
+
+    def _held(self) -> bool:
+        """Tell whether nothing may be delivered: the route has halted, or is paused."""
+        state = self._offsets.state
+        limit = state.limit()
+        self._paused = limit is not None and limit < state.next_offset()
+        return self.halted or self._paused
+
+    def _rest(self, seconds: float) -> None:
+        """Wait until something is asked for, but no longer than *seconds*."""
+        self._called.wait(seconds)
+        # Cleared before anything is looked at anew, so no call is missed.
+        self._called.clear()
 
     def _should_end(self) -> bool:
-        return (
-            self._stopping.is_set()
-            or self.halted
-            or (self._draining.is_set() and self._nothing_to_do())
+        return self._stopping.is_set() or (
+            self._draining.is_set() and (self._held() or self._nothing_to_do())
         )
 
     def _nothing_to_do(self) -> bool:
@@ -168,7 +240,8 @@ class Route:
 
     def _should_not_wait(self) -> bool:
         """Tell whether a worker would find nothing to do: then nobody waits for Spark."""
-        return self._stopping.is_set() or (self._draining.is_set() and self.caught_up)
+        unwanted = self._stopping.is_set() or bool(self._errands) or self._held()
+        return unwanted or (self._draining.is_set() and self.caught_up)
 
     def _connect_and_serve(self) -> None:
         try:
@@ -185,25 +258,11 @@ class Route:
                 self._retry_later("the worker died while it opened its writer")
 
     def _spec(self) -> WorkerSpec:
-        config = self._config
-        return WorkerSpec(
-            address=self._carrier.address,
-            authkey=self._carrier.authkey,
-            route=config.name,
-            shard=0,
-            shards=1,
-            epoch=self._log.epoch,
-            generation=self._offsets.state.generation,
-            log_directory=str(self._log.directory),
-            log_id=self._log.log_id,
-            namespace=config.namespace,
-            steps=config.steps,
-            one_per_key=config.max_in_flight_per_key is not None,
-            writer=config.writer.adaptor,
-            settings=config.writer.settings,
-            folder=str(self._folder),
-            slice_timeout=config.slice_timeout,
-            memory=config.worker_memory,
+        self._outdated = False
+        self._attempt += 1
+        state = self._offsets.state
+        return spec_of(
+            self._config, self._folder, self._log, self._carrier, state.generation, self._attempt
         )
 
     def _serve(self, worker: Connection) -> None:
@@ -212,14 +271,18 @@ class Route:
         match self._answer(worker):
             case Opened(stored):
                 self._state, self._problem = State.RUNNING, ""
-                self._adopt(stored)
+                if (failure := adopt(stored, self._offsets, self._log)) is not None:
+                    self._follow(self._judge.not_its_fault(failure))
             case OpenFailed(failure):
                 self._follow(self._judge.not_its_fault(failure))
                 return
             case None:
                 return
-        while not (self._stopping.is_set() or self.halted):
-            retry = self._parking.next_retry()
+        while self._goes_on():
+            if self._held() and not self._draining.is_set():
+                self._rest(IDLE)
+                continue
+            retry = self.parking.next_retry()
             asked = None if retry is not None else self._cutter.next(IDLE)
             if retry is not None:
                 self._retry(worker, retry)
@@ -227,25 +290,40 @@ class Route:
                 self._deliver(worker, asked)
             elif self._draining.is_set():
                 return
+            else:
+                self._meter.idle()
+
+    def _goes_on(self) -> bool:
+        """Do what is asked for between two slices; tell whether this worker is still wanted."""
+        self._errands.run()
+        return not (self._stopping.is_set() or self.halted or self._outdated)
 
     def _deliver(self, worker: Connection, asked: Slice) -> None:
-        screened = self._parking.screen(asked)
+        screened = self.parking.screen(asked)
         if screened is None:
             self._follow(self._judge.no_room(asked.first))
             return
+        begun = time.monotonic()
         worker.send(screened)
         outcome = self._outcome(worker, lambda announced: self._judge.died(screened, announced))
         if outcome is not None:
-            self._delivered += outcome.delivered
-            self._skipped += outcome.skipped
-            self._follow(self._judge.judge(screened, outcome))
+            self._meter.add(screened.first, outcome, begun)
+            verdict = self._judge.judge(screened, outcome)
+            if (
+                verdict.action is Action.HALT
+                and self._offsets.state.next_offset() > outcome.through + 1
+            ):
+                # What it halted at was released, or acked, while it was being delivered.
+                verdict = GO
+            self._follow(verdict)
 
     def _retry(self, worker: Connection, offset: int) -> None:
         """Deliver a parked entry that an operator wants delivered."""
+        begun = time.monotonic()
         worker.send(Retry(offset, self._offsets.state.generation))
         outcome = self._outcome(worker, lambda _: self._judge.died_with_parked(offset))
         if outcome is not None:
-            self._delivered += outcome.delivered
+            self._meter.add(offset, outcome, begun)
             self._follow(self._judge.judge_parked(offset, outcome.failure))
 
     def _outcome(self, worker: Connection, died: Callable[[int | None], Verdict]) -> Outcome | None:
@@ -290,25 +368,6 @@ class Route:
                 case answer:
                     return answer
 
-    def _adopt(self, stored: StoredOffset | None) -> None:
-        """Settle what the sink itself remembers: it may know more than the offset log."""
-        state = self._offsets.state
-        if stored is None or (
-            stored.log_id,
-            stored.route,
-            stored.generation,
-            stored.shards,
-        ) != (self._log.log_id, self._config.name, state.generation, state.shards):
-            return
-        if stored.offset > self._log.durable:
-            self._follow(self._judge.not_its_fault(_ahead(stored, self._log.durable)))
-            return
-        if state.replay is not None:
-            self._offsets.advance_replay(min(stored.offset, state.replay.last))
-        if self._offsets.state.replay is None and stored.offset > self._offsets.state.watermark:
-            part = Range(self._offsets.state.next_live(), stored.offset)
-            self._offsets.settle(part, self._log.durable)
-
     def _halt(self, verdict: Verdict) -> None:
         """Wait for an operator; everybody can see it (Invariant 15)."""
         self._offsets.sync()
@@ -335,15 +394,7 @@ class Route:
             retry_in=round(delay, 2),
             **self._progress(),
         )
-        self._stopping.wait(delay)
+        self._rest(delay)
 
     def _progress(self) -> dict[str, int]:
-        return {"watermark": self._offsets.state.watermark, "delivered": self._delivered}
-
-
-def _ahead(stored: StoredOffset, durable: int) -> Failure:
-    return Failure(
-        FailureKind.FAULT,
-        f"the sink has stored offset {stored.offset}, but the log ends at {durable}: "
-        "the log was replaced by an older copy; restore it, or empty the sink",
-    )
+        return {"watermark": self._offsets.state.watermark, "delivered": self._meter.delivered}

@@ -41,7 +41,7 @@ from transporter.message import concat
 from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import ParkedStore
 from transporter.pipeline.namespace import Namespace
-from transporter.pipeline.registry import find_writer
+from transporter.pipeline.registry import find_writer, forget_modules
 from transporter.pipeline.steps import compile_steps
 from transporter.units import FOLDER
 
@@ -58,12 +58,23 @@ _OUT_OF_MEMORY: Final = 71
 
 def run(spec: WorkerSpec) -> None:
     """Serve one shard of a route until the engine closes the connection."""
+    try:
+        _run(spec)
+    except BaseException as error:
+        # Spark writes what we raise into its own log (Invariant 20).
+        spec.secrets.hide_in(error)
+        raise
+
+
+def _run(spec: WorkerSpec) -> None:
+    # This process may have served before, with what the user's files held then.
+    forget_modules(Path(spec.folder))
     # An engine that hangs up, in the middle of a slice even, is no error of the worker's.
     with (
         suppress(EOFError, ConnectionError),
         Client(spec.address, authkey=spec.authkey) as connection,
     ):
-        connection.send(Hello(spec.route, spec.shard, spec.epoch, os.getpid()))
+        connection.send(Hello(spec.route, spec.shard, spec.epoch, os.getpid(), spec.attempt))
         with _shard_lock(spec), redirect_stdout(_EngineOutput(connection)):
             _open_and_serve(spec, connection)
 
@@ -103,7 +114,7 @@ def _open_and_serve(spec: WorkerSpec, connection: Connection) -> None:
             writer = _make_writer(spec)
             stored = writer.open(context)
         except Exception as error:  # noqa: BLE001 - it is the route's failure, not the worker's
-            _tell(connection, OpenFailed(Failure.of(error)))
+            _tell(connection, OpenFailed(Failure.of(error).without(spec.secrets)))
             return
         _tell(connection, Opened(stored))
         _Worker(spec, connection, writer, watch).serve()
@@ -183,6 +194,9 @@ class _Worker:
         with LogReader(Path(self._spec.log_directory)) as log:
             while (asked := self._asked()) is not None:
                 outcome = self._answer(asked, log)
+                if outcome.failure is not None:
+                    failure = outcome.failure.without(self._spec.secrets)
+                    outcome = replace(outcome, failure=failure)
                 sys.stdout.flush()
                 self._connection.send(outcome)
 
@@ -204,6 +218,8 @@ class _Worker:
     def _deliver(self, asked: Slice, log: LogReader) -> Outcome:
         batches, damage = _read(asked, log)
         whole = _without(concat(batches), asked.without)
+        if asked.namespace:
+            whole = whole.filter(Namespace(asked.namespace).mask(whole.column("namespace")))
         last = asked.last
         if damage is not None:
             # Invariant 3: the route halts at what is damaged, not where its slice began.

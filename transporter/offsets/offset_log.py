@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import getpass
-import json
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from transporter.errors import Corrupt, EnvironmentFault, LogPoisoned, OffsetRefused
 from transporter.log.filesystem import (
-    TEMPORARY,
+    NO_SPACE,
     RealFileSystem,
-    faults_of,
     make_directory,
     opened,
     remove_tree,
-    sync,
     sync_directory,
 )
 from transporter.offsets import record as records
+from transporter.offsets.audit import write_down
 from transporter.offsets.state import Range, RouteState, begin_at
 
 if TYPE_CHECKING:
@@ -31,8 +27,10 @@ if TYPE_CHECKING:
 FOLDER: Final = "offsets"
 AUDIT: Final = "audit.jsonl"
 NAMES: Final = ("0.offsets", "1.offsets")
+SPARE: Final = "spare.offsets"
+"""The file that the next open will begin its turn in."""
 FILE_BYTES: Final = 1 << 20
-"""Bytes of each of the two files, reserved when they are made: a commit needs no new block."""
+"""Bytes of each of these files, reserved when they are made: a commit needs no new block."""
 
 
 def route_folder(directory: Path, route: str) -> Path:
@@ -115,6 +113,7 @@ class OffsetLog:
         self._file: File | None = None
         self._dirty = False
         self._failure: OSError | None = None
+        self._auditing = threading.Lock()
         try:
             make_directory(self._files, self._folder)
             slot, self._state, turn = _newest(self._files, self._folder)
@@ -122,9 +121,7 @@ class OffsetLog:
             if self.is_new:
                 self._declare(begin())
             else:
-                self._reserve_missing()
-                self._confirm(slot)
-                self._begin_turn(1 - slot, turn + 1)
+                self._replace(1 - slot, turn + 1)
         except OSError as error:
             raise EnvironmentFault(f"{self._folder}: {error.strerror}") from error
 
@@ -144,45 +141,69 @@ class OffsetLog:
             self._lock.wait_for(lambda: self._state.watermark > offset, timeout)
             return self._state.watermark
 
+    def wait_for(self, reached: Callable[[RouteState], bool], timeout: float) -> bool:
+        """Wait up to *timeout* seconds for a state that is *reached*; tell whether it is."""
+        with self._lock:
+            return self._lock.wait_for(lambda: reached(self._state), timeout)
+
+    def pause(self) -> RouteState:
+        """Let nothing more be delivered, whatever restarts; durable on return."""
+        return self._write_durably(records.paused())
+
+    def resume(self) -> RouteState:
+        """End a pause; durable on return."""
+        return self._write_durably(records.resumed())
+
+    def step(self, through: int) -> RouteState:
+        """Let a paused route deliver what comes up to *through*; durable on return."""
+        if not self._state.paused:
+            raise OffsetRefused(f"route {self.route} is not paused; pause it, then step")
+        return self._write_durably(records.stepped(through))
+
     def request_retries(self, offsets: Sequence[int]) -> RouteState:
         """Ask for the parked entries at *offsets* to be delivered; durable on return."""
-        self._write(records.retries_requested(offsets))
-        self.sync()
-        return self._state
+        return self._write_durably(records.retries_requested(offsets))
 
     def answer_retry(self, offset: int) -> RouteState:
         """Record that the retry of the parked entry at *offset* is over; durable on return."""
-        self._write(records.retry_answered(offset))
-        self.sync()
-        return self._state
+        return self._write_durably(records.retry_answered(offset))
 
     def settle(
         self, part: Range, durable: int, namespaces: dict[str, int] | None = None
     ) -> RouteState:
         """Write that the offsets of *part* are settled, and return the new state."""
+        self.refuse_settling(part, durable)
+        return self._write(records.settled(part, namespaces or {}))
+
+    def refuse_settling(self, part: Range, durable: int) -> None:
+        """Raise :class:`OffsetRefused` when *part* is not all in the log."""
         if part.last > durable or part.first < 0 or part.first > part.last:
             # Invariant 3: a record proves its offsets durable, so it must not run ahead.
             raise OffsetRefused(
                 f"route {self.route}: offsets {part.first}..{part.last} are not in the log, "
                 f"whose last durable offset is {durable}"
             )
-        return self._write(records.settled(part, namespaces or {}))
 
-    def begin_replay(self, first: int, last: int) -> RouteState:
-        """Record that *first* to *last* are to be delivered again; durable on return."""
+    def begin_replay(self, first: int, last: int, namespace: str = "") -> RouteState:
+        """Record that *first* to *last* are to be delivered again; durable on return.
+
+        Of them only the entries whose namespace matches *namespace*, if one is given.
+        """
+        self.refuse_replay(first, last)
+        return self._write_durably(records.replay_begun(first, last, namespace))
+
+    def refuse_replay(self, first: int, last: int) -> None:
+        """Raise :class:`OffsetRefused` when *first* to *last* cannot be replayed now."""
         if (running := self._state.replay) is not None:
             raise OffsetRefused(
                 f"route {self.route}: the replay of {running.first}..{running.last} still has "
-                f"{running.next}..{running.last} to deliver; let it end first"
+                f"{running.next}..{running.last} to deliver; let it end first, or cancel it"
             )
         if not 0 <= first <= last <= self._state.watermark:
             raise OffsetRefused(
                 f"route {self.route}: {first}..{last} cannot be replayed; "
                 f"it has delivered the offsets up to {self._state.watermark}"
             )
-        self._write(records.replay_begun(first, last))
-        self.sync()
-        return self._state
 
     def advance_replay(self, through: int) -> RouteState:
         """Write that the replay came to *through*; durable on return at the replay's end."""
@@ -193,22 +214,15 @@ class OffsetLog:
 
     def cancel_replay(self) -> RouteState:
         """End the replay where it is; durable on return."""
-        self._write(records.replay_cancelled())
-        self.sync()
-        return self._state
+        return self._write_durably(records.replay_cancelled())
 
     def audit(self, action: str, **details: Any) -> None:  # noqa: ANN401 - plain JSON values
-        """Append what an operator did, when and why, to the audit file; durable on return."""
-        entry = {"at": time.time(), "who": getpass.getuser(), "action": action, **details}
-        path = self._folder / AUDIT
-        with faults_of(path):
-            with opened(self._files, path, write=True, create=True) as file:
-                end = file.size()
-                # A line that a crash tore must not take this one with it.
-                torn = end > 0 and file.pread(1, end - 1) != b"\n"
-                file.pwrite(b"\n" * torn + json.dumps(entry).encode() + b"\n", end)
-                sync(file)
-            sync_directory(self._files, self._folder)
+        """Append what an operator does, when and why, to the audit file; durable on return.
+
+        *details* may say ``who`` does it: by default the user of this process.
+        """
+        with self._auditing:
+            write_down(self._files, self._folder / AUDIT, action, details)
 
     def sync(self) -> None:
         """Make everything written so far durable.
@@ -250,6 +264,11 @@ class OffsetLog:
             self._lock.notify_all()
             return self._state
 
+    def _write_durably(self, event: dict[str, Any]) -> RouteState:
+        state = self._write(event)
+        self.sync()
+        return state
+
     def _append(self, event: dict[str, Any]) -> None:
         data = records.Record(self._turn, self._sequence, event).encode()
         if self._byte + len(data) > FILE_BYTES:
@@ -268,30 +287,32 @@ class OffsetLog:
     def _declare(self, first: int) -> None:
         """Make both files; the first one appears whole, so a bad one is never a torn one."""
         self._reserve(NAMES[1])
-        self._reserve(NAMES[0] + TEMPORARY)
         # In its very first record: a route that exists begins where it was meant to.
         self._state = begin_at(self._state, first)
-        self._begin_turn(0, 1, NAMES[0] + TEMPORARY)
-        self._files.rename(self._folder / (NAMES[0] + TEMPORARY), self._folder / NAMES[0])
-        sync_directory(self._files, self._folder)
+        self._replace(0, 1)
 
-    def _reserve_missing(self) -> None:
-        names = self._files.names(self._folder)
-        for name in NAMES:
-            if name not in names:
-                self._reserve(name)
+    def _replace(self, slot: int, turn: int) -> None:
+        """Begin a turn in a file that takes the place of *slot*; durable on return.
+
+        Never in place: after a sync that failed, what an open has read may be in the
+        page cache only, and the other file all that the disk has (Invariant 13).
+        """
+        if SPARE not in self._files.names(self._folder):
+            self._reserve(SPARE)
+        self._begin_turn(slot, turn, SPARE)
+        self._files.rename(self._folder / SPARE, self._folder / NAMES[slot])
         # Also for what a process created that was killed before it came to this sync.
         sync_directory(self._files, self._folder)
+        self._keep_spare()
 
-    def _confirm(self, slot: int) -> None:
-        """Write once more what was read: only then may the other file be overwritten.
-
-        After a sync that failed it may have come from the page cache, and the other
-        file is all that the disk has (Invariant 13).
-        """
-        with opened(self._files, self._folder / NAMES[slot], write=True) as file:
-            file.pwrite(file.pread(file.size(), 0), 0)
-            sync(file)
+    def _keep_spare(self) -> None:
+        """Reserve the next open's file, in the room that was just freed if the disk is full."""
+        try:
+            self._reserve(SPARE)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self._files.remove(self._folder / SPARE)
 
     def _reserve(self, name: str) -> None:
         with opened(self._files, self._folder / name, write=True, create=True) as file:

@@ -114,9 +114,10 @@ def settled(part: states.Range, namespaces: dict[str, int]) -> dict[str, Any]:
     return {"type": "settled", "range": list(part), "namespaces": namespaces}
 
 
-def replay_begun(first: int, last: int) -> dict[str, Any]:
+def replay_begun(first: int, last: int, namespace: str = "") -> dict[str, Any]:
     """Return the event that begins a replay."""
-    return {"type": "replay", "first": first, "last": last}
+    begun = {"type": "replay", "first": first, "last": last}
+    return {**begun, "namespace": namespace} if namespace else begun
 
 
 def replay_advanced(through: int) -> dict[str, Any]:
@@ -127,6 +128,21 @@ def replay_advanced(through: int) -> dict[str, Any]:
 def replay_cancelled() -> dict[str, Any]:
     """Return the event that ends a replay before its end."""
     return {"type": "replay-cancelled"}
+
+
+def paused() -> dict[str, Any]:
+    """Return the event that lets nothing more be delivered."""
+    return {"type": "paused"}
+
+
+def resumed() -> dict[str, Any]:
+    """Return the event that ends a pause."""
+    return {"type": "resumed"}
+
+
+def stepped(through: int) -> dict[str, Any]:
+    """Return the event that lets a paused route deliver up to *through*."""
+    return {"type": "step", "through": through}
 
 
 def retries_requested(offsets: Sequence[int]) -> dict[str, Any]:
@@ -147,11 +163,13 @@ def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
         case {"type": "settled", "range": part, "namespaces": namespaces}:
             after = states.settle(state, states.Range(*part), namespaces)
         case {"type": "replay", "first": first, "last": last}:
-            after = states.begin_replay(state, first, last)
+            after = states.begin_replay(state, first, last, event.get("namespace", ""))
         case {"type": "replayed", "through": through}:
             after = states.advance_replay(state, through)
         case {"type": "replay-cancelled"}:
             after = states.cancel_replay(state)
+        case {"type": "paused" | "resumed" | "step"}:
+            after = _held_or_not(state, event)
         case {"type": "retries", "offsets": offsets}:
             after = states.request_retries(state, tuple(offsets))
         case {"type": "retried", "offset": offset}:
@@ -159,3 +177,12 @@ def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
         case _:
             raise UnknownFormat(f"an offset log record of an unknown type: {event.get('type')!r}")
     return after
+
+
+def _held_or_not(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
+    match event["type"]:
+        case "paused":
+            return states.pause(state)
+        case "resumed":
+            return states.resume(state)
+    return states.step_to(state, event["through"])

@@ -31,11 +31,15 @@ MOST_RELEASED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A range that the route delivers again, and the next offset of it to deliver."""
+    """A range that the route delivers again, and the next offset of it to deliver.
+
+    With a ``namespace`` (a regular expression) only the entries it matches.
+    """
 
     first: int
     last: int
     next: int
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,8 @@ class RouteState:
     watermark. ``generation`` counts replays. ``retries`` are
     the parked offsets that an operator wants delivered, in order. ``namespaces`` tells the newest
     settled offset of each namespace, for the operator only, and so does ``released``: what
-    was given up undelivered.
+    was given up undelivered. While ``paused`` nothing is delivered, except up to the offset
+    ``step``.
     """
 
     watermark: int = -1
@@ -58,10 +63,22 @@ class RouteState:
     retries: tuple[int, ...] = ()
     namespaces: dict[str, int] = field(default_factory=dict)
     released: tuple[Range, ...] = ()
+    paused: bool = False
+    step: int | None = None
 
     def next_live(self) -> int:
         """Return the first offset that is not settled."""
         return self.watermark + 1
+
+    def next_offset(self) -> int:
+        """Return the next offset to deliver: of the replay, if there is one."""
+        return self.next_live() if self.replay is None else self.replay.next
+
+    def limit(self) -> int | None:
+        """Return the last offset that may be delivered; ``None`` while nothing limits that."""
+        if not self.paused:
+            return None
+        return self.next_offset() - 1 if self.step is None else self.step
 
     def highest(self) -> int:
         """Return the highest offset that this state proves durable (Invariant 3)."""
@@ -84,6 +101,8 @@ class RouteState:
             retries=tuple(fields.get("retries", ())),
             namespaces=fields["namespaces"],
             released=tuple(Range(*part) for part in fields.get("released", ())),
+            paused=fields.get("paused", False),
+            step=fields.get("step"),
         )
 
 
@@ -137,10 +156,11 @@ def _absorb(watermark: int, above: tuple[Range, ...]) -> tuple[int, tuple[Range,
     return watermark, tuple(rest)
 
 
-def begin_replay(state: RouteState, first: int, last: int) -> RouteState:
+def begin_replay(state: RouteState, first: int, last: int, namespace: str = "") -> RouteState:
     """Return *state* in the next generation, with *first* to *last* to be delivered again."""
-    replay = Replay(first, last, first)
-    return replace(state, generation=state.generation + 1, replay=replay)
+    replay = Replay(first, last, first, namespace)
+    # A step was meant for what came next before this.
+    return replace(state, generation=state.generation + 1, replay=replay, step=None)
 
 
 def advance_replay(state: RouteState, through: int) -> RouteState:
@@ -148,13 +168,28 @@ def advance_replay(state: RouteState, through: int) -> RouteState:
     if state.replay is None or through < state.replay.next:
         return state
     if through >= state.replay.last:
-        return replace(state, replay=None)
+        return replace(state, replay=None, step=None)
     return replace(state, replay=replace(state.replay, next=through + 1))
 
 
 def cancel_replay(state: RouteState) -> RouteState:
     """Return *state* without its replay; the generation stays, for sinks have seen it."""
-    return replace(state, replay=None)
+    return replace(state, replay=None, step=None)
+
+
+def pause(state: RouteState) -> RouteState:
+    """Return *state* with nothing more to be delivered."""
+    return replace(state, paused=True, step=None)
+
+
+def resume(state: RouteState) -> RouteState:
+    """Return *state* going on where it is."""
+    return replace(state, paused=False, step=None)
+
+
+def step_to(state: RouteState, through: int) -> RouteState:
+    """Return the paused *state* with what comes up to *through* to be delivered all the same."""
+    return replace(state, step=through)
 
 
 def begin_at(state: RouteState, first: int) -> RouteState:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from transporter.errors import ConfigError
-from transporter.pipeline.document import Document, KeyPath, read
+from transporter.pipeline.document import Document, KeyPath, from_values, read
 from transporter.pipeline.explain import Section, validate
+from transporter.pipeline.keeping import CompactionConfig, MaxBytes, OnFull, RetentionConfig
 from transporter.pipeline.namespace import EVERYTHING, Pattern
+from transporter.pipeline.observing import ObserveConfig
 from transporter.pipeline.options import (
     EARLIEST,
     Count,
@@ -28,8 +30,9 @@ from transporter.pipeline.options import (
     WorkerMemory,
     waiting_in_circles,
 )
-from transporter.pipeline.problems import InvalidPipeline, one_line, suggestion
+from transporter.pipeline.problems import MOST_PROBLEMS, InvalidPipeline, one_line, suggestion
 from transporter.pipeline.registry import READER, WRITER, find
+from transporter.pipeline.secrets import Secrets, secrets_of
 from transporter.pipeline.steps.step import StepConfig  # noqa: TC001 - pydantic reads it
 from transporter.pipeline.steps.table import step_config
 from transporter.units import FOLDER, Duration, LocalPath, Size
@@ -73,20 +76,33 @@ class _Place(Model):
 
 
 class LogConfig(_Place):
-    """Where the commit log is, and how its segments are cut and compressed."""
+    """Where the commit log is, how its segments are cut and compressed, and how long they stay."""
 
     segment_bytes: Annotated[Size, Field(ge=_SMALLEST_SEGMENT)] = 1024**3
     compression: Literal["none", "lz4"] = "lz4"
+    compaction: CompactionConfig = CompactionConfig()
+    retention: RetentionConfig = RetentionConfig()
+    max_bytes: MaxBytes = None
+    on_full: OnFull = "wait"
+
+    @property
+    def codec(self) -> str | None:
+        """The compression of frames, as the log takes it."""
+        return None if self.compression == "none" else self.compression
 
 
 class WriterConfig(Model):
-    """A route's writer: its class, and ``config``, a valid instance of the class's ``Config``."""
+    """A route's writer: its class, and ``config``, a valid instance of the class's ``Config``.
+
+    ``secrets`` are what must be hidden in all that it says.
+    """
 
     adaptor: str
     # Out of every repr, for settings hold secrets (Invariant 20).
     settings: dict[str, Any] = Field(repr=False)
     cls: type[Any]
     config: Any = Field(repr=False)
+    secrets: Secrets = Field(default=Secrets(), repr=False, exclude=True)
 
 
 class ReaderConfig(WriterConfig):
@@ -133,14 +149,19 @@ class _Keys(Model):
     readers: Annotated[tuple[ReaderConfig, ...], NotEmpty]
     routes: Annotated[tuple[RouteConfig, ...], NotEmpty]
     spark: SparkConfig = SparkConfig()
+    observe: ObserveConfig = ObserveConfig()
     commit_interval: PositiveDuration = 1.0
     shutdown_timeout: PositiveDuration = 30.0
 
 
 class Pipeline(_Keys):
-    """A whole pipeline. Durations are seconds, sizes are bytes, paths are absolute."""
+    """A whole pipeline. Durations are seconds, sizes are bytes, paths are absolute.
+
+    ``file`` is where it was read from, or would have been. ``secrets`` are to be hidden.
+    """
 
     file: Path
+    secrets: Secrets = Field(default=Secrets(), repr=False, exclude=True)
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Pipeline:
@@ -150,14 +171,34 @@ def load(path: Path, environ: Mapping[str, str]) -> Pipeline:
     connected to. Raise :class:`ConfigError` when the file cannot be read as
     strict YAML, else :class:`InvalidPipeline` with every problem that it has.
     """
-    document = read(path, environ)
+    return load_with_lines(path, environ)[0]
+
+
+def load_with_lines(path: Path, environ: Mapping[str, str]) -> tuple[Pipeline, Document]:
+    """Do as :func:`load` does; the document tells on which line each key is."""
     file = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
+    document = read(path, environ)
+    return _validated(document, file), document
+
+
+def build(values: Mapping[str, Any], folder: Path) -> Pipeline:
+    """Validate a pipeline that was made in Python, as if a file in *folder* held *values*.
+
+    Variables are not replaced. Raise :class:`ConfigError` as :func:`load` does.
+    """
+    file = Path(os.path.abspath(folder / "pipeline"))  # noqa: PTH100 - as in load()
+    return _validated(from_values(values), file)
+
+
+def _validated(document: Document, file: Path) -> Pipeline:
     draft = _Draft(document, file)
     keys, problems = validate(_Keys, draft.values(), Section(document), draft.context)
     problems += draft.problems
     if keys is None or problems:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
-    return Pipeline(file=file, **dict(keys))
+    parts = [*keys.readers, *(each.writer for each in keys.routes)]
+    secrets = Secrets.of(value for part in parts for value in part.secrets.values)
+    return Pipeline(file=file, secrets=secrets, **dict(keys))
 
 
 def log_directory(path: Path, environ: Mapping[str, str]) -> Path:
@@ -177,6 +218,21 @@ def log_directory(path: Path, environ: Mapping[str, str]) -> Path:
     return found.dir
 
 
+def route_lines(path: Path, environ: Mapping[str, str]) -> dict[str, int]:
+    """Return the names of the routes in the pipeline file at *path*, each with its line.
+
+    Looks at nothing else, as :func:`log_directory` does.
+    """
+    document = read(path, environ, only=frozenset())
+    root = document.root if isinstance(document.root, dict) else {}
+    routes = root.get("routes")
+    return {
+        str(route["name"]): document.line(("routes", index, "name"))
+        for index, route in enumerate(routes if isinstance(routes, list) else ())
+        if isinstance(route, dict) and "name" in route
+    }
+
+
 class _Draft:
     """One document on its way to a pipeline; collects problems instead of stopping at one."""
 
@@ -184,6 +240,7 @@ class _Draft:
         self.document, self.file = document, file
         self.context = {FOLDER: file.parent}
         self.problems: list[ConfigError] = []
+        self._known: dict[tuple[str, str], type[Any]] = {}
 
     def values(self) -> object:
         """Return the document with its defaults and adaptors filled in, ready to validate."""
@@ -214,7 +271,10 @@ class _Draft:
             return items
         self._refuse_same_names(items, path)
         return [
-            fill(item, (*path, index)) if isinstance(item, dict) else item
+            # Whoever has made so many mistakes is told of the first ones only.
+            fill(item, (*path, index))
+            if isinstance(item, dict) and len(self.problems) <= MOST_PROBLEMS
+            else item
             for index, item in enumerate(items)
         ]
 
@@ -281,19 +341,26 @@ class _Draft:
         filled |= {"settings": settings, "cls": object, "config": None}
         cls = self._class(kind, values.get("adaptor"), (*path, "adaptor"))
         if cls is not None:
-            filled |= {"cls": cls, "config": self._config(cls, settings, path, own)}
+            config = self._config(cls, settings, path, own)
+            secrets = secrets_of(self.document, config)
+            filled |= {"cls": cls, "config": config, "secrets": secrets}
         return filled
 
     def _class(self, kind: str, reference: object, path: KeyPath) -> type[Any] | None:
         if not isinstance(reference, str):
             return None  # missing or no text: the model says so
+        known = self._known.get((kind, reference))
+        if known is not None:
+            return known
         try:
-            return find(kind, reference, self.file.parent)
+            # Looking through what is installed takes milliseconds each time.
+            found = self._known[kind, reference] = find(kind, reference, self.file.parent)
         except ConfigError as error:
             hidden = path in self.document.substituted
             text = f"the {kind} that a variable names here cannot be used"
             self.problems.append(self.document.problem(path, text if hidden else error.problem))
             return None
+        return found
 
     def _config(
         self, cls: type[Any], settings: dict[str, Any], path: KeyPath, own: tuple[str, ...]

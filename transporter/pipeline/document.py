@@ -2,7 +2,7 @@
 
 Stricter than YAML: one document, text keys, no duplicate keys, no anchors,
 aliases, merge keys or tags (a few lines of them can unfold into gigabytes), a
-bounded size and depth. Only ruamel's pure parser is used, never a C one, which
+bounded size, depth and number of values. Only ruamel's pure parser is used, never a C one, which
 ends the process on deep nesting. Scalars follow the YAML 1.2 core schema:
 ``yes`` is text, ``true`` a boolean, dates are text.
 
@@ -14,19 +14,29 @@ and a password of ``0123`` never turns into 123.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.errors import ConfigError
-from transporter.pipeline.problems import InvalidPipeline, one_line
+from transporter.pipeline.problems import (
+    MOST_PROBLEMS,
+    SECRETIVE,
+    InvalidPipeline,
+    one_line,
+)
 from transporter.pipeline.variables import substitute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
 MAX_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 32
+MAX_LINE: Final = 64 * 1024
+MAX_VALUES: Final = 5_000
+"""Keys, values and items: what takes a second to read."""
 _SHORTEST_SECRET: Final = 4
 """Shorter values are not blotted out of any text: they would match by chance."""
 
@@ -51,13 +61,17 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The values of one file, the line of every key path, and what came from variables."""
+    """The values of one file, the line of every key path, and what came from variables.
+
+    ``told`` are those of ``secrets`` whose variables have names that tell of secrets.
+    """
 
     file: str
     root: Any = field(repr=False)
     lines: Mapping[KeyPath, int]
     substituted: frozenset[KeyPath] = frozenset()
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    told: frozenset[str] = field(default=frozenset(), repr=False)
 
     def line(self, path: KeyPath) -> int:
         """Return the line of *path*, or of its nearest parent that is in the file."""
@@ -115,12 +129,43 @@ def parse(
     text: str, file: str, environ: Mapping[str, str], only: frozenset[KeyPath] | None = None
 ) -> Document:
     """Turn *text* into a document; *file* is only named in errors. See :func:`read`."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if len(line) > MAX_LINE:
+            raise ConfigError(f"is longer than {MAX_LINE} characters in this line", file, number)
     builder = _Builder(file, environ, only)
     root = builder.document(text)
     if builder.problems:
         raise InvalidPipeline(*builder.problems)
     substituted, secrets = frozenset(builder.substituted), frozenset(builder.secrets)
-    return Document(file, root, builder.lines, substituted, secrets)
+    told = frozenset(builder.told)
+    return Document(file, root, builder.lines, substituted, secrets, told)
+
+
+def from_values(values: Mapping[str, Any]) -> Document:
+    """Take a mapping made in Python for a document without lines; its variables stay as they are.
+
+    It may hold what a file could: mappings, lists, texts, numbers, booleans, ``None`` and paths.
+    Raise :class:`ConfigError` for anything else, and for what is nested too deep.
+    """
+    lines: dict[KeyPath, int] = {}
+    return Document("", _plain(values, (), lines), lines)
+
+
+def _plain(value: object, path: KeyPath, lines: dict[KeyPath, int]) -> object:
+    lines[path] = 0
+    if len(path) > MAX_DEPTH:
+        raise ConfigError(f"the pipeline is nested more than {MAX_DEPTH} deep")
+    match value:
+        case Mapping():
+            return {str(key): _plain(each, (*path, str(key)), lines) for key, each in value.items()}
+        case list() | tuple():
+            return [_plain(each, (*path, index), lines) for index, each in enumerate(value)]
+        case PurePath():
+            return str(value)
+        case str() | int() | float() | None:
+            return value
+    place = ".".join(map(str, path)) or "the pipeline"
+    raise ConfigError(f"{place} is a {type(value).__name__}, which no pipeline file could hold")
 
 
 class _Builder:
@@ -133,6 +178,7 @@ class _Builder:
         self.lines: dict[KeyPath, int] = {}
         self.substituted: set[KeyPath] = set()
         self.secrets: set[str] = set()
+        self.told: set[str] = set()
         self.problems: list[ConfigError] = []
         self.events: Iterator[Any] = iter(())
 
@@ -173,6 +219,9 @@ class _Builder:
     def _value(self, event: Any, path: KeyPath) -> object:  # noqa: ANN401 - ruamel's own events
         self._refuse_indirection(event)
         self.lines.setdefault(path, _line(event))
+        if len(self.lines) > MAX_VALUES:
+            text = f"holds more than {MAX_VALUES} values; no pipeline needs that"
+            raise self._error(text, _line(event))
         if len(path) > MAX_DEPTH:
             raise self._error(f"is nested more than {MAX_DEPTH} deep", _line(event))
         match _kind(event):
@@ -221,8 +270,12 @@ class _Builder:
             text, replaced, values = substitute(event.value, self.environ)
         except ValueError as error:
             self.problems.append(self._error(str(error), self.lines[path]))
+            if len(self.problems) > MOST_PROBLEMS:
+                raise InvalidPipeline(*self.problems) from None
             return None
         self.secrets |= values
+        if SECRETIVE.search(event.value):
+            self.told |= values
         if replaced:
             self.substituted.add(path)
             return text

@@ -6,14 +6,13 @@ in a variable), and its setting does not look like a secret (Invariant 20).
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
-from transporter.pipeline.problems import one_line, suggestion
+from transporter.pipeline.problems import MOST_PROBLEMS, SECRETIVE, one_line, suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from transporter.errors import ConfigError
     from transporter.pipeline.document import Document, KeyPath
 
-_SECRETIVE: Final = re.compile(
-    "passw|secret|token|dsn|credential|sasl|auth|ur[il]|conninfo", re.IGNORECASE
-)
 _PLAIN: Final = {
     "missing": "is missing",
     "model_type": "must be a mapping",
@@ -67,7 +63,8 @@ def validate(
         return model.model_validate(values, context=dict(context)), []
     except ValidationError as error:
         found = error.errors(include_url=False)
-    problems = [_problem(model, details, section) for details in found]
+    # One more than are told, so that it is told that there are more.
+    problems = [_problem(model, details, section) for details in found[: MOST_PROBLEMS + 2]]
     unique = {(problem.line, problem.problem): problem for problem in problems}
     return None, list(unique.values())
 
@@ -151,7 +148,7 @@ def _secretive(model: type[BaseModel], path: KeyPath) -> bool:
     """Tell whether the setting at *path* is, or by its name may be, a secret."""
     fields = [fields_under(model, path[:n]).get(str(step)) for n, step in enumerate(path)]
     return any(field is not None and is_secret(field) for field in fields) or any(
-        isinstance(step, str) and _SECRETIVE.search(step) for step in path
+        isinstance(step, str) and SECRETIVE.search(step) for step in path
     )
 
 

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+SECRETIVE: Final = re.compile(
+    "passw|secret|token|dsn|credential|sasl|auth|ur[il]|conninfo", re.IGNORECASE
+)
+"""Names of keys and variables that may hold a secret."""
+
+
+MOST_PROBLEMS: Final = 100
+"""Problems that are told of one file; who has more begins with these."""
+_MOST_NAMES: Final = 50
+_LONGEST_NAME: Final = 100
 
 
 class InvalidPipeline(ConfigError):
@@ -18,8 +30,15 @@ class InvalidPipeline(ConfigError):
     """
 
     def __init__(self, *problems: ConfigError) -> None:
-        """Collect *problems* (at least one) in the order in which they are to be shown."""
+        """Collect *problems* (at least one) in the order in which they are to be shown.
+
+        Of very many the first are kept, and how many more there are.
+        """
         first = problems[0]
+        if (more := len(problems) - MOST_PROBLEMS) > 0:
+            # One that says so already keeps doing so.
+            rest = ConfigError(f"there are more problems: {more} or more", first.file, first.line)
+            problems = (*problems[:MOST_PROBLEMS], rest) if more > 1 else problems
         super().__init__(first.problem, first.file, first.line)
         self.args = problems
         self.problems = problems
@@ -40,8 +59,11 @@ def one_line(text: object) -> str:
 
 
 def suggestion(word: str, known: Iterable[str], noun: str) -> str:
-    """Return the end of a sentence that names the nearest of *known*, and all of them."""
+    """Return the end of a sentence that names the nearest of *known*, and all or many of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1)
+    near = []
+    if len(word) <= _LONGEST_NAME:
+        near = difflib.get_close_matches(word, names[:_MOST_NAMES], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{hint} ({noun}: {', '.join(names) or 'none'})"
+    shown = names[:_MOST_NAMES] + ["…"] * (len(names) > _MOST_NAMES)
+    return f"{hint} ({noun}: {', '.join(shown) or 'none'})"

@@ -75,6 +75,18 @@ def find_function(reference: str, folder: Path) -> Callable[[Any], Any]:
     return function
 
 
+def forget_modules(folder: Path) -> None:
+    """Let the modules beside the pipeline file in *folder* be imported anew, as they are then."""
+    beside = {path.stem for path in (*folder.glob("*.py"), *folder.glob("*/__init__.py"))}
+    beside |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    for name, module in list(sys.modules.items()):
+        top = name.partition(".")[0]
+        file = getattr(module, "__file__", None)
+        if top in beside and top not in _OURS and file and is_under(Path(file), folder):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
 def known(kind: str) -> EntryPoints:
     """Return the installed adaptors of *kind* without importing them."""
     return entry_points(group=f"transporter.{kind}s")

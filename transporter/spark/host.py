@@ -26,6 +26,7 @@ from transporter.engine.protocol import (
     WorkerEnded,
     WorkerSpec,
 )
+from transporter.pipeline.secrets import tells
 from transporter.spark.pump import pump
 
 if TYPE_CHECKING:
@@ -65,6 +66,15 @@ def configuration(master: str, config: dict[str, str], scratch: str) -> dict[str
     }
 
 
+def _on_the_command_line(settings: dict[str, str]) -> SparkConf:
+    """Return what the JVM is started with: everybody here can read that (Invariant 20).
+
+    Secrets are set when the context is made, which is early enough for all of them.
+    """
+    shown = [(name, value) for name, value in settings.items() if not tells(name, value)]
+    return SparkConf(loadDefaults=False).setAll(shown)
+
+
 class Host:
     """One SparkContext and the jobs that run in it."""
 
@@ -74,7 +84,7 @@ class Host:
         self._sending = threading.Lock()
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         # The JVM in a session of its own: a signal to our group must not kill it mid-slice.
-        gateway = launch_gateway(conf, {"start_new_session": True})
+        gateway = launch_gateway(_on_the_command_line(settings), {"start_new_session": True})
         threading.Thread(target=_die_with, args=(gateway.proc,), name="jvm", daemon=True).start()
         self._context = SparkContext(conf=conf, gateway=gateway)
 

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
 FULL = """\
 name: shop
-log: {dir: logs, segment_bytes: 64MiB, compression: none}
+log:
+  dir: logs
+  segment_bytes: 64MiB
+  compression: none
+  compaction: {after: 1h, keep: key, tombstones: 2h, rate: 1MiB}
+  retention: {bytes: 1GiB, age: 30d}
+  max_bytes: 256MiB
+  on_full: stop-route
 readers:
   - name: in
     adaptor: doubles:Source
@@ -65,6 +72,15 @@ def test_defaults(pipeline_file: Write, valid: str) -> None:
         "dir": file.parent / "data/orders",
         "segment_bytes": 1024**3,
         "compression": "lz4",
+        "compaction": {
+            "after": 7 * 86400.0,
+            "keep": "namespace",
+            "tombstones": 86400.0,
+            "rate": 16 * 1024**2,
+        },
+        "retention": {"bytes": None, "age": None},
+        "max_bytes": None,
+        "on_full": "wait",
     }
     (route,) = pipeline.routes
     assert (route.namespace, route.slice_rows, route.slice_bytes) == (".*", 50_000, 16 * 1024**2)
@@ -79,6 +95,10 @@ def test_every_key_arrives(pipeline_file: Write) -> None:
     assert pipeline.name == "shop"
     assert pipeline.log.dir == file.parent / "logs"
     assert (pipeline.log.segment_bytes, pipeline.log.compression) == (64 * 1024**2, "none")
+    compaction, retention = pipeline.log.compaction, pipeline.log.retention
+    assert (compaction.after, compaction.keep, compaction.tombstones) == (3600.0, "key", 7200.0)
+    assert (compaction.rate, retention.bytes, retention.age) == (1024**2, 1024**3, 30 * 86400.0)
+    assert (pipeline.log.max_bytes, pipeline.log.on_full) == (256 * 1024**2, "stop-route")
     (reader,) = pipeline.readers
     assert (reader.name, reader.adaptor, reader.cls.__name__) == ("in", "doubles:Source", "Source")
     assert isinstance(reader.config, reader.cls.Config)
@@ -93,6 +113,12 @@ def test_every_key_arrives(pipeline_file: Write) -> None:
     assert pipeline.spark.master == "local[4]"
     assert pipeline.spark.config == {"spark.ui.enabled": "true", "spark.x": "5"}
     assert (pipeline.commit_interval, pipeline.shutdown_timeout) == (2.0, 60.0)
+
+
+def test_compaction_can_be_turned_off(pipeline_file: Write, valid: str) -> None:
+    """``off`` in place of a duration means that nothing is compacted."""
+    pipeline = load(pipeline_file(f"{valid}log: {{compaction: {{after: off}}}}\n"), {})
+    assert pipeline.log.compaction.after is None
 
 
 def test_values_are_frozen_picklable_and_secret(pipeline_file: Write) -> None:
@@ -190,6 +216,15 @@ APPENDED = [
     ("log: {segment_bytes: 1KiB}\n", "7: log.segment_bytes must be greater than or equal to 65536"),
     ("log: {compression: zip}\n", "7: log.compression must be 'none' or 'lz4' (it is 'zip')"),
     ("log: {compresion: lz4}\n", "7: unknown key 'compresion' in log; did you mean 'compression'?"),
+    ("log: {compaction: {after: 7}}\n", "7: log.compaction.after is not a duration"),
+    ("log: {compaction: {keep: all}}\n", "7: log.compaction.keep must be 'namespace' or 'key'"),
+    ("log: {compaction: {rate: 1KiB}}\n", "7: log.compaction.rate must be greater than or equal"),
+    ("log: {retention: {age: 0s}}\n", "7: log.retention.age must be greater than 0"),
+    (
+        "log: {max_bytes: 1GiB}\n",
+        "7: log.max_bytes must be at least four times segment_bytes, 4GiB",
+    ),
+    ("log: {on_full: stop-route}\n", "7: log.on_full needs max_bytes beside it"),
     ("spark: {config: {a.b: c}}\n", "7: spark.config.a.b does not begin with 'spark.'"),
     ("spark: {config: {spark.master: c}}\n", "7: spark.config.spark.master belongs beside config"),
     ("spark: {config: {spark.a: [1]}}\n", "7: spark.config.spark.a must be text"),

@@ -1,0 +1,170 @@
+"""A real run as those see it who watch over it: pages, alerts, and a program around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import promql_tools
+import psutil
+import pytest
+from acceptance_tools import await_true, gone, running, transporter
+
+ROOT = Path(__file__).parents[2]
+PIPELINE = """
+log: {{dir: log}}
+observe: {{listen: "{listen}", unready_after: 1s}}
+readers: [{{name: lines, adaptor: file, path: in.jsonl, follow: true}}]
+routes:
+  - {{name: copy, writer: {{adaptor: file, path: out.jsonl, format: data}}}}
+  - {{name: picky, on_error: park, retry: {{attempts: 1}}, writer: {{adaptor: "picky:Picky"}}}}
+"""
+PICKY = """
+from transporter.adaptor import AdaptorConfig
+from transporter.errors import Rejected
+
+
+class Picky:
+    '''Refuses the entry whose data says so.'''
+
+    class Config(AdaptorConfig):
+        pass
+
+    def __init__(self, config): ...
+    def open(self, context): ...
+    def close(self): ...
+
+    def write(self, batch, ack):
+        for entry in batch:
+            if b"bad" in entry.message.data:
+                raise Rejected("the sink does not take this", entry.offset)
+            ack([entry.offset])
+"""
+SERVICE = """
+import logging, signal, sys, threading
+import transporter
+from transporter import Booted, Exited, Pipeline
+
+done = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: done.set())
+logging.basicConfig(level="WARNING", format="host: %(message)s")
+mine = signal.getsignal(signal.SIGTERM)
+
+
+def heard(event):
+    print(type(event).__name__, flush=True)
+    if isinstance(event, Booted):
+        raise RuntimeError("the host's own bug")
+
+
+pipeline = Pipeline.from_file(sys.argv[1], {})
+pipeline.on_event(heard)
+with pipeline:
+    while not pipeline.status().routes[0].delivered == 3:
+        done.wait(0.1)
+    print("delivered", pipeline.url, flush=True)
+    done.wait()
+    assert signal.getsignal(signal.SIGTERM) is mine
+assert not {"pyspark", "py4j"} & set(sys.modules)
+print("left in order", flush=True)
+"""
+
+pytestmark = pytest.mark.spark
+
+
+def page(url: str) -> tuple[int, str]:
+    """Return what a page says and its status."""
+    try:
+        with urlopen(url, timeout=20) as answer:  # noqa: S310 - our own
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    """Give a pipeline of three entries, one of which a route does not take."""
+    (tmp_path / "picky.py").write_text(PICKY)
+    (tmp_path / "in.jsonl").write_text('{"n": 1}\n{"n": "bad"}\n{"n": 3}\n')
+    file = tmp_path / "p.yaml"
+    file.write_text(PIPELINE.format(listen="127.0.0.1:0"))
+    return file
+
+
+def test_from_the_start_to_an_alert_and_back(pipeline: Path) -> None:
+    """Not ready until Spark is up; a parked entry sets its alert off until it is dealt with."""
+    with running(pipeline) as engine:
+        url = engine.await_event("endpoint-opened")["url"]
+        code, found = page(f"{url}/readyz")
+        assert (code, json.loads(found)["ready"]) == (503, False)
+        assert page(f"{url}/healthz")[0] == 200
+        engine.await_event("entry-parked", route="picky", timeout=120)
+        await_true(lambda: page(f"{url}/readyz")[0] == 200, 60, "it is ready")
+        alerts = promql_tools.firing(page(f"{url}/metrics")[1])
+        assert {name: found[0]["route"] for name, found in alerts.items()} == {
+            "TransporterEntriesParked": "picky"
+        }
+        transporter("parked", "skip", str(pipeline), "picky", "1", "--reason", "known to be bad")
+        await_true(
+            lambda: promql_tools.firing(page(f"{url}/metrics")[1]) == {}, 30, "no alert is left"
+        )
+        assert engine.stop() == 0
+    assert engine.noise == []
+
+
+def test_a_port_that_is_taken(pipeline: Path) -> None:
+    """A port that the file names and somebody else has is exit 3, and says what to set."""
+    with running(pipeline) as engine:
+        url = engine.await_event("endpoint-opened")["url"]
+        second = pipeline.parent / "second.yaml"
+        text = PIPELINE.format(listen=url.removeprefix("http://"))
+        second.write_text(text.replace("dir: log", "dir: log2"))
+        with running(second) as other:
+            assert other.wait() == 3
+            assert "observe.listen" in "".join(other.noise)
+    assert not (pipeline.parent / "log2").exists()
+
+
+def test_inside_another_service(pipeline: Path) -> None:
+    """A program with its own SIGTERM handler and logging runs it, and ends as it likes."""
+    service = pipeline.parent / "service.py"
+    service.write_text(SERVICE)
+    process = subprocess.Popen(
+        [sys.executable, str(service), str(pipeline)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    left: list[psutil.Process] = []
+    try:
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("delivered "):
+                break
+        url = said[-1].split()[1]
+        assert page(f"{url}/healthz")[0] == 200
+        left = psutil.Process(process.pid).children(recursive=True)
+        assert left
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=90)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+        strays = gone(left)
+    assert process.returncode == 0, errors
+    assert strays == []
+    assert output.endswith("Exited\nleft in order\n")
+    assert (pipeline.parent / "out.jsonl").read_text().count("\n") == 3
+    assert errors.startswith("host: "), errors
+    assert "entry-parked" in errors
+    assert "callback-failed" in errors

@@ -1,0 +1,353 @@
+"""An operator at the real command line, on an engine that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from acceptance_tools import TRANSPORTER, running, transporter
+from engine_tools import offsets, until
+from hammering import hammer
+from operator_tools import (
+    ENVIRONMENT,
+    command,
+    done,
+    feed,
+    operated,
+    refused,
+    route,
+    write_file,
+)
+
+from transporter.log.segment import segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STEP = """
+from dataclasses import replace
+
+
+def change(message):
+    return replace(message, data=b"%d" % ({expression}))
+"""
+
+
+def route_status(pipeline: Path, name: str = "out") -> dict[str, Any]:
+    """Return what ``status`` tells of a route."""
+    return next(each for each in done("status", str(pipeline))["routes"] if each["name"] == name)
+
+
+def told(pipeline: Path, *words: str) -> Any:
+    """Run the command *words* on *pipeline*: the file comes behind the command's name."""
+    names = 2 if words[0] in ("route", "parked", "log", "offsets") else 1
+    return done(*words[:names], str(pipeline), *words[names:])
+
+
+def data(path: Path) -> list[str]:
+    """Return the data that a sink got, in order."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line)["data"] for line in lines]
+
+
+def test_a_poison_entry_is_set_aside_mended_and_delivered_in_order(tmp_path: Path) -> None:
+    """Parked with those behind it, shown, the step mended and read again, retried, in order."""
+    (tmp_path / "mystep.py").write_text(STEP.format(expression="100 // int(message.data)"))
+    steps = [{"python": {"function": "mystep:change"}}]
+    pipeline = write_file(tmp_path, [route(on_error="park", steps=steps)])
+    feed(tmp_path, "orders 1", "orders 0", "orders 4")
+    with operated(pipeline) as engine:
+        engine.await_event("entry-parked", offset=1)
+        until(lambda: data(tmp_path / "out.jsonl") == ["100", "25"])
+        shown = told(pipeline, "parked", "show", "out", "1")
+        assert "ZeroDivisionError" in shown["error"]
+        assert (shown["entry"]["data"], shown["attempts"]) == ("0", 2)
+        (tmp_path / "mystep.py").write_text(
+            STEP.format(expression="100 // (int(message.data) or 1)")
+        )
+        assert told(pipeline, "reload", "--reason", "no division by zero")["routes"] == ["out"]
+        told(pipeline, "parked", "retry", "out", "1", "--reason", "mended")
+        until(lambda: data(tmp_path / "out.jsonl") == ["100", "25", "100"])
+        feed(tmp_path, "orders 0")
+        until(lambda: data(tmp_path / "out.jsonl")[3:] == ["100"])
+        until(lambda: route_status(pipeline)["parked"] == 0)
+        assert told(pipeline, "parked", "list", "out") == []
+    audit = (tmp_path / "log/offsets/out/audit.jsonl").read_text().splitlines()
+    assert [json.loads(line)["action"] for line in audit] == ["reload", "parked retry"]
+
+
+def test_a_wrong_step_is_replayed_from_a_time(tmp_path: Path) -> None:
+    """Of what a wrong step spoilt, one namespace is delivered again, from a time on, mended."""
+    steps = [{"omit": {"fields": ["total"]}}]
+    pipeline = write_file(tmp_path, [route(steps=[])])
+    feed(tmp_path, 'orders {"total":1}', 'users {"total":2}')
+    with operated(pipeline):
+        until(lambda: len(data(tmp_path / "out.jsonl")) == 2)
+        write_file(tmp_path, [route(steps=steps)])
+        told(pipeline, "reload")
+        since = time.time()
+        # Log times are told in milliseconds.
+        until(lambda: time.time() > since + 0.01)
+        feed(tmp_path, 'orders {"total":3}', 'users {"total":4}', 'orders {"total":5}')
+        until(lambda: data(tmp_path / "out.jsonl")[2:] == ["{}", "{}", "{}"])
+        until(lambda: route_status(pipeline)["watermark"] == 4)
+        write_file(tmp_path, [route(steps=[])])
+        told(pipeline, "reload")
+        start = (
+            time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since)) + f"{since % 1:.6f}"[1:] + "Z"
+        )
+        words = ("replay", "out", "--from", start, "--namespace", "^orders$")
+        assert told(pipeline, *words, "--dry-run")["entries"] == 2
+        assert told(pipeline, *words, "--reason", "omitted too much")["replay"]["first"] == 2
+        until(lambda: data(tmp_path / "out.jsonl")[5:] == ['{"total":3}', '{"total":5}'])
+        until(lambda: route_status(pipeline)["replay"] is None)
+
+
+def test_a_dead_sink_is_paused_and_what_it_shall_not_get_is_acked(tmp_path: Path) -> None:
+    """Retrying in vain, paused, two entries given up, resumed: the rest arrives, once, in order."""
+    (tmp_path / "out.down").write_text("write")
+    pipeline = write_file(tmp_path, [route(), route("other")])
+    feed(tmp_path, *(f"orders {number}" for number in range(5)))
+    with operated(pipeline) as engine:
+        engine.await_event("route-retrying", route="out")
+        assert told(pipeline, "route", "pause", "out", "--reason", "it is down")["in_effect"]
+        told(pipeline, "ack", "out", "0..1", "--reason", "too old by now")
+        (tmp_path / "out.down").unlink()
+        assert route_status(pipeline)["state"] == "paused"
+        until(lambda: offsets(tmp_path / "other.jsonl") == [0, 1, 2, 3, 4])
+        told(pipeline, "route", "resume", "out")
+        until(lambda: offsets(tmp_path / "out.jsonl") == [2, 3, 4])
+        assert route_status(pipeline)["state"] == "running"
+
+
+def test_a_corrupt_segment_is_verified_repaired_and_acked(tmp_path: Path) -> None:
+    """Damage is found, set aside with what it took, acked, and the run goes on behind it."""
+    pipeline = write_file(
+        tmp_path, [route()], log={"dir": "log", "segment_bytes": "64KiB", "compression": "none"}
+    )
+    noise = "x" * 3000
+    feed(tmp_path, *(f"orders {number}{noise}" for number in range(60)))
+    with operated(pipeline) as engine:
+        until(lambda: len(offsets(tmp_path / "out.jsonl")) == 60)
+        told(pipeline, "route", "pause", "out")
+        feed(tmp_path, *(f"orders {number}{noise}" for number in range(60, 200)))
+        until(lambda: done("status", str(pipeline))["last"] == 199)
+        assert engine.stop() == 0
+    bases = [each["base"] for each in done("log", "info", str(pipeline))["segments"]]
+    base = next(each for each in bases if each > 60)
+    path = tmp_path / "log" / segment_name(base)
+    content = bytearray(path.read_bytes())
+    content[2000:2100] = bytes(100)
+    path.write_bytes(content)
+    verified = command("log", "verify", str(pipeline), "--json")
+    assert verified.returncode == 1
+    assert json.loads(verified.stdout)["result"]["sound"] is False
+    (damage,) = done("log", "repair", str(pipeline), "--yes")["damages"]
+    first, last = damage["lost"]
+    told(pipeline, "route", "resume", "out")
+    with operated(pipeline) as engine:
+        engine.await_event("route-stopped", route="out")
+        assert route_status(pipeline)["watermark"] == first - 1
+        told(pipeline, "ack", "out", f"{first}..{last}", "--reason", "lost with the disk")
+        until(lambda: route_status(pipeline)["watermark"] == 199)
+    lost = set(range(first, last + 1))
+    assert offsets(tmp_path / "out.jsonl") == [each for each in range(200) if each not in lost]
+
+
+@pytest.mark.spark
+def test_an_operator_on_a_real_run_with_spark(tmp_path: Path) -> None:
+    """Status, pause, step, reload by SIGHUP, retry and replay, on ``transporter run`` and Spark."""
+    (tmp_path / "mystep.py").write_text(STEP.format(expression="100 // int(message.data)"))
+    steps = [{"python": {"function": "mystep:change"}}]
+    pipeline = write_file(tmp_path, [route(on_error="park", steps=steps)])
+    feed(tmp_path, "orders 1", "orders 0", "orders 4")
+    with running(pipeline, PYTHONPATH=ENVIRONMENT["PYTHONPATH"]) as engine:
+        engine.await_event("entry-parked", timeout=120, offset=1)
+        until(lambda: data(tmp_path / "out.jsonl") == ["100", "25"])
+        assert told(pipeline, "route", "pause", "out")["in_effect"]
+        feed(tmp_path, "orders 5", "orders 10")
+        until(lambda: route_status(pipeline)["lag"] == 2)
+        told(pipeline, "route", "step", "out")
+        until(lambda: data(tmp_path / "out.jsonl") == ["100", "25", "20"])
+        (tmp_path / "mystep.py").write_text(
+            STEP.format(expression="100 // (int(message.data) or 1)")
+        )
+        engine.process.send_signal(1)
+        engine.await_event("pipeline-reloaded")
+        told(pipeline, "route", "resume", "out")
+        told(pipeline, "parked", "retry", "out")
+        until(lambda: sorted(data(tmp_path / "out.jsonl")[3:]) == ["10", "100"])
+        told(pipeline, "replay", "out", "--from", "0", "--to", "1")
+        until(lambda: data(tmp_path / "out.jsonl")[5:] == ["100", "100"])
+        assert engine.stop() == 0
+
+
+def test_a_file_that_is_wrong_is_told_at_a_hang_up(tmp_path: Path) -> None:
+    """A refused reload is exit code 2 with file and line, changes nothing, and can be mended."""
+    pipeline = write_file(tmp_path, [route()])
+    feed(tmp_path, "orders 1")
+    with operated(pipeline):
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0])
+        write_file(tmp_path, [route("renamed")])
+        error = refused("reload", str(pipeline))
+        assert (error["exit_code"], error["file"]) == (2, str(pipeline))
+        assert [each["line"] > 1 for each in error["problems"]] == [True, True]
+        write_file(tmp_path, [route(namespace="^none")])
+        assert told(pipeline, "reload")["routes"] == ["out"]
+        feed(tmp_path, "orders 2")
+        until(lambda: route_status(pipeline)["watermark"] == 1)
+        assert offsets(tmp_path / "out.jsonl") == [0]
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Return both ends of a terminal."""
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    for end in (ours, theirs):
+        with suppress(OSError):
+            os.close(end)
+
+
+def test_top_is_drawn_until_q(tmp_path: Path, terminal: tuple[int, int]) -> None:
+    """On a terminal top shows every route, harmless whatever its error says, and q ends it."""
+    ours, theirs = terminal
+    pipeline = write_file(tmp_path, [route(writer={"reject": [0]})])
+    feed(tmp_path, "orders 1")
+    with operated(pipeline) as engine:
+        engine.await_event("route-stopped")
+        top = subprocess.Popen(
+            [*TRANSPORTER, "top", str(pipeline), "--every", "0.2"],
+            stdin=theirs,
+            stdout=theirs,
+            env=ENVIRONMENT | {"TERM": "xterm", "COLUMNS": "120"},
+        )
+        seen = b""
+        deadline = time.monotonic() + 30
+        while b"no 0 here" not in seen and time.monotonic() < deadline:
+            if select.select([ours], [], [], 1)[0]:
+                seen += os.read(ours, 65536)
+        assert b"route out" in seen
+        assert b"no 0 here" in seen
+        os.write(ours, b"q")
+
+        def ended() -> bool:
+            if select.select([ours], [], [], 0)[0]:
+                os.read(ours, 65536)
+            return top.poll() is not None
+
+        until(ended)
+        assert top.returncode == 0
+
+
+def test_top_outlives_its_engine(tmp_path: Path) -> None:
+    """Beside an engine that is killed top goes on, and tells what the disk says."""
+    pipeline = write_file(tmp_path, [route()])
+    feed(tmp_path, "orders 1")
+    with operated(pipeline) as engine:
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0])
+        top = subprocess.Popen(
+            [*TRANSPORTER, "top", str(pipeline), "--every", "0.1", "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env=ENVIRONMENT,
+            text=True,
+        )
+        with top:
+            assert top.stdout is not None
+            assert json.loads(top.stdout.readline())["result"]["running"] is True
+            engine.kill()
+            until(lambda: json.loads(top.stdout.readline())["result"]["running"] is False)
+            psutil.Process(top.pid).kill()
+
+
+def test_without_an_engine_actions_wait_for_the_next_run(tmp_path: Path) -> None:
+    """A pause and a replay made while nothing runs are found by the engine that starts."""
+    pipeline = write_file(tmp_path, [route()])
+    feed(tmp_path, "orders 1", "orders 2")
+    with operated(pipeline) as engine:
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0, 1])
+        assert engine.stop() == 0
+    assert told(pipeline, "route", "pause", "out")["live"] is False
+    assert told(pipeline, "replay", "out", "--from", "1")["live"] is False
+    assert [each["paused"] for each in done("offsets", "list", str(pipeline))] == [True]
+    with operated(pipeline):
+        until(lambda: route_status(pipeline)["state"] == "paused")
+        told(pipeline, "route", "resume", "out")
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0, 1, 1])
+
+
+def test_only_a_route_that_the_file_does_not_name_is_forgotten(tmp_path: Path) -> None:
+    """Beside the engine or without it, a route of the pipeline is kept, an older one goes."""
+    pipeline = write_file(tmp_path, [route("old"), route("out")])
+    with operated(pipeline) as engine:
+        assert (
+            "running"
+            in refused("route", "forget", str(tmp_path / "log"), "old", "--yes")["message"]
+        )
+        assert engine.stop() == 0
+    named = refused("route", "forget", str(pipeline), "old", "--yes")["message"]
+    assert f"{pipeline}:" in named
+    write_file(tmp_path, [route("out")])
+    with operated(pipeline):
+        told(pipeline, "route", "forget", "old", "--yes")
+        assert [each["route"] for each in done("offsets", "list", str(pipeline))] == ["out"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_commands_complete_themselves(shell: str) -> None:
+    """Each shell gets a script, and what that asks for is answered with our commands."""
+    script = command("--show-completion", shell)
+    assert script.returncode == 0
+    assert "_TRANSPORTER_COMPLETE" in script.stdout
+    asked = subprocess.run(
+        [*TRANSPORTER, "route"],
+        env=ENVIRONMENT
+        | {
+            "_TRANSPORTER_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": "transporter route pa",
+            "COMP_CWORD": "2",
+            "_TYPER_COMPLETE_ARGS": "transporter route pa",
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "pause" in asked.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ack", "replay", "reload", "status", "top", "route pause", "route resume", "route step",
+        "route forget", "parked list", "parked show", "parked retry", "parked skip",
+    ],
+)  # fmt: skip
+def test_every_command_has_an_example_and_speaks_json(words: str) -> None:
+    """The help of each operator command shows how it is written, and offers --json."""
+    shown = command(*words.split(), "--help").stdout
+    assert f"transporter {words} pipeline.yaml" in " ".join(shown.split())
+    assert "--json" in shown
+
+
+def test_operators_at_once_and_kills_leave_what_a_model_says(tmp_path: Path) -> None:
+    """Four operators act on an engine that is killed meanwhile: nothing done is lost or undone."""
+    hammer(tmp_path, seed=7, rounds=4, kills=2)
+
+
+def test_transporter_tells_of_itself_with_json() -> None:
+    """What is missing is an object, too: no traceback, exit code 3."""
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        transporter("status", "/nowhere")
+    assert raised.value.returncode in (2, 3)

@@ -1,0 +1,155 @@
+"""The same actions on a log that no engine runs on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from transporter.control.offline import Offline
+from transporter.control.requests import (
+    Ack,
+    CancelReplay,
+    Forget,
+    Operator,
+    Pause,
+    Reload,
+    Replay,
+    Request,
+    Resume,
+    RetryParked,
+    SkipParked,
+    Status,
+    Step,
+)
+from transporter.errors import ActionRefused, EnvironmentFault, LogLocked, OffsetRefused
+from transporter.log.commit_log import CommitLog
+from transporter.log.reader import LogReader
+from transporter.log.retention import RetentionSettings, retain
+from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
+from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.state import Range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pyarrow as pa
+
+ME = Operator("somebody", 7, 42)
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Path:
+    """Return a log of eight frames of ten entries, one a second; ``r`` has delivered 0 to 69."""
+    times = iter(range(100 * SECOND, 1000 * SECOND, SECOND))
+    with (
+        CommitLog.open(tmp_path / "log", segment_bytes=2048, clock=lambda: next(times)) as opened,
+        OffsetLog(tmp_path / "log", "r") as offsets,
+    ):
+        for _ in range(8):
+            opened.append(batch(10), "reader")
+        offsets.settle(Range(0, 69), opened.durable)
+        with LogReader(tmp_path / "log") as reader:
+            (entry,) = reader.read(3, 3)
+        ParkedStore(offsets.folder).park(Parked(3, entry, Reason("no", 1, 1)))
+    return tmp_path / "log"
+
+
+def does(log: Path, request: Request) -> dict[str, Any]:
+    """Carry *request* out."""
+    return Offline(log).perform(request, ME)
+
+
+def time_of(log: Path, offset: int) -> int:
+    """Return the log time of an entry."""
+    with LogReader(log) as reader:
+        (entries,) = reader.read(offset, offset)
+    return int(entries.column("logged_at")[0].value)
+
+
+def test_every_action_is_durable(log: Path) -> None:
+    """Each action is in the offset log when it has returned."""
+    does(log, Pause("r"))
+    assert read_state(log, "r").paused
+    does(log, Resume("r"))
+    assert not read_state(log, "r").paused
+    assert does(log, Ack("r", 70, 75))["watermark"] == 75
+    does(log, Replay("r", first=5, last=20, namespace="^x"))
+    replay = read_state(log, "r").replay
+    assert replay is not None
+    assert (replay.first, replay.last, replay.namespace) == (5, 20, "^x")
+    does(log, CancelReplay("r"))
+    assert read_state(log, "r").replay is None
+    does(log, RetryParked("r"))
+    assert read_state(log, "r").retries == (3,)
+    does(log, SkipParked("r", 3, 3))
+    assert read_state(log, "r").retries == ()
+    does(log, Forget("r"))
+    assert declared_routes(log) == []
+
+
+@pytest.mark.parametrize("request_", [Reload(), Step("r")], ids=str)
+def test_what_needs_an_engine_says_so(log: Path, request_: Request) -> None:
+    """A reload or a step without an engine is refused with what to do."""
+    with pytest.raises(ActionRefused, match="start it with 'transporter run'"):
+        does(log, request_)
+
+
+@pytest.mark.parametrize("request_", [Pause("none"), Forget("none")], ids=str)
+def test_a_route_that_never_ran_is_named(log: Path, request_: Request) -> None:
+    """An unknown route is an error that lists those there are, and none is made."""
+    with pytest.raises(EnvironmentFault, match="known: r"):
+        does(log, request_)
+    assert declared_routes(log) == ["r"]
+
+
+def test_a_running_engine_is_not_raced(log: Path) -> None:
+    """Whoever holds the lock keeps everybody else from changing anything."""
+    with CommitLog.open(log):
+        for request in (Pause("r"), Forget("r"), SkipParked("r", 3, 3)):
+            with pytest.raises(LogLocked):
+                does(log, request)
+
+
+def test_the_status_needs_no_lock(log: Path) -> None:
+    """How far routes have come is told beside whoever holds the log."""
+    with CommitLog.open(log):
+        told = does(log, Status())
+    (route,) = told["routes"]
+    assert (told["last"], route["lag"], route["parked"], route["state"]) == (
+        79,
+        10,
+        1,
+        "not running",
+    )
+
+
+def test_a_time_means_the_first_entry_logged_then_or_later(log: Path) -> None:
+    """Times bound a replay exactly, both ends included, whichever frames hold them."""
+    since, until = time_of(log, 20), time_of(log, 49)
+    told = does(log, Replay("r", since=since, until=until, dry_run=True))
+    assert (told["first"], told["last"], told["entries"]) == (20, 49, 30)
+    assert (told["oldest"], told["newest"]) == (since, until)
+    just_after = does(log, Replay("r", since=since + 1, until=until + 1, dry_run=True))
+    assert (just_after["first"], just_after["last"]) == (30, 49)
+    with pytest.raises(OffsetRefused):
+        does(log, Replay("r", since=time_of(log, 79) + 1))
+    assert read_state(log, "r").generation == 0
+
+
+def test_what_retention_has_removed_is_refused_unless_partial(log: Path) -> None:
+    """A range of which the beginning is gone is named; with partial what is left is replayed."""
+    gone = list(
+        retain(log, watermark=lambda: 69, settings=RetentionSettings(5000, None), now=2000 * SECOND)
+    )
+    first = gone[-1].end + 1
+    assert 0 < first < 60
+    with pytest.raises(ActionRefused, match=rf"does not hold 5\.\.{first - 1} any more"):
+        does(log, Replay("r", first=5))
+    told = does(log, Replay("r", first=5, partial=True))
+    assert (told["first"], told["missing"]) == (first, [[5, first - 1]])
+    replay = read_state(log, "r").replay
+    assert replay is not None
+    assert replay.next == first

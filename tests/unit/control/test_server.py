@@ -1,0 +1,248 @@
+"""The control socket: who may speak, how many at once, and what a bad client can do."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engine_tools import Events, until
+
+from transporter.control import requests, server
+from transporter.control.client import Engine, NoEngine, perform
+from transporter.control.server import ControlServer
+from transporter.control.wire import MAX_REQUEST
+from transporter.errors import ActionRefused, EngineUnreachable, LogPoisoned, OffsetRefused
+from transporter.log.commit_log import CommitLog
+from transporter.offsets.audit import user_name
+from transporter.offsets.offset_log import OffsetLog, read_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Doubles:
+    """Operations that only tell what was asked for; a pause takes until it may end."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[requests.Request, requests.Operator]] = []
+        self.may_end = threading.Event()
+        self.error: BaseException | None = None
+
+    def perform(self, request: requests.Request, by: requests.Operator) -> dict[str, Any]:
+        self.asked.append((request, by))
+        if isinstance(request, requests.Pause):
+            assert self.may_end.wait(20)
+        if self.error is not None:
+            raise self.error
+        return {"done": type(request).__name__}
+
+
+class Served:
+    """A control server and all that goes with it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.operations, self.events = Doubles(), Events()
+        self.failures: list[BaseException] = []
+        self.server = ControlServer(self.operations, directory, self.events)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """Serve doubles in a directory."""
+    made = Served(tmp_path)
+    made.server.start(made.failures.append)
+    yield made
+    made.operations.may_end.set()
+    made.server.stop()
+    assert made.failures == [] or made.operations.error is not None
+
+
+def test_an_operator_is_known_by_the_system(served: Served) -> None:
+    """Who asks is what the kernel says of the other process, not what that claims."""
+    with Engine(served.directory) as engine:
+        assert engine.pid == os.getpid()
+        assert engine.ask(requests.Resume("r", "why")) == {"done": "Resume"}
+    ((asked, by),) = served.operations.asked
+    assert asked == requests.Resume("r", "why")
+    assert by == requests.Operator(user_name(os.getuid()), os.getuid(), os.getpid())
+
+
+def test_only_the_owner_may_connect(served: Served) -> None:
+    """The socket has no rights for group and others."""
+    assert (served.directory / "control.sock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_client_that_hangs_holds_nobody(served: Served) -> None:
+    """While one operator's action takes its time, and another says nothing, a third is served."""
+    with socket.socket(socket.AF_UNIX) as silent, Engine(served.directory) as slow:
+        silent.connect(str(served.directory / "control.sock"))
+        waiting = threading.Thread(target=slow.ask, args=(requests.Pause("r"),))
+        waiting.start()
+        try:
+            until(lambda: served.operations.asked)
+            assert perform(served.directory, requests.Step("r")) == {"done": "Step", "live": True}
+        finally:
+            served.operations.may_end.set()
+            waiting.join()
+
+
+def test_no_more_operators_than_there_are_threads_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more is told so; once another has gone, there is room again."""
+    monkeypatch.setattr(server, "CLIENTS", 3)
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(Engine(served.directory))
+        with pytest.raises(EngineUnreachable, match="3 operators are connected"):
+            Engine(served.directory)
+    until(lambda: perform(served.directory, requests.Status(), patience=1))
+
+
+@pytest.mark.parametrize("sent", [b"{" * (MAX_REQUEST + 200_000), b"nonsense\n", b'{"v": 9}\n'])
+def test_what_cannot_be_understood_ends_that_conversation_only(served: Served, sent: bytes) -> None:
+    """The sender gets an error and is hung up on; others are served on."""
+    with socket.socket(socket.AF_UNIX) as rude:
+        rude.settimeout(20)
+        rude.connect(str(served.directory / "control.sock"))
+        file = rude.makefile("rwb")
+        assert json.loads(file.readline())["pid"] == os.getpid()
+        try:
+            rude.sendall(sent)
+            assert json.loads(file.readline())["ok"] is False
+            assert file.readline() == b""
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it was hung up on before it had said everything
+    assert perform(served.directory, requests.Status())["done"] == "Status"
+    assert len(served.operations.asked) == 1
+
+
+def test_an_error_is_the_operators(served: Served) -> None:
+    """What an action is refused for reaches whoever asked, and the engine goes on."""
+    served.operations.error = OffsetRefused("beyond the end")
+    with pytest.raises(OffsetRefused, match="beyond the end"):
+        perform(served.directory, requests.Status())
+    assert served.failures == []
+
+
+def test_a_bug_is_told_without_its_text(served: Served) -> None:
+    """An unforeseen error names its type only, for its text may hold a secret."""
+    served.operations.error = ValueError("hunter22")
+    with pytest.raises(ActionRefused, match="ValueError") as raised:
+        perform(served.directory, requests.Status())
+    assert "hunter22" not in str(raised.value)
+
+
+def test_a_failed_sync_ends_the_engine(served: Served) -> None:
+    """Invariant 13 holds for operators' actions as well."""
+    served.operations.error = LogPoisoned("a sync failed")
+    with pytest.raises(LogPoisoned):
+        perform(served.directory, requests.Status())
+    assert served.failures == [served.operations.error]
+
+
+def test_a_socket_of_a_dead_engine_is_replaced(tmp_path: Path) -> None:
+    """What a killed engine has left is nobody; the next engine takes its place."""
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "control.sock"))
+    with pytest.raises(NoEngine):
+        Engine(tmp_path)
+    served = Served(tmp_path)
+    served.server.start(served.failures.append)
+    try:
+        assert perform(tmp_path, requests.Status())["live"]
+    finally:
+        served.server.stop()
+    assert not (tmp_path / "control.sock").exists()
+    assert served.failures == []
+
+
+def test_a_directory_with_a_long_path_is_served(tmp_path: Path) -> None:
+    """A path that is too long for a socket's address keeps no operator from the engine."""
+    deep = tmp_path / ("d" * 200)
+    deep.mkdir()
+    served = Served(deep)
+    served.server.start(served.failures.append)
+    try:
+        assert perform(deep, requests.Status())["live"]
+        assert (deep / "control.sock").stat().st_mode & 0o777 == 0o600
+    finally:
+        served.server.stop()
+    assert not (deep / "control.sock").exists()
+
+
+def test_an_engine_that_cannot_listen_runs_without(tmp_path: Path) -> None:
+    """A place where no socket can be made is told as a warning, and nothing else happens."""
+    served = Served(tmp_path)
+    (tmp_path / "control.sock").mkdir()
+    served.server.start(served.failures.append)
+    served.server.stop()
+    assert [event for event, _ in served.events.all] == ["control-unavailable"]
+
+
+def test_stop_waits_for_answers_under_way(tmp_path: Path) -> None:
+    """An action that has begun is answered; one asked for later is not begun."""
+    served = Served(tmp_path)
+    served.server.start(served.failures.append)
+    answers: list[Any] = []
+    with Engine(tmp_path) as slow, Engine(tmp_path) as idle:
+        asking = threading.Thread(target=lambda: answers.append(slow.ask(requests.Pause("r"))))
+        asking.start()
+        until(lambda: served.operations.asked)
+        stopping = threading.Thread(target=served.server.stop)
+        stopping.start()
+        until(lambda: not (tmp_path / "control.sock").exists())
+        served.operations.may_end.set()
+        stopping.join(20)
+        asking.join(20)
+        assert answers == [{"done": "Pause"}]
+        with pytest.raises(Exception, match="ended before it answered"):
+            idle.ask(requests.Status())
+    assert len(served.operations.asked) == 1
+
+
+def test_without_an_engine_the_log_is_taken_under_its_lock(tmp_path: Path) -> None:
+    """An action is done at once where no engine runs, durably, and says so."""
+    log = tmp_path / "log"
+    with CommitLog.open(log), OffsetLog(log, "r"):
+        pass
+    assert perform(log, requests.Pause("r"))["live"] is False
+    assert read_state(log, "r").paused
+
+
+def test_an_engine_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    """A log that is locked by somebody who does not listen is an error with that process's id."""
+    log = tmp_path / "log"
+    with CommitLog.open(log), OffsetLog(log, "r"):
+        pass
+    with (
+        CommitLog.open(log),
+        pytest.raises(EngineUnreachable, match=rf"in use by the process with pid {os.getpid()}"),
+    ):
+        perform(log, requests.Pause("r"), patience=0.2)
+
+
+def test_an_engine_that_is_just_starting_is_waited_for(tmp_path: Path) -> None:
+    """A command that comes between the lock and the socket is done by the engine."""
+    log = tmp_path / "log"
+    with CommitLog.open(log), OffsetLog(log, "r"):
+        pass
+    served = Served(log)
+    answers: list[Any] = []
+    with CommitLog.open(log):
+        asking = threading.Thread(
+            target=lambda: answers.append(perform(log, requests.Pause("r"), patience=20))
+        )
+        asking.start()
+        served.operations.may_end.set()
+        served.server.start(served.failures.append)
+        asking.join(20)
+        served.server.stop()
+    assert answers == [{"done": "Pause", "live": True}]

@@ -1,0 +1,154 @@
+"""What the two sides of the control socket make of each other's bytes."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from transporter.control import requests
+from transporter.control.wire import (
+    MAX_REQUEST,
+    Lines,
+    address_of,
+    decode,
+    decode_error,
+    encode,
+    encode_error,
+)
+from transporter.errors import (
+    ActionRefused,
+    ConfigError,
+    EnvironmentFault,
+    OffsetRefused,
+    RouteFault,
+    TransporterError,
+)
+from transporter.pipeline.problems import InvalidPipeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REQUESTS = [
+    requests.Status(),
+    requests.Ack("r", 1, 5, "why"),
+    requests.Replay("r", first=3, namespace="^a", partial=True),
+    requests.Replay("r", since=7, until=9, dry_run=True),
+    requests.CancelReplay("r"),
+    requests.Pause("r", "é"),
+    requests.Resume("r"),
+    requests.Step("r"),
+    requests.Forget("r"),
+    requests.RetryParked("r"),
+    requests.SkipParked("r", 1, 2),
+    requests.Reload(),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: type(each).__name__)
+def test_a_request_comes_over_as_it_was(request_: requests.Request) -> None:
+    """Every request survives as JSON, and every kind of request is among them."""
+    assert decode(json.loads(json.dumps(encode(request_)))) == request_
+    assert {type(each) for each in REQUESTS} == set(requests.KINDS.values())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"op": "dance"},
+        {"op": ["ack"]},
+        {"op": "ack"},
+        {"op": "ack", "args": []},
+        {"op": "ack", "args": {"route": "r", "first": "1", "last": 2}},
+        {"op": "ack", "args": {"route": "r", "first": 1, "last": 2.5}},
+        {"op": "ack", "args": {"route": 7, "first": 1, "last": 2}},
+        {"op": "ack", "args": {"route": "r", "first": 1, "last": 2, "by": "me"}},
+        {"op": "replay", "args": {"route": "r", "dry_run": "yes"}},
+    ],
+)
+def test_what_is_no_request_is_refused(message: dict[str, Any]) -> None:
+    """Unknown operations, missing, unknown or ill-typed arguments do nothing at all."""
+    with pytest.raises(ActionRefused):
+        decode(message)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OffsetRefused("no"), OffsetRefused),
+        (ActionRefused("no"), ActionRefused),
+        (ConfigError("no", "f.yaml", 3), ConfigError),
+        (EnvironmentFault("no"), EnvironmentFault),
+        (RouteFault("no"), TransporterError),
+    ],
+)
+def test_an_error_comes_over_with_its_text_and_code(
+    error: TransporterError, kind: type[TransporterError]
+) -> None:
+    """An operator sees the same text and exit code, whichever side had the error."""
+    back = decode_error(json.loads(json.dumps(encode_error(error))))
+    assert type(back) is kind
+    assert (str(back), back.exit_code) == (str(error), error.exit_code)
+
+
+def test_every_problem_of_a_file_comes_over() -> None:
+    """A refused reload names each problem's file and line on the operator's side."""
+    there = InvalidPipeline(ConfigError("a", "f.yaml", 1), ConfigError("b", "f.yaml", 9))
+    back = decode_error(json.loads(json.dumps(encode_error(there))))
+    assert isinstance(back, InvalidPipeline)
+    assert str(back) == "f.yaml:1: a\nf.yaml:9: b"
+
+
+@pytest.fixture
+def pair() -> Any:
+    """Return both ends of a connection."""
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+def test_objects_come_one_by_one(pair: Any) -> None:
+    """However the bytes are cut, each line is one object; the end is told as such."""
+    one, other = pair
+    lines = Lines(other, MAX_REQUEST)
+    one.sendall(b'{"v": 1, "n": 1}\n{"v": 1,')
+    assert lines.receive() == {"v": 1, "n": 1}
+    one.sendall(b' "n": 2}\n')
+    assert lines.receive() == {"v": 1, "n": 2}
+    one.close()
+    assert lines.receive() is None
+
+
+@pytest.mark.parametrize(
+    "sent", [b"x" * 200 + b"\n", b"no json\n", b"[1]\n", b'{"v": 2}\n', b"{}\n", b"[" * 90 + b"\n"]
+)
+def test_a_line_that_cannot_be_understood_is_refused(pair: Any, sent: bytes) -> None:
+    """Too long, no JSON, no object, another version: refused, and no more is read than allowed."""
+    one, other = pair
+    one.sendall(sent)
+    with pytest.raises(ActionRefused):
+        Lines(other, 100).receive()
+
+
+def test_a_version_that_is_not_ours_is_named(pair: Any) -> None:
+    """A command of another version hears which ones do not fit together."""
+    one, other = pair
+    one.sendall(b'{"v": 2, "op": "status"}\n')
+    with pytest.raises(ActionRefused, match="version 2, but this transporter speaks version 1"):
+        Lines(other, 100).receive()
+
+
+def test_an_address_is_never_longer_than_the_system_takes(tmp_path: Path) -> None:
+    """A socket can be bound and reached in a directory with a path of hundreds of bytes."""
+    deep = tmp_path / ("d" * 120) / ("é" * 60)
+    deep.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as caller:
+        with address_of(deep) as address:
+            listener.bind(address)
+        listener.listen()
+        with address_of(deep) as address:
+            caller.connect(address)
+    assert (deep / "control.sock").is_socket()

@@ -1,0 +1,99 @@
+"""Every event that the code tells is one of the table, with its fields; and the docs say so."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import transporter
+from transporter.engine.events import EVENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(transporter.__file__).parents[1]
+TELLING = {"observe", "_observe"}
+_TELL = "_tell"
+PROGRESS = {"watermark", "delivered"}
+
+
+def told(source: str) -> Iterator[tuple[int, list[str], set[str]]]:
+    """Yield each telling of an event in *source*: its line, its names, its fields.
+
+    ``_tell(event, offset, …)`` adds the route and the offset; ``**self._progress()``
+    the progress; ``**details`` are those of a function that only passes on.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        plain = {each.arg for each in node.keywords if each.arg}
+        for each in node.keywords:
+            if each.arg is None:
+                plain |= PROGRESS if "_progress" in ast.unparse(each.value) else {"**"}
+        if name in TELLING and "**" not in plain:
+            yield node.lineno, list(names(node.args[0])), plain
+        elif name == _TELL and len(node.args) > 1:
+            yield node.lineno, list(names(node.args[0])), plain | {"route", "offset"}
+
+
+def names(node: ast.expr) -> Iterator[str]:
+    """Yield the texts that *node* may stand for; nothing for a variable."""
+    if isinstance(node, ast.Constant):
+        yield str(node.value)
+    elif isinstance(node, ast.IfExp):
+        yield from names(node.body)
+        yield from names(node.orelse)
+
+
+def all_told() -> list[tuple[str, str, set[str]]]:
+    """Return every telling in the package: its place, its event, its fields."""
+    return [
+        (f"{path.relative_to(ROOT)}:{line}", name, fields)
+        for path in sorted((ROOT / "transporter").rglob("*.py"))
+        for line, found, fields in told(path.read_text())
+        for name in found
+    ]
+
+
+@pytest.mark.parametrize(("place", "event", "fields"), all_told())
+def test_what_is_told_is_in_the_table(place: str, event: str, fields: set[str]) -> None:
+    """The event exists, and is told with just the fields that the table promises."""
+    assert event in EVENTS, f"{place}: {event}"
+    assert fields == set(EVENTS[event].fields), f"{place}: {event}"
+
+
+def test_what_is_in_the_table_is_told() -> None:
+    """No event is listed that nothing tells."""
+    written = (ROOT / "transporter").rglob("*.py")
+    sources = "".join(path.read_text() for path in written if path.name != "events.py")
+    assert [
+        name
+        for name in EVENTS
+        if f'"{name}"' not in sources and f" {name} " not in sources and f'"{name} ' not in sources
+    ] == []
+
+
+def test_a_wrong_telling_would_be_found() -> None:
+    """The check above sees an unknown event, and a field too many or too few."""
+    found = list(told('self._observe("engine-started", log="x")\nobserve("no-such-event")\n'))
+    assert [names for _, names, _ in found] == [["engine-started"], ["no-such-event"]]
+    with pytest.raises(AssertionError):
+        test_what_is_told_is_in_the_table("here", "engine-started", found[0][2])
+    with pytest.raises(AssertionError):
+        test_what_is_told_is_in_the_table("here", "no-such-event", set())
+
+
+def test_the_docs_have_a_row_for_each_event() -> None:
+    """docs/events.md shows the table as it is."""
+    rows = [
+        f"| `{name}` | {event.level} | {', '.join(f'`{each}`' for each in event.fields)} "
+        f"| {event.meaning} |"
+        for name, event in EVENTS.items()
+    ]
+    text = (ROOT / "docs" / "events.md").read_text()
+    shown = [line for line in text.splitlines() if line.startswith("| `")]
+    assert shown == rows, "the table in docs/events.md should read:\n" + "\n".join(rows)

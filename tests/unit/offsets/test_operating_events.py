@@ -1,0 +1,101 @@
+"""Pauses, steps and filtered replays as events of a route: durable, and readable either way."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from transporter.errors import OffsetRefused
+from transporter.offsets import record as records
+from transporter.offsets.offset_log import OffsetLog, read_state
+from transporter.offsets.state import (
+    Range,
+    Replay,
+    RouteState,
+    advance_replay,
+    begin_replay,
+    cancel_replay,
+    pause,
+    resume,
+    settle,
+    step_to,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+TEN = settle(RouteState(), Range(0, 9))
+
+
+def test_a_pause_outlives_the_process(tmp_path: Path) -> None:
+    """A paused route is paused when it is opened again, until it is resumed."""
+    with OffsetLog(tmp_path, "r") as offsets:
+        offsets.pause()
+    assert read_state(tmp_path, "r").paused
+    with OffsetLog(tmp_path, "r") as offsets:
+        assert offsets.state.limit() == -1
+        offsets.resume()
+    assert read_state(tmp_path, "r").limit() is None
+
+
+def test_a_step_is_allowed_to_a_paused_route_only(tmp_path: Path) -> None:
+    """A step says up to where; a route that is not paused needs none."""
+    with OffsetLog(tmp_path, "r") as offsets:
+        with pytest.raises(OffsetRefused, match="not paused"):
+            offsets.step(3)
+        offsets.pause()
+        assert offsets.step(3).limit() == 3
+    assert read_state(tmp_path, "r").step == 3
+
+
+@pytest.mark.parametrize("end", [pause, resume])
+def test_whoever_pauses_or_resumes_means_no_older_step(end: object) -> None:
+    """A new pause holds at once, and what comes after a resume has no step left over."""
+    assert end(step_to(pause(TEN), 50)).step is None  # type: ignore[operator]
+
+
+def test_a_step_never_reaches_from_live_entries_into_a_replay() -> None:
+    """The beginning, the end and the cancelling of a replay each end a step."""
+    stepping = step_to(pause(TEN), 12)
+    replaying = begin_replay(stepping, 2, 5)
+    assert (replaying.step, replaying.limit()) == (None, 1)
+    at_its_end = advance_replay(step_to(replaying, 5), 5)
+    assert (at_its_end.replay, at_its_end.limit()) == (None, 9)
+    assert cancel_replay(step_to(replaying, 5)).step is None
+
+
+def test_a_replay_of_some_namespaces_is_durable(tmp_path: Path) -> None:
+    """The filter of a replay is in its record and in every snapshot."""
+    with OffsetLog(tmp_path, "r") as offsets:
+        offsets.settle(Range(0, 9), 9)
+        offsets.begin_replay(2, 5, "^orders")
+        assert read_state(tmp_path, "r").replay == Replay(2, 5, 2, "^orders")
+        offsets.advance_replay(3)
+    assert read_state(tmp_path, "r").replay == Replay(2, 5, 4, "^orders")
+
+
+def test_records_of_older_versions_are_read() -> None:
+    """Invariant 19: what an older version wrote has neither pause nor filter, and is read."""
+    old = begin_replay(TEN, 2, 5).to_json()
+    for name in ("paused", "step", "released", "retries"):
+        del old[name]
+    del old["replay"]["namespace"]
+    assert RouteState.from_json(json.loads(json.dumps(old))) == begin_replay(TEN, 2, 5)
+    event = {"type": "replay", "first": 2, "last": 5}
+    assert records.apply(TEN, event) == begin_replay(TEN, 2, 5)
+
+
+def test_a_replay_without_a_filter_is_written_as_before() -> None:
+    """Invariant 19: a version that knows no filter reads the records that have none."""
+    assert records.replay_begun(2, 5) == {"type": "replay", "first": 2, "last": 5}
+
+
+def test_whoever_waits_for_a_state_hears_of_it(tmp_path: Path) -> None:
+    """Waiting ends at once where the state is reached, and in time where it never is."""
+    with OffsetLog(tmp_path, "r") as offsets:
+        offsets.settle(Range(0, 4), 4)
+        assert offsets.wait_for(lambda state: state.watermark == 4, 20)
+        assert not offsets.wait_for(lambda state: state.watermark == 5, 0.01)

@@ -1,0 +1,87 @@
+"""``transporter status``: how everything is, at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from transporter.cli.acting import act
+from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
+from transporter.control.requests import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COLUMNS = ("", "state", "watermark", "lag", "parked", "doing")
+
+
+def status(target: Target, *, as_json: AsJson = False) -> None:
+    """Show each reader and route: its state, how far it has come, what it waits for.
+
+    Asks the running engine; without one, tells what the disk says.
+
+    Example: transporter status pipeline.yaml
+    """
+    found = act(target, Status())
+    if as_json:
+        write_json(found)
+        return
+    write(headline(found))
+    table(COLUMNS, rows(found))
+    for line in problems(found):
+        write(line)
+
+
+def headline(found: dict[str, Any]) -> str:
+    """Return what there is to say of the log and its engine."""
+    silent = f"engine {found['pid']} does not answer" if found["pid"] else "no engine runs"
+    engine = f"engine {found['pid']} runs" if found["running"] else silent
+    if found["running"] and not found["spark"]:
+        engine += ", Spark is starting"
+    size = f"{found['size'] / (1 << 20):,.1f} MiB"
+    place = printable(found["directory"])
+    return f"{engine} · log {place} · last offset {found['last']:,} · {size}"
+
+
+def rows(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
+    """Yield a row for each reader and route."""
+    for reader in found["readers"]:
+        yield (
+            f"reader {reader['name']}",
+            reader["state"],
+            "",
+            "",
+            "",
+            f"{reader['logged']:,} logged",
+        )
+    for route in found["routes"]:
+        yield (
+            f"route {route['name']}",
+            route["state"],
+            f"{route['watermark']:,}",
+            f"{route['lag']:,}",
+            f"{route['parked']:,}",
+            doing(route),
+        )
+
+
+def doing(route: dict[str, Any]) -> str:
+    """Return what an operator has asked of a route."""
+    parts = []
+    if (replay := route["replay"]) is not None:
+        only = f" of {replay['namespace']}" if replay["namespace"] else ""
+        parts.append(f"replays {replay['next']:,}..{replay['last']:,}{only}")
+    if route["retries"]:
+        parts.append(f"{route['retries']:,} retries asked for")
+    if route["step"] is not None and route["step"] >= route["next"]:
+        parts.append(f"steps to {route['step']:,}")
+    if route["paused"] and route["state"] != "paused":
+        parts.append("paused")
+    return ", ".join(parts)
+
+
+def problems(found: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each problem."""
+    for each in (*found["readers"], *found["routes"]):
+        if each.get("problem"):
+            yield printable(f"{each['name']}: {each['problem']}")

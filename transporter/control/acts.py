@@ -1,0 +1,193 @@
+"""What operators do to one route, whoever owns its offset log at that moment.
+
+Each action is checked, then audited, then done: whatever an action changed, the
+audit file tells of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.control import requests
+from transporter.control.disk import progress
+from transporter.control.replaying import contents, plan
+from transporter.errors import ActionRefused, OffsetRefused
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.reader import LogReader
+from transporter.offsets.parked import parked_offsets
+from transporter.offsets.state import Range
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from transporter.control.requests import (
+        Ack,
+        CancelReplay,
+        Operator,
+        Pause,
+        Replay,
+        Resume,
+        RetryParked,
+        SkipParked,
+    )
+    from transporter.log.commit_log import CommitLog
+    from transporter.offsets.offset_log import OffsetLog
+    from transporter.offsets.state import RouteState
+
+_MOST_OFFSETS: Final = 10_000
+"""Parked entries that one request may name: as many as a route parks by default."""
+
+
+def answer(log: OffsetLog, done: str, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
+    """Return what an action has come to."""
+    return {"route": log.route, "done": done, **progress(log.state), **more}
+
+
+def ack(log: CommitLog, offsets: OffsetLog, request: Ack, by: Operator) -> dict[str, Any]:
+    """Settle a range undelivered; a replay that is in it goes on behind it."""
+    part = Range(request.first, request.last, "operator")
+    offsets.refuse_settling(part, log.durable)
+    _audit(offsets, "ack", by, first=part.first, last=part.last, reason=request.reason)
+    offsets.settle(part, log.durable)
+    offsets.sync()
+    running = offsets.state.replay
+    if running is not None and part.first <= running.next <= part.last:
+        offsets.advance_replay(min(part.last, running.last))
+        offsets.sync()
+    return answer(offsets, f"acked {part.first}..{part.last}")
+
+
+def replay(
+    log: CommitLog, offsets: OffsetLog, request: Replay, by: Operator, *, upserts: bool | None
+) -> dict[str, Any]:
+    """Have a range delivered again, or with ``dry_run`` tell what that would be.
+
+    *upserts* tells whether the sink keeps the newest value of a key; ``None``: not known.
+    """
+    with LogReader(log.directory) as reader:
+        planned = plan(reader, log.durable, offsets.state.watermark, request)
+        told: dict[str, Any] = {
+            "first": planned.first,
+            "last": planned.last,
+            "namespace": planned.namespace or None,
+            "missing": [list(each) for each in planned.missing],
+            "warning": _warning(offsets.state, planned.last, upserts),
+        }
+        if request.dry_run:
+            told |= contents(reader, planned).to_json()
+            return answer(
+                offsets, f"{planned.first}..{planned.last} would be delivered again", **told
+            )
+    offsets.refuse_replay(planned.first, planned.last)
+    _audit(
+        offsets,
+        "replay",
+        by,
+        first=planned.first,
+        last=planned.last,
+        namespace=planned.namespace,
+        reason=request.reason,
+    )
+    offsets.begin_replay(planned.first, planned.last, planned.namespace)
+    return answer(offsets, f"{planned.first}..{planned.last} will be delivered again", **told)
+
+
+def cancel_replay(offsets: OffsetLog, request: CancelReplay, by: Operator) -> dict[str, Any]:
+    """End the replay where it is."""
+    running = offsets.state.replay
+    if running is None:
+        raise ActionRefused(f"route {offsets.route}: there is no replay to cancel")
+    left = f"{running.next}..{running.last}"
+    _audit(
+        offsets, "replay cancel", by, first=running.next, last=running.last, reason=request.reason
+    )
+    offsets.cancel_replay()
+    return answer(offsets, f"the replay is cancelled; {left} had not been delivered again")
+
+
+def simple(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - one of those below
+    """Do what needs the log and the offset log only, whether an engine runs or not."""
+    match request:
+        case requests.Ack():
+            return ack(log, offsets, request, by)
+        case requests.CancelReplay():
+            return cancel_replay(offsets, request, by)
+        case requests.Pause():
+            return pause(offsets, request, by)
+        case requests.Resume():
+            return resume(offsets, request, by)
+        case requests.RetryParked():
+            return retry_parked(offsets, request, by)
+    raise ActionRefused(f"{type(request).__name__} is nothing to do to a route")
+
+
+def pause(offsets: OffsetLog, request: Pause, by: Operator) -> dict[str, Any]:
+    """Let nothing more be delivered, whatever restarts."""
+    _audit(offsets, "route pause", by, reason=request.reason)
+    offsets.pause()
+    return answer(offsets, "paused")
+
+
+def resume(offsets: OffsetLog, request: Resume, by: Operator) -> dict[str, Any]:
+    """End a pause."""
+    _audit(offsets, "route resume", by, reason=request.reason)
+    offsets.resume()
+    return answer(offsets, "resumed")
+
+
+def retry_parked(offsets: OffsetLog, request: RetryParked, by: Operator) -> dict[str, Any]:
+    """Have parked entries delivered, each key in order."""
+    chosen = chosen_parked(offsets, request.first, request.last)
+    _audit(offsets, "parked retry", by, offsets=chosen, reason=request.reason)
+    offsets.request_retries(chosen)
+    return answer(offsets, f"{len(chosen)} parked will be delivered", offsets=chosen)
+
+
+def skip_parked(
+    offsets: OffsetLog,
+    request: SkipParked,
+    by: Operator,
+    remove: Callable[[Sequence[int]], list[int]],
+) -> dict[str, Any]:
+    """Give parked entries up; *remove* takes them from whoever holds them."""
+    chosen = chosen_parked(offsets, request.first, request.last)
+    _audit(offsets, "parked skip", by, offsets=chosen, reason=request.reason)
+    gone = remove(chosen)
+    return answer(offsets, f"{len(gone)} parked skipped", offsets=gone)
+
+
+def audit_reload(offsets: OffsetLog, reason: str, by: Operator) -> None:
+    """Keep that the route has other settings from now on."""
+    _audit(offsets, "reload", by, reason=reason)
+
+
+def audit_step(offsets: OffsetLog, through: int, reason: str, by: Operator) -> None:
+    """Keep that a paused route was let deliver up to *through*."""
+    _audit(offsets, "route step", by, through=through, reason=reason)
+
+
+def chosen_parked(offsets: OffsetLog, first: int, last: int) -> list[int]:
+    """Return the parked offsets from *first* to *last*, at most so many as one request names."""
+    known = parked_offsets(offsets.folder, RealFileSystem())
+    chosen = [offset for offset in known if first <= offset <= last]
+    if not chosen:
+        place = "any offset" if last > 1 << 61 else f"{first}..{last}"
+        raise OffsetRefused(f"route {offsets.route}: nothing is parked at {place}")
+    return chosen[:_MOST_OFFSETS]
+
+
+def _audit(log: OffsetLog, action: str, by: Operator, /, **details: Any) -> None:  # noqa: ANN401 - plain values
+    log.audit(action, **asdict(by), **details)
+
+
+def _warning(state: RouteState, last: int, upserts: bool | None) -> str | None:  # noqa: FBT001 - three values
+    if upserts is False:
+        return None
+    condition = "" if upserts else "if the sink keeps the newest value of a key: "
+    if last < state.watermark:
+        return (
+            f"{condition}older values overwrite newer ones, and stay where {last + 1}.."
+            f"{state.watermark} is not delivered again too"
+        )
+    return f"{condition}older values overwrite newer ones until the replay has ended"

@@ -1,0 +1,121 @@
+"""The operator's side: the running engine is asked, else the log is taken under its lock."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from transporter.control.requests import Operator, Status
+from transporter.control.wire import MAX_ANSWER, Lines, address_of, decode_error, encode
+from transporter.errors import EngineUnreachable, EnvironmentFault, LogLocked
+from transporter.offsets.audit import user_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.control.requests import Request
+
+PATIENCE: Final = 3.0
+"""Seconds that an engine may take to start or to stop before a command gives up."""
+_PAUSE: Final = 0.1
+_ANSWER: Final = 120.0
+"""Seconds to wait for an answer: longer than the engine lets anything take."""
+
+
+class NoEngine(Exception):
+    """Nobody serves the control socket; nothing was asked."""
+
+
+class Engine:
+    """A conversation with the engine that runs on a log. Not thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        """Connect.
+
+        Raises:
+            NoEngine: there is nobody.
+            EngineUnreachable: it does not take this client now.
+
+        """
+        with ExitStack() as stack:
+            peer = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            peer.settimeout(_ANSWER)
+            try:
+                with address_of(directory) as address:
+                    peer.connect(address)
+                self._lines = Lines(peer, MAX_ANSWER)
+                greeting = self._lines.receive()
+            except OSError as error:
+                raise NoEngine from error
+            if greeting is None:
+                raise NoEngine
+            if "error" in greeting:
+                raise decode_error(greeting["error"])
+            self.pid = int(greeting["pid"])
+            self._close = stack.pop_all()
+
+    def ask(self, request: Request) -> dict[str, Any]:
+        """Return what the engine answers, or raise what it raised."""
+        try:
+            self._lines.send(encode(request))
+            answer = self._lines.receive()
+        except OSError:
+            answer = None
+        if answer is None:
+            raise EnvironmentFault(
+                "the engine ended before it answered; whether it was done, the audit file tells"
+            )
+        if not answer.get("ok"):
+            raise decode_error(answer.get("error", {}))
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close.close()
+
+
+def perform(directory: Path, request: Request, patience: float = PATIENCE) -> dict[str, Any]:
+    """Have *request* carried out, by the engine that runs on *directory* or without one.
+
+    An engine that starts or stops just now is waited for, *patience* seconds long.
+
+    Raises:
+        EngineUnreachable: the log is in use, and nobody answers.
+        TransporterError: what the request came to.
+
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return _once(directory, request)
+        except LogLocked as error:
+            if time.monotonic() > deadline:
+                raise EngineUnreachable(f"{error} (it does not answer operators)") from error
+        except EngineUnreachable:
+            if time.monotonic() > deadline:
+                raise
+        # Nobody tells another process that an engine has begun to listen.
+        time.sleep(_PAUSE)
+
+
+def _once(directory: Path, request: Request) -> dict[str, Any]:
+    with suppress(NoEngine), Engine(directory) as engine:
+        return engine.ask(request) | {"live": True}
+    return _alone(directory, request) | {"live": False}
+
+
+def _alone(directory: Path, request: Request) -> dict[str, Any]:
+    if isinstance(request, Status):
+        from transporter.control.disk import status  # noqa: PLC0415 - imports pyarrow
+
+        return status(directory)
+    from transporter.control.offline import Offline  # noqa: PLC0415 - all that can append
+
+    uid = os.getuid()
+    return Offline(directory).perform(request, Operator(user_name(uid), uid, os.getpid()))

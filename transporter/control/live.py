@@ -1,0 +1,242 @@
+"""Operations on a running engine's own objects."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as TooLong
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from transporter.control import acts, requests
+from transporter.control.disk import progress
+from transporter.control.stepping import next_entry
+from transporter.errors import ActionRefused, EngineUnreachable
+from transporter.log.reader import LogReader
+from transporter.pipeline.reloading import reread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+
+    from transporter.control.requests import Operator, Request
+    from transporter.engine.engine import Engine
+    from transporter.engine.events import Observer
+    from transporter.engine.route import Route
+    from transporter.offsets.offset_log import OffsetLog
+    from transporter.offsets.state import RouteState
+
+T = TypeVar("T")
+
+NOTICE: Final = 5.0
+"""Seconds that an action waits until it can tell what it came to."""
+SLICE: Final = 30.0
+"""Seconds that an action waits for the slice that a route is at."""
+
+
+class Live:
+    """Operates *engine*; implements ``requests.Operations``. Thread-safe.
+
+    Whatever needs a route to stand still is done by the route's own thread
+    between two slices; all else at once, however long a slice takes.
+    """
+
+    def __init__(self, engine: Engine, environ: Mapping[str, str], observe: Observer) -> None:
+        """Take variables of a file that is read again from *environ*."""
+        self._engine, self._environ, self._observe = engine, dict(environ), observe
+        names = [route.name for route in engine.pipeline.routes]
+        self._locks = {name: threading.Lock() for name in names}
+        self._reloading = threading.Lock()
+
+    def perform(self, request: Request, by: Operator) -> dict[str, Any]:
+        """Do what *request* says; see :class:`~transporter.control.requests.Operations`."""
+        if isinstance(request, requests.Status):
+            return self._status()
+        if self._engine.stopping:
+            raise EngineUnreachable("the engine is stopping; nothing was changed")
+        match request:
+            case requests.Reload():
+                done = self._reload(request, by)
+            case requests.Forget():
+                done = self._forget(request)
+            case requests.SkipParked():
+                # Without the lock: it may have to wait for a slice.
+                route, offsets = self._running(request.route)
+                done = self._skip(route, offsets, request, by)
+            case _:
+                done = self._act(request, by)
+        self._tell(request, by)
+        return done
+
+    def _act(self, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - what is left of Request
+        route, offsets = self._running(request.route)
+        with self._locks[request.route]:
+            done = self._done(route, offsets, request, by)
+        if isinstance(request, requests.Pause):
+            # Once it stands between two slices it has seen the pause.
+            noticed = _within(route.ask(lambda: True), NOTICE)
+            return done | {"in_effect": noticed is True}
+        if isinstance(request, requests.Step):
+            return done | self._stepped(route, offsets, int(done["through"]))
+        return done
+
+    def _done(
+        self,
+        route: Route,
+        offsets: OffsetLog,
+        request: Any,  # noqa: ANN401 - as above
+        by: Operator,
+    ) -> dict[str, Any]:
+        log = self._engine.log
+        before = offsets.state.next_offset()
+        match request:
+            case requests.Replay():
+                done = acts.replay(log, offsets, request, by, upserts=_upserts(route))
+            case requests.Step():
+                done = self._step(route, offsets, request, by)
+            case _:
+                done = acts.simple(log, offsets, request, by)
+        # A route that has halted tries again when it has something else to try.
+        moved = offsets.state.next_offset() != before
+        if moved or not isinstance(request, requests.Ack | requests.Pause):
+            route.ask(route.revive)
+        return done
+
+    def _step(
+        self, route: Route, offsets: OffsetLog, request: requests.Step, by: Operator
+    ) -> dict[str, Any]:
+        if not offsets.state.paused:
+            raise ActionRefused(f"route {offsets.route} is not paused; pause it, then step")
+        with LogReader(self._engine.log.directory) as reader:
+            through = next_entry(
+                reader, self._engine.log.durable, offsets.state, route.config.namespace
+            )
+        acts.audit_step(offsets, through, request.reason, by)
+        offsets.step(through)
+        return acts.answer(offsets, f"{through} is delivered, nothing else", through=through)
+
+    def _stepped(self, route: Route, offsets: OffsetLog, through: int) -> dict[str, Any]:
+        """Wait for what becomes of a step."""
+        generation = offsets.state.generation
+
+        def over(state: RouteState) -> bool:
+            return state.next_offset() > through or state.generation != generation
+
+        settled = offsets.wait_for(over, NOTICE)
+        problem = "" if settled else route.status().problem
+        return progress(offsets.state) | {"settled": settled, "problem": problem}
+
+    def _skip(
+        self, route: Route, offsets: OffsetLog, request: requests.SkipParked, by: Operator
+    ) -> dict[str, Any]:
+        def skip() -> dict[str, Any]:
+            done = acts.skip_parked(offsets, request, by, route.parking.skip)
+            route.revive()
+            return done
+
+        done = _within(route.ask(skip), SLICE)
+        if done is None:
+            raise EngineUnreachable(
+                f"route {request.route} has been delivering one slice for {SLICE:.0f} s; "
+                "nothing was changed"
+            )
+        return done
+
+    def _forget(self, request: requests.Forget) -> dict[str, Any]:
+        if self._engine.route(request.route) is not None:
+            raise ActionRefused(
+                f"route {request.route} is running; remove it from the pipeline file, start the "
+                "engine again, and forget it then"
+            )
+        self._engine.forget(request.route)
+        return {"route": request.route, "done": "forgotten; it holds nothing back any more"}
+
+    def _reload(self, request: requests.Reload, by: Operator) -> dict[str, Any]:
+        with self._reloading:
+            running = self._engine.pipeline
+            wanted = reread(running, self._environ)
+            taken_up = self._engine.reconfigure(wanted)
+        deadline = time.monotonic() + NOTICE
+        for name, _ in taken_up:
+            if (found := self._engine.route(name)) is not None:
+                acts.audit_reload(found[1], request.reason, by)
+        names = [name for name, _ in taken_up]
+        pending = [
+            name
+            for name, future in taken_up
+            if not _done_by(future, max(0.0, deadline - time.monotonic()))
+        ]
+        return {"file": str(running.file), "routes": names, "pending": pending, "done": "reloaded"}
+
+    def _running(self, name: str) -> tuple[Route, OffsetLog]:
+        found = self._engine.route(name)
+        if found is None:
+            known = ", ".join(self._locks)
+            raise ActionRefused(f"there is no route {name!r} in the running pipeline ({known})")
+        return found
+
+    def _tell(self, request: Any, by: Operator) -> None:  # noqa: ANN401 - any request
+        if getattr(request, "dry_run", False):
+            return
+        name = next(name for name, kind in requests.KINDS.items() if type(request) is kind)
+        self._observe(
+            "operator-acted",
+            route=getattr(request, "route", ""),
+            action=name,
+            who=by.who,
+            reason=getattr(request, "reason", ""),
+        )
+
+    def _status(self) -> dict[str, Any]:
+        engine = self._engine
+        status = engine.status()
+        return {
+            "running": True,
+            "pid": os.getpid(),
+            "pipeline": engine.pipeline.name,
+            "stopping": engine.stopping,
+            "directory": status.directory,
+            "last": status.last,
+            "size": status.size,
+            "spark": status.spark,
+            "readers": [asdict(each) | {"state": each.state.value} for each in status.readers],
+            "routes": [self._route_status(each) for each in status.routes],
+        }
+
+    def _route_status(self, status: Any) -> dict[str, Any]:  # noqa: ANN401 - a RouteStatus
+        fields = {name: getattr(status, name) for name in _SHOWN} | {"state": status.state.value}
+        found = self._engine.route(status.name)
+        return fields | (progress(found[1].state) if found else {})
+
+
+_SHOWN: Final = ("name", "adaptor", "delivered", "skipped", "lag", "parked", "problem")
+
+
+def _upserts(route: Route) -> bool:
+    """Tell whether the route's sink keeps the newest value of a key, as its writer declares."""
+    return bool(route.config.writer.config.upserts)
+
+
+def _within(answer: Future[T], seconds: float) -> T | None:
+    """Return what becomes of *answer* within *seconds*; ``None``: it was withdrawn."""
+    with suppress(TooLong):
+        return _result(answer, seconds)
+    # What has begun is waited for.
+    return None if answer.cancel() else _result(answer, None)
+
+
+def _result(answer: Future[T], seconds: float | None) -> T:
+    try:
+        return answer.result(seconds)
+    except CancelledError as error:
+        raise EngineUnreachable("the engine is stopping; nothing was changed") from error
+
+
+def _done_by(answer: Future[None], seconds: float) -> bool:
+    with suppress(TooLong, CancelledError):
+        answer.result(seconds)
+        return True
+    return False

@@ -1,0 +1,98 @@
+"""Operations on a log that no engine runs on, under its lock."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from transporter.control import acts, requests
+from transporter.control.disk import status
+from transporter.errors import ActionRefused
+from transporter.log.commit_log import CommitLog
+from transporter.log.inspect import inspect
+from transporter.log.lock import DirectoryLock
+from transporter.offsets.offset_log import (
+    OffsetLog,
+    delete_route,
+    proved_offset,
+    read_state,
+)
+from transporter.offsets.parked import ParkedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from transporter.control.requests import Operator, Request
+
+
+class Offline:
+    """Operates the log in *directory*; implements ``requests.Operations``."""
+
+    def __init__(self, directory: Path) -> None:
+        """Touch nothing yet."""
+        self._directory = directory
+
+    def perform(self, request: Request, by: Operator) -> dict[str, Any]:
+        """Do what *request* says; see :class:`~transporter.control.requests.Operations`.
+
+        Raises besides:
+            LogLocked: an engine runs.
+
+        """
+        match request:
+            case requests.Status():
+                return status(self._directory)
+            case requests.Reload() | requests.Step():
+                raise ActionRefused(
+                    f"{self._directory}: no engine runs on this log, and this needs one: "
+                    "start it with 'transporter run'"
+                )
+            case requests.Forget(route):
+                with locked(self._directory):
+                    delete_route(self._directory, route)
+                return {"route": route, "done": "forgotten; it holds nothing back any more"}
+            case _:
+                with self._opened(request.route) as (log, offsets):
+                    return _done(log, offsets, request, by)
+
+    @contextmanager
+    def _opened(self, route: str) -> Iterator[tuple[CommitLog, OffsetLog]]:
+        """Open log and offset log; both must be there."""
+        directory = self._directory
+        inspect(directory, proved_offset(directory))
+        read_state(directory, route)
+        with (
+            CommitLog.open(directory, proved=lambda: proved_offset(directory)) as log,
+            OffsetLog(directory, route) as offsets,
+        ):
+            yield log, offsets
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the log's lock, so that no engine runs."""
+    inspect(directory)
+    lock = DirectoryLock(directory)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _done(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - what is left of Request
+    match request:
+        case requests.Replay():
+            return acts.replay(log, offsets, request, by, upserts=None)
+        case requests.SkipParked():
+            return acts.skip_parked(offsets, request, by, lambda chosen: _remove(offsets, chosen))
+        case _:
+            return acts.simple(log, offsets, request, by)
+
+
+def _remove(offsets: OffsetLog, chosen: Sequence[int]) -> list[int]:
+    store = ParkedStore(offsets.folder)
+    for offset in chosen:
+        store.remove(offset)
+        offsets.answer_retry(offset)
+    return list(chosen)

@@ -1,0 +1,123 @@
+"""What a replay would deliver again, and whether the log still holds all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from transporter.errors import ActionRefused, OffsetRefused
+from transporter.log.search import Wanted, around, matching
+
+if TYPE_CHECKING:
+    from transporter.control.requests import Replay
+    from transporter.log.reader import LogReader
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The offsets ``first`` to ``last``; ``missing`` are the ranges of them that are gone."""
+
+    first: int
+    last: int
+    namespace: str
+    missing: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a range holds: how many entries of the wanted namespaces, and when they were logged."""
+
+    entries: int
+    oldest: int | None
+    newest: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values; times are in µs UTC."""
+        return {"entries": self.entries, "oldest": self.oldest, "newest": self.newest}
+
+
+def plan(reader: LogReader, durable: int, watermark: int, request: Replay) -> Plan:
+    """Find the range that *request* means in a log whose last durable offset is *durable*.
+
+    Raises:
+        ActionRefused: parts of it are gone, and it does not say ``partial``.
+        OffsetRefused: there is nothing of it.
+
+    """
+    _refuse_bad_pattern(request.namespace)
+    first = _first(reader, durable, request)
+    last = min(_last(reader, durable, request, watermark), watermark)
+    if first > last:
+        raise OffsetRefused(
+            f"route {request.route}: nothing to deliver again; it has delivered the offsets up to "
+            f"{watermark}, and what is asked for begins at {first} and ends at {last}"
+        )
+    missing = tuple(_missing(reader, first, last))
+    if missing and not request.partial:
+        ranges = ", ".join(f"{begin}..{end}" for begin, end in missing)
+        raise ActionRefused(
+            f"route {request.route}: of {first}..{last} the log does not hold {ranges} any more; "
+            "with --partial what is left is delivered again"
+        )
+    return Plan(max(first, min(reader.first_offset(), last)), last, request.namespace, missing)
+
+
+def contents(reader: LogReader, planned: Plan) -> Contents:
+    """Count what *planned* would deliver again, before the route's own filter."""
+    count, oldest, newest = 0, None, None
+    wanted = Wanted(planned.namespace)
+    for entries in matching(reader, planned.first, planned.last, wanted):
+        if entries.num_rows:
+            times = entries.column("logged_at")
+            oldest = times[0].value if oldest is None else oldest
+            newest = times[entries.num_rows - 1].value
+            count += entries.num_rows
+    return Contents(count, oldest, newest)
+
+
+def _refuse_bad_pattern(pattern: str) -> None:
+    try:
+        Wanted(pattern)
+    except ValueError as error:
+        raise ActionRefused(f"--namespace {error}") from error
+
+
+def _first(reader: LogReader, durable: int, request: Replay) -> int:
+    if request.first is not None:
+        return request.first
+    since = request.since or 0
+    begin = max(reader.first_offset(), around(reader.directory, since)[0])
+    for entries in matching(reader, begin, durable, Wanted(since=since)):
+        if entries.num_rows:
+            return int(entries.column("offset")[0].as_py())
+    raise OffsetRefused(f"route {request.route}: nothing was logged at or after that time")
+
+
+def _last(reader: LogReader, durable: int, request: Replay, watermark: int) -> int:
+    if request.last is not None:
+        if request.last > watermark:
+            raise OffsetRefused(
+                f"route {request.route}: it has delivered the offsets up to {watermark} only; "
+                f"{request.last} comes later anyway"
+            )
+        return request.last
+    if request.until is None:
+        return watermark
+    begin, end = around(reader.directory, request.until + 1)
+    last = begin - 1
+    first = max(begin, reader.first_offset())
+    for entries in matching(reader, first, min(end, durable), Wanted(until=request.until)):
+        if entries.num_rows:
+            last = int(entries.column("offset")[entries.num_rows - 1].as_py())
+    return last
+
+
+def _missing(reader: LogReader, first: int, last: int) -> list[tuple[int, int]]:
+    """Return the ranges that retention has removed or a repair could not save."""
+    oldest = reader.first_offset()
+    found = [(first, min(oldest - 1, last))] if first < oldest else []
+    at = max(first, oldest)
+    while at <= last and (gap := reader.lost(at, last)) is not None:
+        found.append((max(at, gap.first), min(gap.last, last)))
+        at = gap.last + 1
+    return found

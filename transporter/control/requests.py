@@ -1,0 +1,153 @@
+"""What an operator may ask for, and what carries it out. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Who asks: the system's user, and the process."""
+
+    who: str
+    uid: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Tell how everything is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Settle ``first`` to ``last`` without delivering them."""
+
+    route: str
+    first: int
+    last: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Deliver a range again: from ``first``, or what was logged ``since`` (µs UTC) on.
+
+    It ends with ``last``, or with what was logged ``until``, or at the watermark.
+    """
+
+    route: str
+    first: int | None = None
+    since: int | None = None
+    last: int | None = None
+    until: int | None = None
+    namespace: str = ""
+    dry_run: bool = False
+    partial: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReplay:
+    """End a replay where it is."""
+
+    route: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Deliver nothing more."""
+
+    route: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on, after a pause or where the route has halted."""
+
+    route: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Deliver one entry, and stay paused."""
+
+    route: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Remove the offset log of a route that is not run any more."""
+
+    route: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryParked:
+    """Deliver the parked entries from ``first`` to ``last``."""
+
+    route: str
+    first: int = 0
+    last: int = 1 << 62
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SkipParked:
+    """Give the parked entries from ``first`` to ``last`` up."""
+
+    route: str
+    first: int
+    last: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Read the pipeline file again."""
+
+    reason: str = ""
+
+
+Request = (
+    Status
+    | Ack
+    | Replay
+    | CancelReplay
+    | Pause
+    | Resume
+    | Step
+    | Forget
+    | RetryParked
+    | SkipParked
+    | Reload
+)
+KINDS: Final[dict[str, type[Any]]] = {
+    "status": Status,
+    "ack": Ack,
+    "replay": Replay,
+    "replay-cancel": CancelReplay,
+    "pause": Pause,
+    "resume": Resume,
+    "step": Step,
+    "forget": Forget,
+    "parked-retry": RetryParked,
+    "parked-skip": SkipParked,
+    "reload": Reload,
+}
+
+
+class Operations(Protocol):
+    """Carries requests out: on a running engine's own objects, or alone with the log."""
+
+    def perform(self, request: Request, by: Operator) -> dict[str, Any]:
+        """Do what *request* says, audited as done *by* somebody; return plain values.
+
+        What was done is durable on return. Raise a
+        :class:`~transporter.errors.TransporterError` when nothing was done.
+        """

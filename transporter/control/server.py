@@ -1,0 +1,164 @@
+"""The control socket's side in the engine: accepts operators, each on a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.control.requests import Operator
+from transporter.control.wire import MAX_REQUEST, SOCKET, Lines, address_of, decode, encode_error
+from transporter.errors import (
+    ActionRefused,
+    EngineUnreachable,
+    LogPoisoned,
+    TransporterError,
+)
+from transporter.offsets.audit import user_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from transporter.control.requests import Operations
+    from transporter.engine.events import Observer
+
+CLIENTS: Final = 32
+"""Operators at once; one more is told to come again."""
+_SILENCE: Final = 60.0
+"""Seconds that a client may say nothing, or not listen."""
+_GRACE: Final = 2.0
+
+
+class ControlServer:
+    """Serves operators on ``control.sock``; implements ``engine.Service``.
+
+    Only the engine's own user, and root, may speak. A client that hangs holds
+    nobody but its own thread. The caller owns the log's lock, so a socket that
+    is there already is that of a dead engine.
+    """
+
+    def __init__(self, operations: Operations, directory: Path, observe: Observer) -> None:
+        """Serve *operations* in the log *directory*; nothing is there before :meth:`start`."""
+        self._operations, self._directory, self._observe = operations, directory, observe
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._lock = threading.Lock()
+        self._clients: dict[threading.Thread, socket.socket] = {}
+        self._closing = False
+        self._on_failure: Callable[[BaseException], None] = lambda _: None
+        self._thread = threading.Thread(target=self._accept, name="control")
+
+    def start(self, on_failure: Callable[[BaseException], None]) -> None:
+        """Listen; an engine that cannot runs without, and says so."""
+        self._on_failure = on_failure
+        try:
+            self._bind()
+        except OSError as error:
+            self._observe("control-unavailable", problem=f"{SOCKET}: {error.strerror}")
+            self._listener.close()
+            return
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let answers under way end, and listen no more."""
+        self._closing = True
+        if self._thread.ident is not None:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._thread.join()
+            with suppress(OSError):
+                (self._directory / SOCKET).unlink()
+        self._listener.close()
+        self._part_from_clients()
+
+    def _bind(self) -> None:
+        with suppress(FileNotFoundError):
+            (self._directory / SOCKET).unlink()
+        # Before there is a name, so that nobody else ever finds it open.
+        os.fchmod(self._listener.fileno(), 0o600)
+        with address_of(self._directory) as address:
+            self._listener.bind(address)
+        (self._directory / SOCKET).chmod(0o600)
+        self._listener.listen(CLIENTS)
+
+    def _accept(self) -> None:
+        try:
+            while not self._closing:
+                try:
+                    peer, _ = self._listener.accept()
+                except OSError:
+                    if self._closing:
+                        return
+                    raise
+                self._greet(peer)
+        except BaseException as error:  # noqa: BLE001 - a thread must not die silently
+            self._on_failure(error)
+
+    def _greet(self, peer: socket.socket) -> None:
+        peer.settimeout(_SILENCE)
+        by = _operator(peer)
+        if by.uid not in (0, os.getuid()):
+            peer.close()
+            return
+        thread = threading.Thread(target=self._serve, args=(peer, by), name=f"operator-{by.pid}")
+        with self._lock:
+            if len(self._clients) < CLIENTS:
+                self._clients[thread] = peer
+                thread.start()
+                return
+        with peer, suppress(OSError):
+            problem = EngineUnreachable(f"{CLIENTS} operators are connected; end one of them first")
+            Lines(peer, 0).send({"ok": False, "error": encode_error(problem)})
+
+    def _serve(self, peer: socket.socket, by: Operator) -> None:
+        try:
+            with peer, suppress(OSError):
+                lines = Lines(peer, MAX_REQUEST)
+                lines.send({"pid": os.getpid()})
+                self._converse(lines, by)
+        finally:
+            with self._lock:
+                del self._clients[threading.current_thread()]
+
+    def _converse(self, lines: Lines, by: Operator) -> None:
+        while True:
+            try:
+                message = lines.receive()
+            except ActionRefused as error:
+                lines.send({"ok": False, "error": encode_error(error)})
+                return
+            if message is None:
+                return
+            lines.send(self._answer(message, by))
+
+    def _answer(self, message: dict[str, Any], by: Operator) -> dict[str, Any]:
+        try:
+            return {"ok": True, "result": self._operations.perform(decode(message), by)}
+        except TransporterError as error:
+            if isinstance(error, LogPoisoned):
+                self._on_failure(error)
+            return {"ok": False, "error": encode_error(error)}
+        except Exception as error:  # noqa: BLE001 - it must not end the engine
+            # Not its text: that may hold a secret (Invariant 20).
+            bug = ActionRefused(f"this is a bug in transporter: {type(error).__name__}")
+            return {"ok": False, "error": encode_error(bug)}
+
+    def _part_from_clients(self) -> None:
+        # First from those that have nothing to say any more, then from those that do not listen.
+        for how in (socket.SHUT_RD, socket.SHUT_RDWR):
+            with self._lock:
+                clients = dict(self._clients)
+            for peer in clients.values():
+                with suppress(OSError):
+                    peer.shutdown(how)
+            for thread in clients:
+                thread.join(_GRACE if how == socket.SHUT_RD else None)
+
+
+def _operator(peer: socket.socket) -> Operator:
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return Operator(user_name(uid), uid, pid)

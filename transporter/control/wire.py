@@ -1,0 +1,169 @@
+"""The conversation on the control socket: JSON, one object a line. DESIGN.md, "Control".
+
+A server greets first (``{"v": 1, "pid": …}``). Then each request is
+``{"v": 1, "op": name, "args": {…}}`` and each answer ``{"v": 1, "ok": true, "result": …}``
+or ``{"v": 1, "ok": false, "error": {…}}``. Lines are bounded (Invariant 17).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter import errors
+from transporter.control.requests import KINDS, Request
+from transporter.errors import ActionRefused, EngineUnreachable, TransporterError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+    from pathlib import Path
+
+VERSION: Final = 1
+SOCKET: Final = "control.sock"
+MAX_REQUEST: Final = 64 << 10
+MAX_ANSWER: Final = 8 << 20
+_LONGEST_PATH: Final = 107
+"""Bytes that the system takes for the address of a socket."""
+_PIECE: Final = 64 << 10
+
+
+@contextmanager
+def address_of(directory: Path) -> Iterator[str]:
+    """Yield an address of the control socket in *directory* that the system takes.
+
+    A path that is too long for a socket is reached through a descriptor of its
+    directory, so nothing has to be written down anywhere else.
+    """
+    path = directory / SOCKET
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield str(path)
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
+    finally:
+        os.close(descriptor)
+
+
+class Lines:
+    """Sends and receives the objects of one conversation. Not thread-safe."""
+
+    def __init__(self, peer: socket.socket, longest: int) -> None:
+        """Refuse a line of more than *longest* bytes."""
+        self._peer, self._longest = peer, longest
+        self._held = b""
+
+    def send(self, content: dict[str, Any]) -> None:
+        """Send one object."""
+        self._peer.sendall(json.dumps({"v": VERSION, **content}, default=str).encode() + b"\n")
+
+    def receive(self) -> dict[str, Any] | None:
+        """Return the next object; ``None`` once the other side has ended.
+
+        Raises:
+            ActionRefused: it is too long, no object, or of another version.
+
+        """
+        while (end := self._held.find(b"\n")) < 0:
+            if len(self._held) > self._longest:
+                raise ActionRefused(f"a line of more than {self._longest} bytes")
+            piece = self._peer.recv(_PIECE)
+            if not piece:
+                return None
+            self._held += piece
+        line, self._held = self._held[:end], self._held[end + 1 :]
+        return _object(line)
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ActionRefused("a line that is no JSON") from error
+    version = content.get("v") if isinstance(content, dict) else None
+    if version != VERSION:
+        raise ActionRefused(
+            f"a message of version {version!r}, but this transporter speaks version {VERSION}; "
+            "use the command and the engine of one version"
+        )
+    found: dict[str, Any] = content
+    return found
+
+
+def encode(request: Request) -> dict[str, Any]:
+    """Return *request* as a message."""
+    name = next(name for name, kind in KINDS.items() if type(request) is kind)
+    return {"op": name, "args": asdict(request)}
+
+
+def decode(message: dict[str, Any]) -> Request:
+    """Return the request in *message*; raise :class:`ActionRefused` for what is none."""
+    operation, arguments = message.get("op"), message.get("args", {})
+    kind = KINDS.get(operation) if isinstance(operation, str) else None
+    if kind is None:
+        raise ActionRefused(f"no such operation: {operation!r}"[:200])
+    if not isinstance(arguments, dict) or set(arguments) - {each.name for each in fields(kind)}:
+        raise ActionRefused(f"{operation}: arguments that it does not take")
+    return _checked(kind, arguments)
+
+
+def _checked(kind: type[Any], arguments: dict[str, Any]) -> Request:
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - the asking side does without
+
+    try:
+        checked: Request = TypeAdapter(kind).validate_json(json.dumps(arguments), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ActionRefused(f"{place}: {first['msg']}") from error
+    return checked
+
+
+def encode_error(error: TransporterError) -> dict[str, Any]:
+    """Return *error* as plain values."""
+    problems = getattr(error, "problems", ())
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "exit_code": error.exit_code,
+        "problems": [[each.problem, each.file, each.line] for each in problems],
+    }
+
+
+def decode_error(content: dict[str, Any]) -> TransporterError:
+    """Return the error that the other side has had."""
+    if content.get("problems"):
+        from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415 - rarely needed
+
+        return InvalidPipeline(*(errors.ConfigError(*each) for each in content["problems"]))
+    kind = getattr(errors, str(content.get("type")), None)
+    known = isinstance(kind, type) and issubclass(kind, TransporterError)
+    made = kind if known and kind in _OF_ONE_TEXT else _nearest(content.get("exit_code"))
+    return made(str(content.get("message")))
+
+
+_OF_ONE_TEXT: Final = frozenset(
+    {
+        errors.ActionRefused,
+        errors.Corrupt,
+        errors.EngineUnreachable,
+        errors.EntriesLost,
+        errors.LogFull,
+        errors.LogLocked,
+        errors.LogPoisoned,
+        errors.OffsetRefused,
+    }
+)
+
+
+def _nearest(exit_code: object) -> type[TransporterError]:
+    nearest = {2: errors.ConfigError, errors.EnvironmentFault.exit_code: errors.EnvironmentFault}
+    return (
+        nearest.get(exit_code, TransporterError)
+        if isinstance(exit_code, int)
+        else (EngineUnreachable)
+    )

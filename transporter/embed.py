@@ -1,0 +1,366 @@
+"""Running pipelines inside of another program: ``from transporter import Pipeline``.
+
+Never touches signal handlers, logging handlers or standard output of its host;
+imports no Spark into this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from transporter import __version__
+from transporter.control.serving import attach_control
+from transporter.engine.engine import Engine
+from transporter.engine.events import EngineStatus, level_of
+from transporter.observe.monitor import Monitor
+from transporter.pipeline.config import Pipeline as Settings
+from transporter.pipeline.config import build, load
+from transporter.spark.launch import SparkLauncher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+
+    from transporter.engine.events import Observer
+
+TICK: Final = 0.25
+"""Seconds between two looks at the engine: how late a change of state may be told."""
+METER: Final = 5.0
+"""Seconds between two meter reads."""
+BACKLOG: Final = 10_000
+"""Events that may wait for slow callbacks; further ones are dropped."""
+_LOGGER: Final = "transporter"
+
+
+@dataclass(frozen=True, slots=True)
+class Booted:
+    """The log is open and everything was started."""
+
+    log_id: str
+    epoch: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeterRead:
+    """Where everything stands: told every few seconds, and last before the exit."""
+
+    status: EngineStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RouteChanged:
+    """A route is in another state; ``problem`` says why, where that is to be said."""
+
+    route: str
+    state: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The engine has told of a warning or an error; ``about`` is the event's stable name."""
+
+    about: str
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """Everything has ended. ``error`` is why, if it failed; ``halted`` waits for an operator."""
+
+    halted: tuple[str, ...]
+    error: BaseException | None
+
+
+Event = Booted | MeterRead | RouteChanged | Problem | Exited
+
+
+@contextmanager
+def assembled(
+    settings: Settings, observe: Observer, environ: Mapping[str, str] | None = None
+) -> Iterator[Engine]:
+    """Put an engine together with all that belongs to it; the caller starts and stops it.
+
+    Variables of a file that an operator has read again come from *environ*, by
+    default the environment.
+
+    Raises:
+        EnvironmentFault: something that it needs is not there, or taken.
+        Corrupt: the log is damaged; nothing was changed.
+
+    """
+    spark = settings.spark
+    launcher = SparkLauncher(settings.log.dir, cache_directory(), spark.master, spark.config)
+    with Monitor(settings, observe, __version__) as monitor:
+        engine = Engine(settings, launcher, monitor.observe)
+        attach_control(engine, os.environ if environ is None else environ, monitor.observe)
+        monitor.start(engine)
+        yield engine
+
+
+def cache_directory() -> Path:
+    """Return where generated files of this user are kept."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "transporter"
+
+
+class Pipeline:
+    """One pipeline that runs in threads of this program. Thread-safe.
+
+    Used once: made, started, stopped. As a context manager it starts, and stops
+    at the end. It also stops, draining as at any stop, when the program's main
+    thread ends without having stopped it. Events of the engine go to the logger
+    ``transporter``, which is left as the host has set it up.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any] | Settings,
+        folder: str | os.PathLike[str] = ".",
+        *,
+        meter: float = METER,
+    ) -> None:
+        """Validate a pipeline made in Python: what a pipeline file in *folder* would hold.
+
+        Variables are not replaced: a program has its own ways to them. *meter* is
+        the time between two meter reads, in seconds.
+
+        Raises:
+            ConfigError: what is wrong with *values*.
+
+        """
+        settings = values if isinstance(values, Settings) else build(values, Path(folder))
+        self._settings, self._meter = settings, meter
+        self._environ: Mapping[str, str] = {}
+        self._url: str | None = None
+        self._states: dict[str, tuple[str, str]] = {}
+        self._logger = logging.getLogger(_LOGGER)
+        self._callbacks: list[Callable[[Event], object]] = []
+        self._waiting: queue.Queue[Event | None] = queue.Queue(BACKLOG)
+        self._engine: Engine | None = None
+        self._error: BaseException | None = None
+        self._timeout: float | None = None
+        self._booted, self._stopping, self._ended = (threading.Event() for _ in range(3))
+        self._lock = threading.Lock()
+        self._supervisor = threading.Thread(target=self._run, name=f"pipeline-{self.name}")
+        self._teller = threading.Thread(target=self._tell, name=f"events-{self.name}")
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        meter: float = METER,
+    ) -> Self:
+        """Validate the pipeline file at *path*; variables come from *env*, or the environment.
+
+        Raises:
+            ConfigError: the file cannot be read, or what is wrong with it.
+
+        """
+        environ = os.environ if env is None else env
+        made = cls(load(Path(path), environ), meter=meter)
+        made._environ = environ
+        return made
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self._settings.name
+
+    @property
+    def url(self) -> str | None:
+        """Where its metrics and health are served, once it has started and if they are."""
+        return self._url
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it has failed, once it has."""
+        return self._error
+
+    def on_event(self, callback: Callable[[Event], object]) -> None:
+        """Have *callback* called with every event from now on, in order, on a thread of ours.
+
+        What it raises is logged and goes no further. It may be slow: the engine
+        does not wait for it, but events beyond :data:`BACKLOG` are dropped.
+        """
+        self._callbacks.append(callback)
+
+    def start(self) -> None:
+        """Start everything; return once the log is open and readers and routes run.
+
+        Raises:
+            RuntimeError: it was started before.
+            TransporterError: why it could not start.
+
+        """
+        with self._lock:
+            if self._supervisor.ident is not None:
+                raise RuntimeError(f"pipeline {self.name} was started before; make another one")
+            self._teller.start()
+            self._supervisor.start()
+        self._booted.wait()
+        if self._engine is None and self._error is not None:
+            self._join()
+            raise self._error
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until everything has ended, at most *timeout* seconds; return whether it has.
+
+        That is when :meth:`stop` was called, the sources have ended and all is
+        delivered, or it has failed.
+        """
+        return self._ended.wait(timeout)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Drain for up to *timeout* seconds (default: ``shutdown_timeout``), and end.
+
+        Returns when everything has ended and the callbacks have heard of it; called from a
+        callback it only asks for that.
+        Calling it again changes nothing.
+
+        Raises:
+            TransporterError: why the engine had failed, if it had.
+
+        """
+        if self._supervisor.ident is None:
+            return
+        self._timeout = timeout
+        self._stopping.set()
+        if self._engine is not None:
+            self._engine.request_stop()
+        if threading.current_thread() in (self._teller, self._supervisor):
+            return
+        self._join()
+        if self._error is not None:
+            raise self._error
+
+    def status(self) -> EngineStatus:
+        """Return what everything is doing now.
+
+        Raises:
+            RuntimeError: it has not started.
+
+        """
+        if self._engine is None:
+            raise RuntimeError(f"pipeline {self.name} has not started")
+        return self._engine.status()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        except BaseException:
+            # What the host was doing when it failed says more.
+            if error is None:
+                raise
+
+    def _join(self) -> None:
+        self._supervisor.join()
+        self._teller.join()
+
+    def _run(self) -> None:
+        """Own the engine from its first moment to its last."""
+        halted: tuple[str, ...] = ()
+        try:
+            with assembled(self._settings, self._hear, self._environ) as engine:
+                try:
+                    engine.start()
+                    self._engine = engine
+                    self._booted.set()
+                    self._watch(engine)
+                finally:
+                    engine.stop(self._timeout)
+                    halted = tuple(engine.halted)
+                    self._read(engine)
+        except BaseException as error:  # noqa: BLE001 - it is whoever waits that wants it
+            self._error = error
+        finally:
+            self._ended.set()
+            self._booted.set()
+            # Whoever listens hears of the end, however slow it is.
+            self._waiting.put(Exited(halted, self._error))
+            self._waiting.put(None)
+
+    def _watch(self, engine: Engine) -> None:
+        due = time.monotonic() + self._meter
+        main = threading.main_thread()
+        while not engine.wait(TICK) and main.is_alive() and not self._stopping.is_set():
+            status = engine.status()
+            self._compare(status)
+            if time.monotonic() >= due:
+                due += self._meter
+                self._put(MeterRead(status))
+
+    def _read(self, engine: Engine) -> None:
+        status = engine.status()
+        self._compare(status)
+        self._put(MeterRead(status))
+
+    def _compare(self, status: EngineStatus) -> None:
+        for route in status.routes:
+            now = (route.state.value, route.problem)
+            if self._states.get(route.name) != now:
+                self._states[route.name] = now
+                self._put(RouteChanged(route.name, *now))
+
+    def _hear(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
+        """Be the engine's observer."""
+        level = level_of(event)
+        shown = " ".join(f"{name}={value!r}" for name, value in details.items())
+        self._logger.log(
+            logging.getLevelNamesMapping()[level.upper()],
+            "%s %s",
+            event,
+            shown,
+            extra={"event": event, "details": details, "pipeline": self.name},
+        )
+        if event == "endpoint-opened":
+            self._url = details["url"]
+        elif event == "engine-started":
+            self._put(Booted(details["log_id"], details["epoch"], details["last_offset"]))
+        elif level != "info":
+            self._put(Problem(event, details))
+
+    def _put(self, event: Event) -> None:
+        try:
+            self._waiting.put_nowait(event)
+        except queue.Full:
+            # The engine must not wait for a callback that does not return.
+            self._logger.warning("an event was dropped: the callbacks are too slow")
+
+    def _tell(self) -> None:
+        while (event := self._waiting.get()) is not None:
+            for callback in tuple(self._callbacks):
+                try:
+                    callback(event)
+                except Exception as error:  # noqa: BLE001 - the host's own code
+                    self._failed(event, error)
+
+    def _failed(self, event: Event, error: Exception) -> None:
+        about = type(event).__name__
+        self._logger.error(
+            "callback-failed about=%r problem=%r",
+            about,
+            self._settings.secrets.hide(f"{type(error).__name__}: {error}"),
+            extra={"event": "callback-failed", "pipeline": self.name},
+            exc_info=error,
+        )

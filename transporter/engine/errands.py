@@ -1,0 +1,62 @@
+"""What a route is asked to do on its own thread, between two slices."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from transporter.errors import EngineUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class Errands:
+    """A queue of things to do. Asked from any thread, run by the one that owns the queue."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """Call *wake* whenever there is something to do."""
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Future[Any], Callable[[], object]]] = deque()
+        self._over = False
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def ask(self, do: Callable[[], T]) -> Future[T]:
+        """Have *do* called soon; whoever does not want to wait any more cancels the future.
+
+        Raises:
+            EngineUnreachable: the owner has ended.
+
+        """
+        answer: Future[Any] = Future()
+        with self._lock:
+            if self._over:
+                raise EngineUnreachable("the engine is stopping; try again when it has ended")
+            self._waiting.append((answer, do))
+        self._wake()
+        return answer
+
+    def run(self) -> None:
+        """Do everything that was asked for; what is raised goes to whoever asked."""
+        while self._waiting:
+            answer, do = self._waiting.popleft()
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(do())
+                except Exception as error:  # noqa: BLE001 - it is the asker's
+                    answer.set_exception(error)
+
+    def end(self) -> None:
+        """Do nothing more: what still waits is cancelled."""
+        with self._lock:
+            self._over = True
+            waiting, self._waiting = self._waiting, deque()
+        for answer, _ in waiting:
+            answer.cancel()

@@ -1,0 +1,1 @@
+"""What an engine shows of itself over HTTP: metrics, health and readiness."""

@@ -1,0 +1,70 @@
+"""How far behind a route is in time: when its oldest unsettled entry was logged."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from transporter.errors import TransporterError
+from transporter.log.reader import LogReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from transporter.engine.events import RouteStatus
+
+_SECOND: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """How long ago the oldest unsettled entry was logged, and how long before the newest one."""
+
+    oldest: float = 0.0
+    lag: float = 0.0
+
+
+class Ages:
+    """Looks log times up, once for each offset that a route waits at. Thread-safe."""
+
+    def __init__(self, directory: Path, clock: Callable[[], int]) -> None:
+        """Read the log in *directory*; *clock* gives the wall time, µs UTC (Invariant 16)."""
+        self._reader, self._clock = LogReader(directory), clock
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def close(self) -> None:
+        """Close what is open."""
+        with self._lock:
+            self._reader.close()
+
+    def of(self, route: RouteStatus, last: int) -> Age | None:
+        """Return how old *route*'s lag is, in a log that ends at *last*.
+
+        ``None`` when its oldest entry cannot be read: that its route will tell.
+        """
+        if route.lag <= 0:
+            return Age()
+        with self._lock:
+            oldest = self._time(f"route {route.name}", route.watermark + 1, last)
+            newest = self._time("the newest", last, last)
+        if oldest is None or newest is None:
+            return None
+        return Age(
+            max(0, self._clock() - oldest) / _SECOND,
+            max(0, newest - oldest) / _SECOND,
+        )
+
+    def _time(self, who: str, offset: int, last: int) -> int | None:
+        if (known := self._known.get(who)) is not None and known[0] == offset:
+            return known[1]
+        try:
+            frame = next(self._reader.frames(offset, last)).frame
+        except (TransporterError, StopIteration):
+            # Segments may have been replaced or removed: the next look begins anew.
+            self._reader.forget()
+            return None
+        self._known[who] = offset, frame.logged_at
+        return frame.logged_at

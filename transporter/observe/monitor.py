@@ -1,0 +1,128 @@
+"""What watches one engine: counts its events, and serves its metrics and its health."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from prometheus_client.exposition import choose_encoder
+
+from transporter.log.commit_log import wall_clock
+from transporter.observe.ages import Ages
+from transporter.observe.counts import Counts
+from transporter.observe.endpoint import Answer, Endpoint, PortTaken
+from transporter.observe.exposition import Readings, registry
+from transporter.observe.readiness import reasons, report
+from transporter.observe.readings import readings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from transporter.engine.engine import Engine
+    from transporter.engine.events import Observer
+    from transporter.observe.readings import Reading
+    from transporter.pipeline.config import Pipeline
+
+_JSON: Final = "application/json"
+
+
+class Monitor:
+    """Watches one engine: made before it, and stopped after it.
+
+    ``observe`` is the observer that the engine gets.
+    """
+
+    def __init__(self, pipeline: Pipeline, observe: Observer, version: str) -> None:
+        """Take the address that *pipeline* names; events go on to *observe*.
+
+        The default address may be taken, by another engine most likely: then this
+        one is not watched over HTTP, and says so. One that the pipeline names must be free.
+
+        Raises:
+            EnvironmentFault: it cannot be listened at.
+
+        """
+        self.observe = Counts(observe)
+        self._pipeline, self._config = pipeline, pipeline.observe
+        self._version = version
+        self._ages = Ages(pipeline.log.dir, wall_clock)
+        self._engine: Engine | None = None
+        self._endpoint = self._opened()
+
+    @property
+    def url(self) -> str | None:
+        """Where metrics and health are served; ``None`` where they are not."""
+        return self._endpoint.url if self._endpoint is not None else None
+
+    def start(self, engine: Engine) -> None:
+        """Begin to answer for *engine*."""
+        self._engine = engine
+        if self._endpoint is None:
+            return
+        encode = registry(Readings(self._pipeline.name, self._readings))
+
+        def metrics(accept: str) -> Answer:
+            encoder, content_type = choose_encoder(accept)
+            return Answer(200, content_type, encoder(encode))
+
+        pages = {"/metrics": metrics, "/healthz": self._health, "/readyz": self._readiness}
+        self._endpoint.start(pages)
+        self.observe("endpoint-opened", url=self._endpoint.url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End; may be called in any state."""
+        if self._endpoint is not None:
+            self._endpoint.stop()
+        self._ages.close()
+
+    def _opened(self) -> Endpoint | None:
+        listen = self._config.listen
+        if listen is None:
+            return None
+        try:
+            return Endpoint(listen)
+        except PortTaken as error:
+            if "listen" in self._config.model_fields_set:
+                raise
+            self.observe("endpoint-unavailable", problem=str(error))
+            return None
+
+    def _readings(self) -> Iterator[Reading]:
+        status = self._watched.status()
+        ready = not reasons(status, self._config.unready_after)
+        return readings(
+            status,
+            self.observe,
+            lambda route: self._ages.of(route, status.last),
+            ready=ready,
+            version=self._version,
+        )
+
+    @property
+    def _watched(self) -> Engine:
+        assert self._engine is not None  # noqa: S101 - nothing is served before start()
+        return self._engine
+
+    def _health(self, _accept: str) -> Answer:
+        dead = self._watched.status().dead
+        return _answer({"healthy": not dead, "dead": list(dead)}, good=not dead)
+
+    def _readiness(self, _accept: str) -> Answer:
+        found = report(self._watched.status(), self._config.unready_after)
+        return _answer(found, good=found["ready"])
+
+
+def _answer(found: dict[str, Any], *, good: bool) -> Answer:
+    return Answer(200 if good else 503, _JSON, json.dumps(found).encode() + b"\n")

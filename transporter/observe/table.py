@@ -1,0 +1,240 @@
+"""Every metric there is: the one table that registration, docs, dashboard and alerts follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. Every one has the label ``pipeline`` besides its own.
+
+    Labels take only names from the pipeline file and words from the code, so
+    there are never more series than the file gives rise to.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    unit: str
+    help: str
+
+
+PIPELINE: Final = "pipeline"
+"""The label that every metric has."""
+
+_READER: Final = ("reader",)
+_ROUTE: Final = ("route",)
+
+METRICS: Final = (
+    Metric("transporter_info", "gauge", ("version",), "", "Always 1; which version runs"),
+    Metric("transporter_ready", "gauge", (), "", "1 while /readyz is green, else 0"),
+    Metric(
+        "transporter_dead_threads",
+        "gauge",
+        (),
+        "threads",
+        "Threads that should run and do not; /healthz is red unless it is 0",
+    ),
+    Metric("transporter_spark_up", "gauge", (), "", "1 while Spark is up, else 0"),
+    Metric(
+        "transporter_spark_restarts_total",
+        "counter",
+        (),
+        "restarts",
+        "How often the Spark host was lost and started again",
+    ),
+    Metric("transporter_log_last_offset", "gauge", (), "offset", "The last durable offset"),
+    Metric(
+        "transporter_log_bytes",
+        "gauge",
+        (),
+        "bytes",
+        "What the segments take on the disk, preallocated room included",
+    ),
+    Metric(
+        "transporter_log_used_bytes",
+        "gauge",
+        (),
+        "bytes",
+        "What counts against log.max_bytes; only with such a budget",
+    ),
+    Metric(
+        "transporter_log_budget_bytes",
+        "gauge",
+        (),
+        "bytes",
+        "log.max_bytes; only with such a budget",
+    ),
+    Metric("transporter_log_fsync_seconds", "histogram", (), "seconds", "How long syncs took"),
+    Metric(
+        "transporter_compacted_segments_total",
+        "counter",
+        (),
+        "segments",
+        "Segments that compaction has rewritten",
+    ),
+    Metric(
+        "transporter_compaction_dropped_entries_total",
+        "counter",
+        (),
+        "entries",
+        "Entries that compaction has dropped",
+    ),
+    Metric(
+        "transporter_compaction_freed_bytes_total",
+        "counter",
+        (),
+        "bytes",
+        "Bytes that compaction has freed",
+    ),
+    Metric(
+        "transporter_retention_removed_bytes_total",
+        "counter",
+        (),
+        "bytes",
+        "Bytes of the segments that retention has removed",
+    ),
+    Metric(
+        "transporter_released_entries_total",
+        "counter",
+        _ROUTE,
+        "entries",
+        "Offsets that on_full: stop-route gave up undelivered",
+    ),
+    Metric(
+        "transporter_readers_waiting_for_space",
+        "gauge",
+        (),
+        "readers",
+        "Readers whose append found no room and that wait for it",
+    ),
+    Metric(
+        "transporter_reader_entries_total",
+        "counter",
+        _READER,
+        "entries",
+        "Entries that this run has logged",
+    ),
+    Metric(
+        "transporter_reader_bytes_total",
+        "counter",
+        _READER,
+        "bytes",
+        "Bytes of these entries in memory, before compression",
+    ),
+    Metric(
+        "transporter_reader_retries_total",
+        "counter",
+        _READER,
+        "retries",
+        "How often the source was found unavailable",
+    ),
+    Metric(
+        "transporter_reader_state",
+        "gauge",
+        ("reader", "state"),
+        "",
+        "1 for the state that the reader is in, else 0",
+    ),
+    Metric(
+        "transporter_route_delivered_entries_total",
+        "counter",
+        _ROUTE,
+        "entries",
+        "Entries that this run has delivered",
+    ),
+    Metric(
+        "transporter_route_delivered_bytes_total",
+        "counter",
+        _ROUTE,
+        "bytes",
+        "Bytes of data that this run has delivered",
+    ),
+    Metric(
+        "transporter_route_skipped_entries_total",
+        "counter",
+        _ROUTE,
+        "entries",
+        "Entries that the filter or a step has left out in this run",
+    ),
+    Metric(
+        "transporter_route_given_up_entries_total",
+        "counter",
+        ("route", "action"),
+        "entries",
+        "Entries that failed too often, and were parked or skipped as on_error says",
+    ),
+    Metric(
+        "transporter_route_parked_entries",
+        "gauge",
+        _ROUTE,
+        "entries",
+        "Entries parked now, those behind others of their key included",
+    ),
+    Metric(
+        "transporter_route_watermark_offset",
+        "gauge",
+        _ROUTE,
+        "offset",
+        "Everything up to this offset is settled",
+    ),
+    Metric(
+        "transporter_route_lag_entries",
+        "gauge",
+        _ROUTE,
+        "entries",
+        "Offsets between the watermark and the end of the log",
+    ),
+    Metric(
+        "transporter_route_lag_seconds",
+        "gauge",
+        _ROUTE,
+        "seconds",
+        "Log time between the oldest unsettled entry and the newest one of the log; 0 without lag",
+    ),
+    Metric(
+        "transporter_route_oldest_unacked_age_seconds",
+        "gauge",
+        _ROUTE,
+        "seconds",
+        "How long ago the oldest unsettled entry was logged; 0 without lag",
+    ),
+    Metric(
+        "transporter_route_still_seconds",
+        "gauge",
+        _ROUTE,
+        "seconds",
+        "For how long the route has settled nothing although it could",
+    ),
+    Metric(
+        "transporter_route_slice_seconds",
+        "histogram",
+        _ROUTE,
+        "seconds",
+        "From handing a slice to the worker to its outcome",
+    ),
+    Metric(
+        "transporter_route_retries_total",
+        "counter",
+        _ROUTE,
+        "retries",
+        "How often the route had to wait and try again",
+    ),
+    Metric(
+        "transporter_route_worker_restarts_total",
+        "counter",
+        _ROUTE,
+        "restarts",
+        "How often the route has lost its worker and got another",
+    ),
+    Metric("transporter_route_replaying", "gauge", _ROUTE, "", "1 while a replay is going on"),
+    Metric(
+        "transporter_route_state",
+        "gauge",
+        ("route", "state"),
+        "",
+        "1 for the state that the route is in, else 0",
+    ),
+)

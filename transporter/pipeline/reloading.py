@@ -1,0 +1,94 @@
+"""Reading a pipeline file again for an engine that runs: what may change, and what may not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from transporter.pipeline.config import Pipeline, load_with_lines
+from transporter.pipeline.problems import InvalidPipeline
+from transporter.pipeline.registry import forget_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from transporter.errors import ConfigError
+    from transporter.pipeline.config import ReaderConfig, RouteConfig
+    from transporter.pipeline.document import Document, KeyPath
+
+_LIVE: Final = frozenset({"commit_interval", "shutdown_timeout"})
+"""What may change at the top of a file while the engine runs; readers, routes and log apart."""
+_LIVE_OF_LOG: Final = frozenset({"compaction", "retention", "max_bytes", "on_full"})
+_APART: Final = frozenset({"readers", "routes", "log", "file", "secrets"})
+_RESTART: Final = "stop the engine and start it again for that; nothing was changed now"
+
+
+def reread(running: Pipeline, environ: Mapping[str, str]) -> Pipeline:
+    """Read the file of the *running* pipeline again, its modules beside it included.
+
+    The routes come in the order in which they run. Raise :class:`InvalidPipeline`
+    when it cannot be used, or changes what cannot change while the engine runs.
+    """
+    forget_modules(running.file.parent)
+    wanted, document = load_with_lines(running.file, environ)
+    problems = list(_refusals(running, wanted, document))
+    if problems:
+        raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
+    named = {route.name: route for route in wanted.routes}
+    return wanted.model_copy(update={"routes": tuple(named[each.name] for each in running.routes)})
+
+
+def changed_routes(running: Pipeline, wanted: Pipeline) -> list[RouteConfig]:
+    """Return the routes of *wanted* that need a new worker.
+
+    Those whose settings are others now, and those that run code of the user's own,
+    for nobody knows whether that is the same.
+    """
+    before = {route.name: route for route in running.routes}
+    return [each for each in wanted.routes if each != before[each.name] or _own_code(each)]
+
+
+def _own_code(route: RouteConfig) -> bool:
+    return ":" in route.writer.adaptor or any(step.name == "python" for step in route.steps)
+
+
+def _refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
+    for name in sorted(set(Pipeline.model_fields) - _LIVE - _APART):
+        if getattr(old, name) != getattr(new, name):
+            yield _refused(document, (name,), name)
+    for name in sorted(set(type(old.log).model_fields) - _LIVE_OF_LOG):
+        if getattr(old.log, name) != getattr(new.log, name):
+            yield _refused(document, ("log", name), f"log.{name}")
+    yield from _reader_refusals(old, new, document)
+    yield from _route_refusals(old, new, document)
+
+
+def _refused(document: Document, path: KeyPath, what: str) -> ConfigError:
+    return document.problem(path, f"{what} cannot change while the engine runs; {_RESTART}")
+
+
+def _reader_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
+    before = {reader.name: _identity(reader) for reader in old.readers}
+    for index, reader in enumerate(new.readers):
+        if before.pop(reader.name, None) != _identity(reader):
+            yield _refused(document, ("readers", index), f"reader {reader.name!r}")
+    for name in before:
+        yield _refused(document, ("readers",), f"the list of readers, which lacks {name!r},")
+
+
+def _identity(reader: ReaderConfig) -> tuple[object, ...]:
+    # Not the class: a module of the user's own was imported anew.
+    return reader.adaptor, reader.settings
+
+
+def _route_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
+    before = {route.name: route for route in old.routes}
+    for index, route in enumerate(new.routes):
+        known = before.pop(route.name, None)
+        if known is None:
+            path: KeyPath = ("routes", index, "name")
+            yield _refused(document, path, f"the list of routes, which has {route.name!r} now,")
+        elif known.after != route.after:
+            path = ("routes", index, "after")
+            yield _refused(document, path, f"what route {route.name!r} comes after")
+    for name in before:
+        yield _refused(document, ("routes",), f"the list of routes, which lacks {name!r},")

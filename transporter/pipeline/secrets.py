@@ -1,0 +1,136 @@
+"""The secrets of a pipeline, and how they are kept out of whatever is shown (Invariant 20).
+
+Adaptors and drivers may repeat a setting in an error; nobody can vouch for all
+of them. So every text on its way out is searched for the values themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import unquote
+
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+from transporter.pipeline.explain import is_secret
+from transporter.pipeline.problems import SECRETIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from transporter.pipeline.document import Document
+
+HIDDEN: Final = "***"
+_SHORTEST: Final = 4
+"""Shorter values would match by chance."""
+_PASSWORD: Final = re.compile(
+    "passw|secret|token|credential|private.?key|api.?key|key.?pem", re.IGNORECASE
+)
+_IN_TEXT: Final = (
+    re.compile(r"://[^/@\s:]*:([^@\s]+)@"),
+    re.compile(r"passw(?:or)?d\s*=\s*'((?:[^'\\]|\\.)*)'", re.IGNORECASE),
+    re.compile(r"passw(?:or)?d\s*=\s*([^'\s;&]+)", re.IGNORECASE),
+)
+"""Passwords inside of URLs, connection strings and JAAS lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Values that must not be shown. Lives through pickling; its repr tells none."""
+
+    values: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, values: Iterable[str]) -> Self:
+        """Keep *values*, without those that are too short, the longest first."""
+        kept = {each for each in values if len(each) >= _SHORTEST}
+        return cls(tuple(sorted(kept, key=lambda each: (-len(each), each))))
+
+    def __or__(self, other: Secrets) -> Secrets:
+        """Return the secrets of both."""
+        return Secrets.of([*self.values, *other.values])
+
+    def hide(self, text: str) -> str:
+        """Return *text* with every secret blotted out."""
+        for each in self.values:
+            text = text.replace(each, HIDDEN)
+        return text
+
+    def hide_all(self, details: dict[str, Any]) -> dict[str, Any]:
+        """Return *details* with every secret blotted out of those that are text."""
+        return {
+            name: self.hide(value) if isinstance(value, str) else value
+            for name, value in details.items()
+        }
+
+    def hide_in(self, error: BaseException | None) -> None:
+        """Blot every secret out of *error* and of all that has led to it, tracebacks included."""
+        seen: set[int] = set()
+        while error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.args = tuple(
+                self.hide(each) if isinstance(each, str) else each for each in error.args
+            )
+            # Errors of ours keep what they were made of under names as well.
+            error.__dict__.update(self.hide_all(error.__dict__))
+            self.hide_in(error.__context__)
+            error = error.__cause__
+
+
+def tells(name: str, value: str) -> bool:
+    """Tell whether a setting of this *name* and *value* seems to be a secret, or to hold one."""
+    return bool(_PASSWORD.search(name)) or any(each.search(value) for each in _IN_TEXT)
+
+
+def secrets_of(document: Document, config: object) -> Secrets:
+    """Return the secrets of a pipeline file, and of the *config* of one of its adaptors.
+
+    A secret is what its adaptor declares as one, what has a telling key or comes
+    from a variable with a telling name, and every password inside of another text.
+    """
+    found = [*document.told, *_walk(document, document.root, ())]
+    if isinstance(config, BaseModel):
+        found += _declared(config)
+    # As it is written, and as a driver may write it.
+    return Secrets.of([*found, *map(unquote, found), *(repr(each)[1:-1] for each in found)])
+
+
+def _walk(document: Document, value: Any, path: tuple[str | int, ...]) -> Iterator[str]:  # noqa: ANN401 - plain values
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for step, each in pairs:
+            yield from _walk(document, each, (*path, step))
+    elif value is not None and not isinstance(value, bool):
+        wanted = SECRETIVE if path in document.substituted else _PASSWORD
+        if any(isinstance(step, str) and wanted.search(step) for step in path):
+            yield str(value)
+        for pattern in _IN_TEXT:
+            yield from pattern.findall(str(value))
+
+
+def _declared(config: BaseModel) -> Iterator[str]:
+    for name, info in type(config).model_fields.items():
+        value = getattr(config, name, None)
+        if isinstance(value, BaseModel):
+            yield from _declared(value)
+        elif is_secret(info):
+            yield from _plain(value)
+
+
+def _plain(value: object) -> Iterator[str]:
+    match value:
+        case SecretStr():
+            yield value.get_secret_value()
+        case SecretBytes():
+            yield value.get_secret_value().decode(errors="replace")
+        case str():
+            yield value
+        case dict():
+            # Options of a driver, most of which are none: their names tell which are.
+            secrets = [each for each in value.values() if isinstance(each, SecretStr | SecretBytes)]
+            for each in secrets:
+                yield from _plain(each)
+        case list() | tuple():
+            for each in value:
+                yield from _plain(each)
