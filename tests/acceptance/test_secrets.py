@@ -255,7 +255,8 @@ def said(engine: Running) -> None:
 
 
 @pytest.mark.spark
-def test_escape_sequences_never_reach_the_terminal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("live", ["--live", "--no-live"])
+def test_escape_sequences_never_reach_the_terminal(tmp_path: Path, live: str) -> None:
     """Payloads, keys, namespaces and errors with escapes are shown escaped, live and in lines."""
     evil = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08"
     line = json.dumps({"n": evil, "id": evil})
@@ -271,7 +272,7 @@ def test_escape_sequences_never_reach_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(
         b'{"n": "' + evil.encode() + b'"}\n' + line.encode() + b"\n"
     )
-    seen = on_a_terminal(tmp_path, ["run", "p.yaml"], b"entry-parked")
+    seen = on_a_terminal(tmp_path, ["run", "p.yaml", live], b"entry-parked")
     assert b"\\x1b[2J" in seen
     for sequence in (b"\x1b[2J", b"\x1b]0;", b"\x07", b"\xc2\x9b", b"\x08"):
         assert sequence not in seen, sequence
@@ -286,6 +287,8 @@ def test_escape_sequences_never_reach_the_terminal(tmp_path: Path) -> None:
 
 
 EVIL = r"""
+import json
+
 from transporter.adaptor import AdaptorConfig
 from transporter.errors import Rejected
 
@@ -302,7 +305,7 @@ class Evil:
 
     def write(self, batch, ack):
         for entry in batch:
-            text = entry.message.data.decode()
+            text = json.loads(entry.message.data)["n"]
             print("printed", text)
             raise Rejected("refused \x1b[2J\x1b]0;owned\x07 " + text, entry.offset)
 """
