@@ -211,7 +211,7 @@ def assert_kept(before: Tree, after: Tree) -> None:
     ]
     route, now = before[FOLDER]["out"], after[FOLDER]["out"]
     for name, content in (*before.items(), *route.items()):
-        if name == META or name.endswith((".log", ".offsets")):
+        if name in (META, *NAMES) or name.endswith(".log"):
             assert content in (after.get(name), now.get(name), *copies), name
 
 
