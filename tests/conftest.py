@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,12 @@ pytest_plugins = ["services.postgres", "services.kafka"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let ``make crash`` ask for every case where ``make test`` takes a seeded sample."""
     parser.addoption("--exhaustive", action="store_true", help="every case, not a seeded sample")
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach what a test starts: a shell's background job ignores it, and so inherits."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

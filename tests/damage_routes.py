@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from damage_tools import ROUTE, Damage, content_of, small, some_messages
+from damage_tools import ROUTE, Damage, content_of, some_messages
+from log_tools import small
 
 from transporter.message import with_offsets
 from transporter.offsets.offset_log import NAMES, OffsetLog, route_folder

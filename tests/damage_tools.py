@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pytest
-from log_tools import crash, unsynced
+from log_tools import crash, small, unsynced
 
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
@@ -176,19 +175,6 @@ class Kind:
         return some_messages(
             number, self.rows, 40 if self.compression and number % 2 else self.size
         )
-
-
-@contextmanager
-def small(stride: int = 900) -> Iterator[None]:
-    """Make reserves, index strides and offset files tiny, and leave syncs out: no machine dies."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fdatasync", lambda _: None)
-        patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr("transporter.log.active.PREALLOCATION", 4096)
-        patch.setattr("transporter.log.index.STRIDE", stride)
-        patch.setattr("transporter.log.reserve.RESERVE_BYTES", 64)
-        patch.setattr("transporter.offsets.offset_log.FILE_BYTES", 1024)
-        yield
 
 
 def some_messages(number: int, rows: int = 1, size: int = 100) -> pa.RecordBatch:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import os
+import tempfile
+from contextlib import closing, contextmanager
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.format import FrameHeader, Source
@@ -12,12 +18,12 @@ from transporter.log.reader import LogReader
 from transporter.log.segment import Segment, segment_name
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
     from transporter.log.commit_log import CommitLog
-    from transporter.log.filesystem import File
+    from transporter.log.filesystem import File, FileSystem
 
 
 class Disk(RealFileSystem):
@@ -60,6 +66,59 @@ class _Recorded:
             return inner(*arguments)
 
         return call
+
+
+@contextmanager
+def small(stride: int = 900) -> Iterator[None]:
+    """Make reserves, index strides and offset files tiny, and leave syncs out: no machine dies."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fdatasync", lambda _: None)
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr("transporter.log.active.PREALLOCATION", 4096)
+        patch.setattr("transporter.log.index.STRIDE", stride)
+        patch.setattr("transporter.log.reserve.RESERVE_BYTES", 64)
+        patch.setattr("transporter.offsets.offset_log.FILE_BYTES", 1024)
+        yield
+
+
+@contextmanager
+def small_log() -> Iterator[Path]:
+    """Hold a folder for a log whose files are :func:`small`."""
+    with small(), tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "log"
+
+
+def held_in(directory: Path, last: int, files: FileSystem | None = None) -> dict[int, bytes]:
+    """Return the data at every offset up to *last*, which must be in order."""
+    with LogReader(directory, files) as reader:
+        return held(reader, last)
+
+
+def held(reader: LogReader, last: int) -> dict[int, bytes]:
+    """Return the data at every offset up to *last*, which must be in order."""
+    pairs = [
+        (offset, data)
+        for batch in reader.read(reader.first_offset(), last)
+        for offset, data in zip(
+            batch.column("offset").to_pylist(), batch.column("data").to_pylist(), strict=True
+        )
+    ]
+    assert all(one < other for (one, _), (other, _) in pairwise(pairs))
+    return dict(pairs)
+
+
+def hurt(data: bytes, how: str, where: float) -> bytes | None:
+    """Flip a bit of *data*, cut it, clear a block of it; ``None`` when it is removed."""
+    hurt, byte = bytearray(data), int(where * len(data))
+    if how == "remove" or not data:
+        return None
+    if how == "flip":
+        hurt[byte] ^= 0x20
+    elif how == "cut":
+        del hurt[byte:]
+    elif how == "clear":
+        hurt[byte : byte + 200] = bytes(len(data[byte : byte + 200]))
+    return bytes(hurt)
 
 
 def crash(log: CommitLog) -> None:

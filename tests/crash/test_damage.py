@@ -29,10 +29,9 @@ from damage_tools import (
     describe,
     every_damage,
     leave,
-    small,
     sweep,
 )
-from log_tools import crash
+from log_tools import crash, small
 
 from transporter.cli import app
 from transporter.errors import TransporterError

@@ -121,7 +121,7 @@ class LogMachine(RuleBasedStateMachine):
         """Ack what was not delivered."""
         self.act("acknowledge", drawn)
 
-    # `repair` goes here: damage at rest, mend(LOG, now, disk), and the model without the gap.
+    # Damage at rest and its repair have a machine of their own: test_repair_machine.py.
 
     @invariant()
     def the_log_is_a_list(self) -> None:
@@ -154,9 +154,9 @@ class LogMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Stop cleanly: nothing may be lost."""
-        if hasattr(self, "world"):
-            self.world.act("close")
-        self.stack.close()
+        with self.stack:
+            if hasattr(self, "world"):
+                self.world.act("close")
 
 
 TestLogMachine = LogMachine.TestCase

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from disks.crashes import crash_states
-from disks.simulated import SimulatedDisk
+from disks.simulated import SimulatedDisk, copied
 
 from transporter.errors import LogError
 from transporter.log.commit_log import CommitLog
@@ -128,10 +128,6 @@ DAMAGES = [
 ]
 
 
-def _copied(tree: Tree) -> Tree:
-    return {name: _copied(node) if isinstance(node, dict) else node for name, node in tree.items()}
-
-
 named = pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
 
 
@@ -151,7 +147,7 @@ def test_every_sync_of_a_repair_is_needed() -> None:
     for damage in DAMAGES:
         disk = SimulatedDisk(damaged(damage))
         disk.sites = sites
-        mend(LOG, 0, disk)
+        mend(LOG, verify(LOG, files=disk), 0, disk)
     # Those of an offset log have their own controls, and what a killed process left behind, for
     # which make_directory syncs the parent of what exists, does not come here.
     elsewhere = ("offset_log.", "sync_directory filesystem.make_directory")
@@ -177,7 +173,7 @@ def damaged(damage: Callable[[Tree, list[str]], None]) -> Tree:
     names = [segment_name(base) for base in segment_bases(SimulatedDisk(tree), LOG)]
     assert len(names) > 3
     damage(tree["log"], names)
-    assert not verify(LOG, files=SimulatedDisk(_copied(tree))).sound
+    assert not verify(LOG, files=SimulatedDisk(copied(tree))).sound
     return tree
 
 
@@ -187,8 +183,8 @@ def checked(tree: Tree, each: int, dropped: str | None = None) -> Iterator[Image
     At each operation at most *each* states are looked at; the sync at the call
     site *dropped* does nothing in the repair that is cut short.
     """
-    disk = SimulatedDisk(_copied(tree))
-    mend(LOG, 0, disk)
+    disk = SimulatedDisk(copied(tree))
+    mend(LOG, verify(LOG, files=disk), 0, disk)
     expected = verify(LOG, files=disk)
     assert expected.sound
     held, _ = read(disk)
@@ -197,7 +193,7 @@ def checked(tree: Tree, each: int, dropped: str | None = None) -> Iterator[Image
             assert verify(LOG, files=image.disk()) == expected, image.label
         assert_kept(tree["log"], image.tree["log"])
         again = image.disk()
-        mend(LOG, 0, again)
+        mend(LOG, verify(LOG, files=again), 0, again)
         assert verify(LOG, files=again) == expected, image.label
         found, _ = read(again)
         assert found == held, image.label
@@ -223,11 +219,11 @@ def _states_of_a_repair(tree: Tree, each: int, dropped: str | None) -> Iterator[
     def look(*, done: bool) -> None:
         found.extend((image, done) for image in crash_states(disk, rng, each))
 
-    disk = SimulatedDisk(_copied(tree))
+    disk = SimulatedDisk(copied(tree))
     disk.after = lambda _: look(done=False)
     if dropped is not None:
         disk.drops = lambda site: site == dropped
-    mend(LOG, 0, disk)
+    mend(LOG, verify(LOG, files=disk), 0, disk)
     look(done=True)
     seen: set[tuple[int, bool]] = set()
     for image, done in found:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import pytest
+from crash_numbers import tiny
 from disks.crashes import crash_states
-from disks.simulated import SimulatedDisk
+from disks.simulated import SimulatedDisk, copied
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from log_tools import held_in, hurt
 
 from transporter.errors import Corrupt
 from transporter.log.commit_log import CommitLog
@@ -35,31 +37,19 @@ ROUTE = "out"
 PLACE = st.floats(0, 0.999)
 
 
-def held(disk: SimulatedDisk, last: int) -> dict[int, bytes]:
-    """Return what can be read up to *last*."""
-    with LogReader(LOG, disk) as reader:
-        return {
-            row["offset"]: row["data"]
-            for batch in reader.read(reader.first_offset(), last)
-            for row in batch.select(["offset", "data"]).to_pylist()
-        }
-
-
 class RepairMachine(RuleBasedStateMachine):
     """What is whole is kept, whatever is damaged, and what is lost is declared."""
 
     def __init__(self) -> None:
-        """Make files, reserves and strides tiny."""
+        """Make nothing yet."""
         super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr("transporter.log.active.PREALLOCATION", 2048)
-        self.patch.setattr("transporter.log.index.STRIDE", 900)
-        self.patch.setattr("transporter.log.reserve.RESERVE_BYTES", 64)
-        self.patch.setattr("transporter.offsets.offset_log.FILE_BYTES", 1024)
+        self.stack = ExitStack()
 
     @initialize()
     def begin(self) -> None:
         """Start with an empty log and a route."""
+        self.stack.close()
+        self.stack.enter_context(tiny())
         self.disk = SimulatedDisk()
         self.model: dict[int, bytes] = {}
         self.given = -1
@@ -144,9 +134,9 @@ class RepairMachine(RuleBasedStateMachine):
             self.log.close()
         tree = self.die()
         segments = [name for name in tree if name.endswith(".log")]
-        for hurt in hurts:
+        for how, which, where in hurts:
             files = sorted(_files(tree), key=lambda each: each[1])
-            _hurt(*files[int(hurt[1] * len(files))], hurt[0], hurt[2])
+            _hurt(*files[int(which * len(files))], how, where)
         if not any(name.endswith(".log") and tree[name] for name in tree):
             # With every segment and perhaps meta gone there is nothing to go on with.
             tree[segments[0]] = b"gone"
@@ -161,11 +151,11 @@ class RepairMachine(RuleBasedStateMachine):
             assert not any(_has_header(tree[name]) for name in tree if name.endswith(".log"))
             self.begin()
             return
-        mend(LOG, 0, self.disk)
+        mend(LOG, health, 0, self.disk)
         again = verify(LOG, files=self.disk)
         assert again.sound, again
         self.open()
-        kept = held(self.disk, self.log.durable)
+        kept = held_in(LOG, self.log.durable, self.disk)
         assert kept.items() <= self.model.items()
         declared = {each for first, last in again.lost for each in range(first, last + 1)}
         unproved = {each for each in self.model if each > health.through}
@@ -184,13 +174,13 @@ class RepairMachine(RuleBasedStateMachine):
         whole = next((each for each in images if each.label == "everything survives"), None)
         tree: Tree = whole.tree if whole else next(crash_states(self.disk, Random(0), 1)).tree
         self.disk = SimulatedDisk(tree)
-        return dict(_copied(tree["log"]))
+        return dict(copied(tree["log"]))
 
     @invariant()
     def the_log_is_the_model(self) -> None:
         """Compare what can be read with what must be there."""
         if hasattr(self, "log"):
-            assert held(self.disk, self.log.durable) == self.model
+            assert held_in(LOG, self.log.durable, self.disk) == self.model
 
     @invariant()
     def the_route_is_within_the_log(self) -> None:
@@ -202,11 +192,7 @@ class RepairMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Put the sizes back."""
-        self.patch.undo()
-
-
-def _copied(tree: Tree) -> Tree:
-    return {name: _copied(node) if isinstance(node, dict) else node for name, node in tree.items()}
+        self.stack.close()
 
 
 def _files(tree: Tree) -> Iterator[tuple[Tree, str]]:
@@ -228,18 +214,8 @@ def _has_header(data: bytes) -> bool:
 
 
 def _hurt(folder: Tree, name: str, how: str, where: float) -> None:
-    data = bytearray(folder[name])
-    byte = int(where * len(data))
-    if how == "remove" or not data:
-        del folder[name]
-        return
-    if how == "flip":
-        data[byte] ^= 0x20
-    elif how == "cut":
-        del data[byte:]
-    elif how == "clear":
-        data[byte : byte + 200] = bytes(len(data[byte : byte + 200]))
-    folder[name] = bytes(data)
+    if (left := hurt(folder.pop(name), how, where)) is not None:
+        folder[name] = left
 
 
 TestRepairMachine = RepairMachine.TestCase
@@ -251,3 +227,24 @@ TestRepairMachine.settings = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def test_a_loss_behind_a_declared_loss_declares_both() -> None:
+    """Where a segment that declared a gap is lost itself, the next one declares both."""
+    machine = RepairMachine()
+    machine.begin()
+    try:
+        machine.append(rows=1, size=0)
+        machine.append(rows=1, size=0)
+        machine.kill()
+        machine.kill()
+        machine.append(rows=1, size=0)
+        second = ("flip", 0.375, 0.5)
+        machine.damage_and_repair(clean=False, hurts=[second])
+        assert verify(LOG, files=machine.disk).lost == ((1, 1),)
+        machine.kill()
+        machine.damage_and_repair(clean=False, hurts=[second])
+        assert verify(LOG, files=machine.disk).lost == ((1, 2),)
+        machine.the_log_is_the_model()
+    finally:
+        machine.teardown()

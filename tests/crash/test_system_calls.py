@@ -9,8 +9,9 @@ import threading
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from crash.workload import Ledger, Life, check_restart, held, live, small_files
+from crash.workload import Ledger, Life, check_restart, live, small_files
 from disks.faulty import Fault, FaultyDisk
+from log_tools import held
 
 from transporter.errors import EnvironmentFault, LogFull, LogPoisoned, TransporterError
 from transporter.log import active

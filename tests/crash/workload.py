@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from log_tools import held
 
 from transporter.errors import EnvironmentFault, LogFull, LogPoisoned
 from transporter.log.active import NO_SPACE
@@ -262,16 +262,3 @@ def _check_route(directory: Path, disk: Any, ledger: Ledger, *, power_cut: bool)
     if declared:
         with OffsetLog(directory, ROUTE, disk) as offsets:
             assert offsets.state == state
-
-
-def held(reader: LogReader, last: int) -> dict[int, bytes]:
-    """Return the data at every offset up to *last*, which must be in order."""
-    pairs = [
-        (offset, data)
-        for batch in reader.read(reader.first_offset(), last)
-        for offset, data in zip(
-            batch.column("offset").to_pylist(), batch.column("data").to_pylist(), strict=True
-        )
-    ]
-    assert all(one < other for (one, _), (other, _) in pairwise(pairs))
-    return dict(pairs)

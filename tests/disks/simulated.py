@@ -338,6 +338,11 @@ def _error(number: int, path: Path | str) -> OSError:
     return OSError(number, os.strerror(number), str(path))
 
 
+def copied(tree: Tree) -> Tree:
+    """Return *tree* with folders of its own."""
+    return {name: copied(node) if isinstance(node, dict) else node for name, node in tree.items()}
+
+
 def _planted(tree: Tree) -> Folder:
     nodes: dict[str, Inode | Folder] = {
         name: Inode([node], node) if isinstance(node, bytes) else _planted(node)

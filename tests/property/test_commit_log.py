@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_tools import crash, unsynced
+from log_tools import crash, held_in, small_log, unsynced
 
 from transporter.errors import Corrupt, UnknownFormat
 from transporter.log.commit_log import CommitLog
@@ -24,7 +19,7 @@ from transporter.log.segment import segment_name
 from transporter.message import Message, messages_to_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -33,40 +28,10 @@ if TYPE_CHECKING:
 DAMAGED = (Corrupt, UnknownFormat)
 
 
-@contextmanager
-def small_log() -> Iterator[Path]:
-    """Hold a folder for a log whose reserves and index strides are tiny.
-
-    Nothing here ends the machine, so syncs, which take most of the time, are left out.
-    """
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        patch.setattr(os, "fdatasync", lambda _: None)
-        patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr("transporter.log.active.PREALLOCATION", 4096)
-        patch.setattr("transporter.log.reserve.RESERVE_BYTES", 64)
-        patch.setattr("transporter.log.index.STRIDE", 900)
-        yield Path(folder) / "log"
-
-
 def messages(number: int, rows: int, size: int) -> pa.RecordBatch:
     """Return a batch that no other number gives."""
     data = [b"%d/%d " % (number, row) + b"x" * size for row in range(rows)]
     return messages_to_batch([Message("n", each, b"k%d" % number) for each in data])
-
-
-def held(directory: Path, last: int) -> dict[int, bytes]:
-    """Return the data at every offset up to *last*."""
-    with LogReader(directory) as reader:
-        return {
-            offset: data
-            for batch in reader.read(reader.first_offset(), last)
-            for offset, data in zip(
-                batch.column("offset").to_pylist(), batch.column("data").to_pylist(), strict=True
-            )
-        }
 
 
 @dataclass
@@ -173,7 +138,7 @@ class World:
         last = max(self.data, default=-1)
         assert self.log.durable == last
         assert self.log.positions == self.positions
-        assert held(self.directory, last) == self.data
+        assert held_in(self.directory, last) == self.data
         with LogReader(self.directory) as reader:
             found = [one.frame for one in reader.backwards(last)]
         assert sum(frame.count for frame in found) == len(self.data)
@@ -282,11 +247,11 @@ def test_a_hurt_tail_costs_nothing_that_was_proved(
         with CommitLog.open(directory) as log:
             assert log.durable == confirmed.last
             assert log.durable >= 2 * proved - 1
-            kept = held(directory, log.durable)
+            kept = held_in(directory, log.durable)
             assert kept == {n: world.data[n] for n in range(log.durable + 1)}
             first, _ = log.append(messages(99, 1, 0), "a")
             assert first > max(kept)
-        assert held(directory, first) == kept | {first: b"99/0 "}
+        assert held_in(directory, first) == kept | {first: b"99/0 "}
 
 
 @given(st.data())
@@ -355,6 +320,6 @@ def _open(directory: Path, expected: dict[int, bytes]) -> None:
                 assert (directory / path.name).read_bytes() == path.read_bytes()
         return
     try:
-        assert held(directory, last) == expected
+        assert held_in(directory, last) == expected
     except DAMAGED:
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from compaction_tools import Frame, append_segments, compacted, everything, expected, write_log
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_tools import small
 
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
@@ -54,14 +54,9 @@ def folder(seen: int, frames: int, rows: int) -> Iterator[Path]:
     """Hold a folder for a log of which few keys, frames and rows are looked at together."""
     with (
         pytest.MonkeyPatch.context() as patch,
+        small(stride=500),
         tempfile.TemporaryDirectory() as name,
     ):
-        # Nothing here ends the machine, and syncs take most of the time.
-        patch.setattr(os, "fdatasync", lambda _: None)
-        patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr("transporter.log.active.PREALLOCATION", 4096)
-        patch.setattr("transporter.log.reserve.RESERVE_BYTES", 64)
-        patch.setattr("transporter.log.index.STRIDE", 500)
         patch.setattr("transporter.log.rewriting.STRIDE", 500)
         patch.setattr("transporter.log.rewriting.FRAME_BYTES", 300)
         patch.setattr("transporter.log.compaction.FRAME_BYTES", 300)

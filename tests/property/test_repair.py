@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_tools import crash
+from log_tools import crash, held_in, hurt, small_log
 
 from transporter.errors import Corrupt, EnvironmentFault
 from transporter.log.commit_log import CommitLog
 from transporter.log.lock import LOCK
-from transporter.log.reader import LogReader
 from transporter.log.reserve import RESERVE
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.health import mend, verify
@@ -24,23 +18,10 @@ from transporter.offsets.offset_log import OffsetLog, read_state
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 APPENDS = 14
 SETTLED = 6
-
-
-@contextmanager
-def small_log() -> Iterator[Path]:
-    """Hold a folder for a log whose reserves and index strides are tiny, and no sync costs time."""
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(os, "fdatasync", lambda _: None)
-        patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr("transporter.log.active.PREALLOCATION", 4096)
-        patch.setattr("transporter.log.reserve.RESERVE_BYTES", 64)
-        patch.setattr("transporter.log.index.STRIDE", 900)
-        patch.setattr("transporter.offsets.offset_log.FILE_BYTES", 1024)
-        yield Path(folder) / "log"
 
 
 def fill(directory: Path, segment_bytes: int, *, clean: bool) -> dict[int, bytes]:
@@ -69,32 +50,12 @@ def files_of(directory: Path) -> list[Path]:
     )
 
 
-def hurt(path: Path, how: str, where: float) -> None:
-    """Flip a bit of *path*, cut it, clear a block of it, or remove it."""
-    data = bytearray(path.read_bytes())
-    byte = int(where * len(data))
-    if how == "remove" or not data:
+def hurt_file(path: Path, how: str, where: float) -> None:
+    """Do to *path* what :func:`hurt` does to bytes."""
+    if (left := hurt(path.read_bytes(), how, where)) is None:
         path.unlink()
-        return
-    if how == "flip":
-        data[byte] ^= 0x20
-    elif how == "cut":
-        del data[byte:]
-    elif how == "clear":
-        data[byte : byte + 200] = bytes(len(data[byte : byte + 200]))
-    path.write_bytes(data)
-
-
-def read_each(directory: Path, last: int) -> dict[int, bytes]:
-    """Return what can be read, offset by offset."""
-    with LogReader(directory) as reader:
-        return {
-            offset: data
-            for batch in reader.read(reader.first_offset(), last)
-            for offset, data in zip(
-                batch.column("offset").to_pylist(), batch.column("data").to_pylist(), strict=True
-            )
-        }
+    else:
+        path.write_bytes(left)
 
 
 HURTS = st.lists(
@@ -122,7 +83,7 @@ def test_a_repaired_log_is_sound_and_names_what_it_lost(
         data = fill(directory, segment_bytes, clean=clean)
         for how, which, where in hurts:
             found = files_of(directory)
-            hurt(found[int(which * len(found))], how, where)
+            hurt_file(found[int(which * len(found))], how, where)
         try:
             health = verify(directory)
         except Corrupt as error:
@@ -132,12 +93,12 @@ def test_a_repaired_log_is_sound_and_names_what_it_lost(
             assert not any(path.suffix == ".log" for path in directory.iterdir())
             assert not (directory / "meta").exists()
             return
-        mended = mend(directory, 0)
+        mended = mend(directory, health, 0)
         assert mended.found == health
         again = verify(directory)
         assert again.sound, again
         with CommitLog.open(directory) as log:
-            kept = read_each(directory, log.durable)
+            kept = held_in(directory, log.durable)
             assert kept.items() <= data.items()
             lost = {o for first, last in again.lost for o in range(first, last + 1)}
             assert not lost & kept.keys()
@@ -148,6 +109,6 @@ def test_a_repaired_log_is_sound_and_names_what_it_lost(
             first, _ = log.append(messages_to_batch([Message("n", b"new")]), "r")
             assert first > max(kept, default=-1)
             assert first > health.through
-        assert read_each(directory, first) == {**kept, first: b"new"}
+        assert held_in(directory, first) == {**kept, first: b"new"}
         assert verify(directory).sound
         assert read_state(directory, "out").watermark in (-1, SETTLED)

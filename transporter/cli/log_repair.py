@@ -57,28 +57,29 @@ def repair(
     """
     from transporter.log.commit_log import wall_clock  # noqa: PLC0415 - imports pyarrow
     from transporter.log.lock import DirectoryLock  # noqa: PLC0415
-    from transporter.offsets.health import mend  # noqa: PLC0415
-    from transporter.offsets.health import verify as look  # noqa: PLC0415
+    from transporter.offsets import health  # noqa: PLC0415
 
     directory = log_directory(target)
-    with _progress(directory) as advance:
-        health = look(directory, advance)
-    if health.sound:
-        if as_json:
-            write_json({"directory": directory, **_health_json(health), "quarantine": None})
-        else:
-            _show(health)
-        return
-    if not as_json:
-        _show(health)
-    if not yes:
-        typer.confirm("Repair this log?", abort=True, err=True)
-    lock = DirectoryLock(directory)
-    try:
-        mended = mend(directory, wall_clock())
-    finally:
-        lock.release()
+    health.require_log(directory)
+    with DirectoryLock(directory):
+        with _progress(directory) as advance:
+            found = health.verify(directory, advance)
+        if found.sound:
+            _tell_sound(directory, found, as_json=as_json)
+            return
+        if not as_json:
+            _show(found)
+        if not yes:
+            typer.confirm("Repair this log?", abort=True, err=True)
+        mended = health.mend(directory, found, wall_clock())
     _report(directory, target, mended, as_json=as_json)
+
+
+def _tell_sound(directory: Path, health: Health, *, as_json: bool) -> None:
+    if as_json:
+        write_json({"directory": directory, **_health_json(health), "quarantine": None})
+    else:
+        _show(health)
 
 
 def _report(directory: Path, target: Path, mended: Mended, *, as_json: bool) -> None:

@@ -73,11 +73,8 @@ class Offline:
 def locked(directory: Path) -> Iterator[None]:
     """Hold the log's lock, so that no engine runs."""
     inspect(directory)
-    lock = DirectoryLock(directory)
-    try:
+    with DirectoryLock(directory):
         yield
-    finally:
-        lock.release()
 
 
 def _done(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - what is left of Request

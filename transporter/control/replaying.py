@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from transporter.errors import ActionRefused, OffsetRefused
-from transporter.log.search import Wanted, around, matching
+from transporter.log.search import Wanted, around, first_since, matching
 
 if TYPE_CHECKING:
     from transporter.control.requests import Replay
@@ -85,12 +85,7 @@ def _refuse_bad_pattern(pattern: str) -> None:
 def _first(reader: LogReader, durable: int, request: Replay) -> int:
     if request.first is not None:
         return request.first
-    since = request.since or 0
-    begin = max(reader.first_offset(), around(reader.directory, since)[0])
-    for entries in matching(reader, begin, durable, Wanted(since=since)):
-        if entries.num_rows:
-            return int(entries.column("offset")[0].as_py())
-    raise OffsetRefused(f"route {request.route}: nothing was logged at or after that time")
+    return first_since(reader, request.since or 0, durable)
 
 
 def _last(reader: LogReader, durable: int, request: Replay, watermark: int) -> int:

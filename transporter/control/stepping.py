@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from transporter.errors import ActionRefused
-from transporter.log.search import frames, within
+from transporter.log.reader import within
+from transporter.log.search import frames
 from transporter.pipeline.namespace import Namespace
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from transporter.engine.timings import TimedFileSystem
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspect import segments_size
 from transporter.log.reader import LogReader
+from transporter.log.search import first_since
 from transporter.offsets.holds import Hold, confirmed_hold, hold_of, release
 from transporter.offsets.offset_log import (
     OffsetLog,
@@ -124,7 +125,7 @@ class Engine:
                 case ("offset", offset):
                     return min(offset, self._log.durable + 1)
                 case ("time", time):
-                    return reader.offset_at(time, self._log.durable)
+                    return first_since(reader, time, self._log.durable)
                 case _:
                     return reader.first_offset()
 

@@ -231,7 +231,10 @@ def _parted(part: Examined) -> tuple[tuple[Damage, ...], tuple[Damage, ...]]:
     own = tuple(each for each in part.damages if each.empty or each.last < part.end)
     missing = part.damages[len(own) :]
     if missing and missing[0].first <= part.header.base:
-        # Nothing of this segment is left, so what was missing before it goes along.
-        own, missing = (), part.damages
+        # Nothing of this segment is left, so what was missing before it goes along, and so does
+        # the gap that its header declares: one header can tell of one gap only.
+        own, (foremost, *others) = (), part.damages
+        first = min(foremost.first, part.header.previous + 1)
+        missing = (replace(foremost, first=first), *others)
     # Nothing of this file follows them; what does is the next one's business.
     return own, tuple(replace(each, resume=None) for each in missing)

@@ -13,8 +13,8 @@ from transporter.errors import OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.lock import owner_of
 from transporter.log.meta import published, read_meta
-from transporter.log.reader import Gap, LogReader
-from transporter.log.search import frames, within
+from transporter.log.reader import Gap, LogReader, within
+from transporter.log.search import frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,12 +6,13 @@ import fcntl
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from transporter.errors import EnvironmentFault, LogLocked
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import TracebackType
 
 LOCK: Final = "lock"
 _PATIENCE: Final = 0.5
@@ -66,6 +67,17 @@ class DirectoryLock:
                 problem = f"{directory}: cannot lock the log directory: {error.strerror}"
                 raise EnvironmentFault(problem) from error
             return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
 
     def release(self) -> None:
         """Give the lock back."""

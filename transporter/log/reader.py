@@ -6,7 +6,7 @@ other processes: it never looks beyond the durable offset it is given.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -74,7 +74,7 @@ class LogReader:
     def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
         """Open nothing yet; segments are opened when they are needed."""
         self.directory = directory
-        self._files = files or RealFileSystem()
+        self.files = files or RealFileSystem()
         self._bases: list[int] = []
         self._open: dict[int, Segment] = {}
         self._gaps: dict[int, Gap] = {}
@@ -147,7 +147,7 @@ class LogReader:
     def read(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the entries from *first* to *last*, one batch a frame; see :meth:`frames`."""
         for found in self.frames(first, last):
-            yield _within(found.entries(), found.frame, first, last)
+            yield within(found.entries(), first, last)
 
     def bound(self, first: int, last: int, rows: int, size: int) -> int:
         """Return the last offset of a slice from *first* of at most *rows* and about *size* bytes.
@@ -169,18 +169,6 @@ class LogReader:
             reached, count = end, count + held
         return last
 
-    def offset_at(self, time: int, last: int) -> int:
-        """Return the first offset up to *last* logged at *time* (µs UTC) or later.
-
-        Raises:
-            OffsetRefused: everything in the log is older.
-
-        """
-        for _, frame in self.frames(self.first_offset(), last):
-            if frame.logged_at >= time:
-                return frame.first
-        raise OffsetRefused(f"{self.directory}: nothing was logged at or after that time")
-
     def backwards(self, last: int) -> Iterator[Located]:
         """Yield the frames up to *last*, newest first.
 
@@ -199,7 +187,7 @@ class LogReader:
                 # Removed are always the oldest.
                 return
             segment = self._segment(base)
-            starts = blocks(self._files, segment)
+            starts = blocks(self.files, segment)
             ends: list[int | None] = [*starts[1:], None]
             limit = min(last, self._last_of(base))
             for start, end in zip(reversed(starts), reversed(ends), strict=True):
@@ -220,7 +208,7 @@ class LogReader:
         cursor = self._cursor
         if cursor and (cursor.segment_id, cursor.offset) == (segment.header.segment_id, offset):
             return cursor.byte
-        return nearest(self._files, segment, offset)
+        return nearest(self.files, segment, offset)
 
     def _base_of(self, offset: int) -> int:
         if not self._bases or offset > self._last_of(self._bases[-1]):
@@ -277,7 +265,7 @@ class LogReader:
 
     def _listed(self) -> bool:
         """List the segments; false when one of them is not there any more."""
-        self._bases = segment_bases(self._files, self.directory)
+        self._bases = segment_bases(self.files, self.directory)
         try:
             for base in self._bases:
                 if base not in self._gaps:
@@ -298,14 +286,18 @@ class LogReader:
         return segment
 
     def _opened(self, base: int) -> Segment:
-        return Segment(self._files, self.directory / segment_name(base))
+        return Segment(self.files, self.directory / segment_name(base))
 
 
-def _within(entries: pa.RecordBatch, frame: FrameHeader, first: int, last: int) -> pa.RecordBatch:
-    if frame.first >= first and frame.last <= last:
+def within(entries: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
+    """Return those of *entries* (ascending) whose offsets lie from *first* to *last*."""
+    if not entries.num_rows:
         return entries
-    offsets = entries.column("offset").to_pylist()
-    start = bisect_right(offsets, first - 1)
+    column = entries.column("offset")
+    if column[0].as_py() >= first and column[-1].as_py() <= last:
+        return entries
+    offsets = column.to_pylist()
+    start = bisect_left(offsets, first)
     return entries.slice(start, bisect_right(offsets, last) - start)
 
 

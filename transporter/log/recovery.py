@@ -141,7 +141,7 @@ def _walk(files: FileSystem, segment: Segment, offset: int) -> Walk:
     for frame in segment.frames(start):
         if frame.first < expected:
             break
-        source = _source(segment, frame)
+        source = source_of(segment, frame)
         if not frames and start != segment.first_byte:
             if source is None or source.checkpoint is None:
                 return _walk(files, segment, frame.first - 1)
@@ -152,8 +152,11 @@ def _walk(files: FileSystem, segment: Segment, offset: int) -> Walk:
     return Walk(frames, positions, segment.stop_at(byte))
 
 
-def _source(segment: Segment, frame: layout.FrameHeader) -> layout.Source | None:
-    # A position that cannot be read only makes its reader go back further.
+def source_of(segment: Segment, frame: layout.FrameHeader) -> layout.Source | None:
+    """Return whose *frame* it is; ``None`` when that is damaged.
+
+    A position that cannot be read only makes its reader go back further.
+    """
     with suppress(Corrupt):
         return segment.source(frame)
     return None
@@ -220,7 +223,7 @@ def _positions_at(files: FileSystem, segment: Segment, walk: Walk, floor: int) -
         if frame.last > floor:
             # A checkpoint from here on names positions of frames that may be cut.
             break
-        source = _source(segment, frame)
+        source = source_of(segment, frame)
         if source is not None and source.checkpoint is not None:
             positions = dict(source.checkpoint)
         _advance(positions, source)

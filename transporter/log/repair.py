@@ -24,7 +24,7 @@ from crc32c import crc32c
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.damage import Examination, Examined, examine, replaced_segments
+from transporter.log.damage import replaced_segments
 from transporter.log.filesystem import (
     make_directory,
     opened,
@@ -33,13 +33,14 @@ from transporter.log.filesystem import (
 )
 from transporter.log.index import index_path
 from transporter.log.meta import META, Meta, read_meta, write_meta
-from transporter.log.recovery import walk_tail
+from transporter.log.recovery import source_of, walk_tail
 from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from transporter.log.damage import Examination, Examined
     from transporter.log.filesystem import File, FileSystem
 
 QUARANTINE: Final = "quarantine"
@@ -116,19 +117,18 @@ def mend_meta(files: FileSystem, directory: Path, quarantine: Quarantine) -> Met
 
 
 def mend_segments(
-    files: FileSystem, directory: Path, proved: int, quarantine: Quarantine
-) -> Examination:
-    """Repair every segment; return what was found. The log's lock must be held.
+    files: FileSystem, directory: Path, found: Examination, quarantine: Quarantine
+) -> None:
+    """Repair every segment. The log's lock must be held.
 
     Args:
         files: where the log lies.
         directory: the log's.
-        proved: the highest offset that its offset logs prove durable.
+        found: what an examination under this lock has shown.
         quarantine: keeps what is touched.
 
     """
     meta = mend_meta(files, directory, quarantine)
-    found = examine(files, directory, meta.log_id, max(proved, meta.proved))
     for damage in found.damages:
         quarantine.keep(directory / damage.file.rpartition("/")[2])
     for damage in found.useless:
@@ -144,7 +144,6 @@ def mend_segments(
             )
     for damage in replaced_segments(files, directory, meta.log_id):
         _remove(files, directory / damage.file.rpartition("/")[2])
-    return found
 
 
 def _remove(files: FileSystem, path: Path) -> None:
@@ -250,7 +249,7 @@ class _Mending:
                 positions = walk_tail(self._files, before).positions
         end = segment.size() if byte is None else byte
         for frame in segment.later_frames(0):
-            source = _source(segment, frame)
+            source = source_of(segment, frame)
             if frame.byte > end or source is None:
                 continue
             positions = dict(source.checkpoint or positions)
@@ -262,12 +261,6 @@ class _Mending:
         # Nobody looks behind the end that the next header declares: no sync is needed.
         with opened(self._files, self._part.path, write=True) as file:
             file.truncate(byte)
-
-
-def _source(segment: Segment, frame: layout.FrameHeader) -> layout.Source | None:
-    with suppress(Corrupt):
-        return segment.source(frame)
-    return None
 
 
 def _moved(segment: Segment, piece: _Piece, header: layout.SegmentHeader) -> Iterator[bytes]:

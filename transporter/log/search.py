@@ -7,7 +7,7 @@ that are replaced or removed meanwhile.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from contextlib import closing
 from dataclasses import dataclass
 from functools import reduce
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from transporter.errors import Corrupt, EnvironmentFault
+from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.index import marks
+from transporter.log.reader import within
 from transporter.log.segment import Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:
@@ -134,6 +135,20 @@ def matching(
         seen(found.frame.last)
 
 
+def first_since(reader: LogReader, time: int, last: int) -> int:
+    """Return the first offset up to *last* that was logged at *time* (µs UTC) or later.
+
+    Raises:
+        OffsetRefused: everything in the log is older.
+
+    """
+    begin = max(reader.first_offset(), around(reader.directory, time, reader.files)[0])
+    for entries in matching(reader, begin, last, Wanted(since=time)):
+        if entries.num_rows:
+            return int(entries.column("offset")[0].as_py())
+    raise OffsetRefused(f"{reader.directory}: nothing was logged at or after that time")
+
+
 def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: Wanted) -> int:
     """Return from where up to *last* there are *count* entries that are *wanted*.
 
@@ -216,15 +231,3 @@ def _around_in(files: FileSystem, segment: Segment, time: int, behind: int) -> t
 def _time_at(segment: Segment, byte: int) -> int:
     frame = segment.frame_at(byte)
     return frame.logged_at if frame is not None else 0
-
-
-def within(entries: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
-    """Return those of *entries* (ascending) whose offsets lie from *first* to *last*."""
-    if not entries.num_rows:
-        return entries
-    column = entries.column("offset")
-    if column[0].as_py() >= first and column[-1].as_py() <= last:
-        return entries
-    offsets = column.to_pylist()
-    start = bisect_left(offsets, first)
-    return entries.slice(start, bisect_right(offsets, last) - start)

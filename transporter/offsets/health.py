@@ -9,7 +9,7 @@ entry is taken from the log again as long as that holds it.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
@@ -42,11 +42,14 @@ if TYPE_CHECKING:
 class Health:
     """What a look at every byte has shown.
 
+    ``examination`` is that of the segments, on which a repair acts: it is not compared,
+    for a segment made anew is another file. ``damages`` are theirs and the log's own.
     ``through`` is the last offset that must be there; ``lost`` are the ranges that
     an earlier repair declared lost; ``routes`` and ``parked`` are the damages of
     offset logs and of parked entries, each with its route.
     """
 
+    examination: Examination = field(compare=False, repr=False)
     segments: int
     through: int
     damages: tuple[Damage, ...]
@@ -70,6 +73,14 @@ class Mended:
     parked_lost: tuple[tuple[str, int], ...]
 
 
+def require_log(directory: Path, files: FileSystem | None = None) -> None:
+    """Raise :class:`EnvironmentFault` unless there is something of a log in *directory*."""
+    files = files or RealFileSystem()
+    with faults_of(directory):
+        if not segment_bases(files, directory) and META not in files.names(directory):
+            raise EnvironmentFault(f"{directory}: no transporter log here")
+
+
 def verify(
     directory: Path,
     progress: Callable[[int], None] = lambda _: None,
@@ -84,17 +95,16 @@ def verify(
 
     """
     files = files or RealFileSystem()
+    require_log(directory, files)
     with faults_of(directory):
         bases = segment_bases(files, directory)
-        names = files.names(directory)
-        if not bases and META not in names:
-            raise EnvironmentFault(f"{directory}: no transporter log here")
         routes = tuple(_damaged_offset_logs(files, directory))
         parked = tuple(_damaged_parked(files, directory))
         proved = max(_proved(files, directory), *_meta_proof(files, directory))
         found = examine(files, directory, log_id_of(files, directory), proved, progress)
         gaps = [part.header for part in found.segments if part.header.lost]
         return Health(
+            examination=found,
             segments=len(bases),
             through=found.floor,
             damages=(
@@ -108,18 +118,18 @@ def verify(
         )
 
 
-def mend(directory: Path, now: int, files: FileSystem | None = None) -> Mended:
-    """Repair the log in *directory*, whose lock the caller holds, at *now* (µs UTC).
+def mend(directory: Path, found: Health, now: int, files: FileSystem | None = None) -> Mended:
+    """Repair the log in *directory*, at *now* (µs UTC).
 
+    The caller holds the log's lock, and has held it since *found* was verified.
     Done again after a crash in the middle it comes to the same end; what is not
     damaged is not touched. Raises as :func:`verify` does.
     """
     files = files or RealFileSystem()
-    found = verify(directory, files=files)
     quarantine = Quarantine(files, directory, now)
     with faults_of(directory):
         if found.damages:
-            mend_segments(files, directory, _proved(files, directory), quarantine)
+            mend_segments(files, directory, found.examination, quarantine)
         for route, _ in found.routes:
             _mend_offset_log(files, directory, route, quarantine)
         lost = [
@@ -189,7 +199,14 @@ def _mend_offset_log(
     for name in NAMES:
         files.remove(folder / name)
     with LogReader(directory, files) as reader:
-        OffsetLog(directory, route, files, begin=reader.first_offset).close()
+        OffsetLog(directory, route, files, begin=lambda: _oldest(reader)).close()
+
+
+def _oldest(reader: LogReader) -> int:
+    """Return the first offset that is held, or lost: nobody knows whether a route had passed it."""
+    first = reader.first_offset()
+    gap = reader.lost(0, first - 1)
+    return first if gap is None else gap.first
 
 
 def _mend_parked(

@@ -51,8 +51,7 @@ def read_state(directory: Path, route: str, files: FileSystem | None = None) -> 
     if route not in declared_routes(directory, files):
         known = ", ".join(declared_routes(directory, files)) or "none"
         raise EnvironmentFault(f"{folder}: no route of this name has run here (known: {known})")
-    _, state, _ = _newest(files, folder)
-    return state
+    return _newest(files, folder)[1]
 
 
 def proved_offset(directory: Path, files: FileSystem | None = None) -> int:
@@ -116,7 +115,8 @@ class OffsetLog:
         self._auditing = threading.Lock()
         try:
             make_directory(self._files, self._folder)
-            slot, self._state, turn = _newest(self._files, self._folder)
+            slot, self._state = _newest(self._files, self._folder)
+            turn = _highest_turn(self._files, self._folder)
             self.is_new = turn == 0
             if self.is_new:
                 self._declare(begin())
@@ -353,38 +353,52 @@ class OffsetLog:
         self.close()
 
 
-def _newest(files: FileSystem, folder: Path) -> tuple[int, RouteState, int]:
-    """Return the slot in use, the state that its records give, and the highest turn seen.
-
-    That is 0 for a new route. Records of a turn whose snapshot is damaged count as seen:
-    they must never follow the snapshot of a later turn of that number.
+def _newest(files: FileSystem, folder: Path) -> tuple[int, RouteState]:
+    """Return the slot in use and the state that its records give.
 
     Raises:
         Corrupt: there are files, and none of them begins with a whole snapshot.
 
     """
-    names = files.names(folder)
     found: list[tuple[int, int, RouteState]] = []
-    highest = 0
-    for slot, name in enumerate(NAMES):
-        if name in names:
-            with opened(files, folder / name) as file:
-                # A snapshot may be larger than the file was meant to be.
-                data = file.pread(min(file.size(), FILE_BYTES + records.MAX_RECORD), 0)
-            highest = max(highest, records.highest_turn(data, str(folder / name)))
-            if (read := _fold(data, str(folder / name))) is not None:
-                found.append((read[0], slot, read[1]))
+    contents = _contents(files, folder)
+    for slot, (path, data) in contents.items():
+        if (read := _fold(data, path)) is not None:
+            found.append((read[0], slot, read[1]))
     if found:
         _, slot, state = max(found, key=lambda entry: entry[0])
-        return slot, state, highest
-    if NAMES[0] in names:
+        return slot, state
+    if 0 in contents:
         raise Corrupt(
             "no file of this route's offset log begins with a whole snapshot; "
             "restore them, or see 'transporter log repair'",
             str(folder / NAMES[0]),
             0,
         )
-    return 1, RouteState(), 0
+    return 1, RouteState()
+
+
+def _highest_turn(files: FileSystem, folder: Path) -> int:
+    """Return the highest turn that was ever begun; 0 for a new route.
+
+    Records of a turn whose snapshot is damaged count as well: they must never
+    follow the snapshot of a later turn of that number.
+    """
+    contents = _contents(files, folder).values()
+    return max((records.highest_turn(data, path) for path, data in contents), default=0)
+
+
+def _contents(files: FileSystem, folder: Path) -> dict[int, tuple[str, bytes]]:
+    """Return the path and the bytes of the file in each slot that there is."""
+    names = files.names(folder)
+    found = {}
+    for slot, name in enumerate(NAMES):
+        if name in names:
+            with opened(files, folder / name) as file:
+                # A snapshot may be larger than the file was meant to be.
+                data = file.pread(min(file.size(), FILE_BYTES + records.MAX_RECORD), 0)
+            found[slot] = (str(folder / name), data)
+    return found
 
 
 def _fold(data: bytes, file: str) -> tuple[int, RouteState] | None:

@@ -175,26 +175,6 @@ def test_a_slice_is_bounded_by_bytes(tmp_path: Path, batch: Make) -> None:
         assert reader.bound(4, 49, rows=3, size=1) == 6
 
 
-def test_an_offset_is_found_by_its_time(tmp_path: Path, batch: Make) -> None:
-    """The first entry logged at or after a time is found; a time after all is refused."""
-    times = iter([0, 100, 200, 300])
-    with CommitLog.open(tmp_path, clock=lambda: next(times), segment_bytes=1) as log:
-        for _ in range(3):
-            log.append(batch(10), "r")
-    with LogReader(tmp_path) as reader:
-        assert [reader.offset_at(time, 29) for time in (0, 100, 101, 200, 300)] == [
-            0,
-            0,
-            10,
-            10,
-            20,
-        ]
-        with pytest.raises(OffsetRefused):
-            reader.offset_at(301, 29)
-        with pytest.raises(OffsetRefused):
-            reader.offset_at(300, 19)
-
-
 @pytest.mark.parametrize("segment_bytes", [64 << 20, 2 << 20])
 def test_the_log_reads_backwards(tmp_path: Path, batch: Make, segment_bytes: int) -> None:
     """Frames come newest first, across index entries and segments, each of them once."""

@@ -13,7 +13,15 @@ from transporter.log import search
 from transporter.log.commit_log import CommitLog
 from transporter.log.index import index_path
 from transporter.log.reader import LogReader
-from transporter.log.search import END, Wanted, around, frames, matching, start_of_last
+from transporter.log.search import (
+    END,
+    Wanted,
+    around,
+    first_since,
+    frames,
+    matching,
+    start_of_last,
+)
 from transporter.log.segment import segment_bases, segment_name
 from transporter.message import Entries, Message, messages_to_batch
 
@@ -228,3 +236,23 @@ def test_a_disk_that_cannot_be_read_is_no_removed_segment(tmp_path: Path, batch:
         ):
             with pytest.raises(EnvironmentFault, match="Input/output error"):
                 look()
+
+
+def test_an_offset_is_found_by_its_time(tmp_path: Path) -> None:
+    """The first entry logged at or after a time is found; a time after all is refused."""
+    times = iter([0, 100, 200, 300])
+    with CommitLog.open(tmp_path, clock=lambda: next(times), segment_bytes=1) as log:
+        for _ in range(3):
+            log.append(messages_to_batch([Message("n", b"v")] * 10), "r")
+    with LogReader(tmp_path) as reader:
+        assert [first_since(reader, time, 29) for time in (0, 100, 101, 200, 300)] == [
+            0,
+            0,
+            10,
+            10,
+            20,
+        ]
+        with pytest.raises(OffsetRefused):
+            first_since(reader, 301, 29)
+        with pytest.raises(OffsetRefused):
+            first_since(reader, 300, 19)
