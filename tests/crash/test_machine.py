@@ -10,7 +10,13 @@ from crash_oracle import LOG, settled_by
 from crash_world import World
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from transporter.log.reader import LogReader
 from transporter.offsets.parked import ParkedStore
@@ -159,12 +165,16 @@ class LogMachine(RuleBasedStateMachine):
                 self.world.act("close")
 
 
-TestLogMachine = LogMachine.TestCase
-TestLogMachine.settings = settings(
-    max_examples=25,
-    stateful_step_count=30,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+def test_the_log_machine(*, exhaustive: bool) -> None:
+    """Whatever happens in whatever order, the log and its routes are as the model says."""
+    run_state_machine_as_test(
+        LogMachine,
+        settings=settings(
+            max_examples=400 if exhaustive else 25,
+            stateful_step_count=30,
+            derandomize=not exhaustive,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -12,7 +12,13 @@ from disks.crashes import crash_states
 from disks.simulated import SimulatedDisk, copied
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 from log_tools import held_in, hurt
 
 from transporter.errors import Corrupt
@@ -218,15 +224,19 @@ def _hurt(folder: Tree, name: str, how: str, where: float) -> None:
         folder[name] = left
 
 
-TestRepairMachine = RepairMachine.TestCase
-TestRepairMachine.settings = settings(
-    max_examples=60,
-    stateful_step_count=25,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+def test_the_repair_machine(*, exhaustive: bool) -> None:
+    """Whatever is damaged, a repair keeps what is whole and declares the rest."""
+    run_state_machine_as_test(
+        RepairMachine,
+        settings=settings(
+            max_examples=3000 if exhaustive else 60,
+            stateful_step_count=25,
+            derandomize=not exhaustive,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
 
 
 def test_a_loss_behind_a_declared_loss_declares_both() -> None:

@@ -103,9 +103,21 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Self:
-        """Read the header from *data*, which is at least as long as :func:`header_length` says."""
+        """Read the header from *data*, which is as long as :func:`header_length` says.
+
+        Raises:
+            Corrupt: it is damaged; only what is not can be of another version.
+            UnknownFormat: another format version wrote it (Invariant 19).
+
+        """
         if not _intact(data):
             raise Corrupt("the segment header does not match its checksum", file, 0)
+        version = int.from_bytes(data[8:10], "little")
+        if version != FORMAT:
+            raise UnknownFormat(
+                f"{file}: format version {version}, but this transporter reads version {FORMAT}; "
+                "use the version that wrote this log, or one that can read it"
+            )
         _, _, flags, _, log_id, segment_id, base, previous, following, epoch, created, size = (
             _SEGMENT.unpack_from(data)
         )
@@ -119,19 +131,14 @@ class SegmentHeader:
 def header_length(prefix: bytes, file: str) -> int:
     """Return the length that a segment header announces in its first bytes.
 
+    Magic, version, length, and the checksum at the header's end stand there in every version.
+
     Raises:
-        UnknownFormat: another format version wrote it (Invariant 19).
         Corrupt: these are not the first bytes of a segment.
 
     """
     if len(prefix) < _SEGMENT.size or prefix[:8] != SEGMENT_MAGIC:
         raise Corrupt("not a log segment: its first bytes are not a segment header", file, 0)
-    version = int.from_bytes(prefix[8:10], "little")
-    if version != FORMAT:
-        raise UnknownFormat(
-            f"{file}: format version {version}, but this transporter reads version {FORMAT}; "
-            "use the version that wrote this log, or one that can read it"
-        )
     length = int.from_bytes(prefix[12:16], "little")
     if not _SEGMENT.size + _CRC.size <= length <= MAX_HEADER:
         raise Corrupt(f"the segment header gives itself {length} bytes", file, 12)

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from crc32c import crc32c
 from log_tools import Disk, crash, offsets_of
 
 from transporter.errors import (
@@ -20,6 +21,7 @@ from transporter.errors import (
 )
 from transporter.log.commit_log import MAX_APPEND, CommitLog, appendable
 from transporter.log.filesystem import RealFileSystem
+from transporter.log.format import header_length
 from transporter.log.meta import read_meta
 from transporter.log.segment import segment_bases
 
@@ -270,6 +272,8 @@ def test_a_segment_of_another_format_version_is_refused_as_such(
     path = tmp_path / f"{0:020d}.log"
     data = bytearray(path.read_bytes())
     data[8] = 9
+    end = header_length(bytes(data), "")
+    data[end - 4 : end] = crc32c(bytes(data[: end - 4])).to_bytes(4, "little")
     path.write_bytes(data)
     with pytest.raises(UnknownFormat, match="version 9"):
         CommitLog.open(tmp_path)

@@ -186,12 +186,16 @@ def test_a_file_that_is_no_segment_is_said_to_be_none(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, 65535])
-def test_another_version_is_refused_before_anything_else_is_read(version: int) -> None:
-    """Invariant 19: a header of an unknown version is not held against its checksum."""
-    prefix = bytearray(SEGMENT.encode()[: layout.SEGMENT_PREFIX_BYTES])
-    prefix[8:10] = version.to_bytes(2, "little")
+def test_another_version_is_refused_as_such_and_a_damaged_one_as_damage(version: int) -> None:
+    """Invariant 19: only a header that matches its checksum can be of an unknown version."""
+    header = bytearray(SEGMENT.encode())
+    header[8:10] = version.to_bytes(2, "little")
+    with pytest.raises(Corrupt, match="checksum"):
+        SegmentHeader.decode(bytes(header), "f")
+    header[-4:] = crc32c(bytes(header[:-4])).to_bytes(4, "little")
+    assert layout.header_length(bytes(header[: layout.SEGMENT_PREFIX_BYTES]), "f") == len(header)
     with pytest.raises(UnknownFormat, match=f"version {version}"):
-        layout.header_length(bytes(prefix), "f")
+        SegmentHeader.decode(bytes(header), "f")
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])
