@@ -12,6 +12,8 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import psutil
 
@@ -20,6 +22,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TRANSPORTER = [sys.executable, "-m", "transporter.cli.app"]
+PICKY = """
+from transporter.adaptor import AdaptorConfig
+from transporter.errors import Rejected
+
+
+class Picky:
+    '''Refuses the entry whose data says so.'''
+
+    class Config(AdaptorConfig):
+        path: str
+
+    def __init__(self, config):
+        self.config = config
+
+    def open(self, context):
+        self.file = open(self.config.path, "ab", buffering=0)
+
+    def write(self, batch, ack):
+        for entry in batch:
+            if b"bad" in entry.message.data:
+                raise Rejected("the sink does not take this", entry.offset)
+            self.file.write(entry.message.data + b"\\n")
+            ack([entry.offset])
+
+    def close(self):
+        self.file.close()
+"""
+"""A sink of the user's own, in a module beside the pipeline file."""
 
 
 class Running:
@@ -159,3 +189,13 @@ def await_true(holds: Callable[[], bool], timeout: float, what: str) -> None:
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {what}")
         time.sleep(0.1)
+
+
+def page(url: str) -> tuple[int, str]:
+    """Return what a page says and its status."""
+    try:
+        with urlopen(url, timeout=20) as answer:  # noqa: S310 - our own
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()

@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import promql_tools
 import psutil
 import pytest
-from acceptance_tools import await_true, gone, running, transporter
+from acceptance_tools import PICKY, await_true, gone, page, running, transporter
 
 ROOT = Path(__file__).parents[2]
 PIPELINE = """
@@ -23,28 +21,10 @@ observe: {{listen: "{listen}", unready_after: 1s}}
 readers: [{{name: lines, adaptor: file, path: in.jsonl, follow: true}}]
 routes:
   - {{name: copy, writer: {{adaptor: file, path: out.jsonl, format: data}}}}
-  - {{name: picky, on_error: park, retry: {{attempts: 1}}, writer: {{adaptor: "picky:Picky"}}}}
-"""
-PICKY = """
-from transporter.adaptor import AdaptorConfig
-from transporter.errors import Rejected
-
-
-class Picky:
-    '''Refuses the entry whose data says so.'''
-
-    class Config(AdaptorConfig):
-        pass
-
-    def __init__(self, config): ...
-    def open(self, context): ...
-    def close(self): ...
-
-    def write(self, batch, ack):
-        for entry in batch:
-            if b"bad" in entry.message.data:
-                raise Rejected("the sink does not take this", entry.offset)
-            ack([entry.offset])
+  - name: picky
+    on_error: park
+    retry: {{attempts: 1}}
+    writer: {{adaptor: "picky:Picky", path: picky.jsonl}}
 """
 SERVICE = """
 import logging, signal, sys, threading
@@ -76,16 +56,6 @@ print("left in order", flush=True)
 """
 
 pytestmark = pytest.mark.spark
-
-
-def page(url: str) -> tuple[int, str]:
-    """Return what a page says and its status."""
-    try:
-        with urlopen(url, timeout=20) as answer:  # noqa: S310 - our own
-            return answer.status, answer.read().decode()
-    except HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from acceptance_tools import TRANSPORTER, running, transporter
+from acceptance_tools import TRANSPORTER, page, running, transporter
 from engine_tools import offsets, until
 from hammering import hammer
 from operator_tools import (
@@ -26,6 +26,7 @@ from operator_tools import (
     route,
     write_file,
 )
+from promql_tools import firing
 
 from transporter.log.segment import segment_name
 
@@ -165,13 +166,19 @@ def test_a_corrupt_segment_is_verified_repaired_and_acked(tmp_path: Path) -> Non
 
 @pytest.mark.spark
 def test_an_operator_on_a_real_run_with_spark(tmp_path: Path) -> None:
-    """Status, pause, step, reload by SIGHUP, retry and replay, on ``transporter run`` and Spark."""
+    """Alert, pause, step, reload by SIGHUP, retry and replay, on ``transporter run`` and Spark."""
     (tmp_path / "mystep.py").write_text(STEP.format(expression="100 // int(message.data)"))
     steps = [{"python": {"function": "mystep:change"}}]
-    pipeline = write_file(tmp_path, [route(on_error="park", steps=steps)])
+    observe = {"listen": "127.0.0.1:0"}
+    pipeline = write_file(tmp_path, [route(on_error="park", steps=steps)], observe=observe)
     feed(tmp_path, "orders 1", "orders 0", "orders 4")
     with running(pipeline, PYTHONPATH=ENVIRONMENT["PYTHONPATH"]) as engine:
+        metrics = engine.await_event("endpoint-opened")["url"] + "/metrics"
         engine.await_event("entry-parked", timeout=120, offset=1)
+        (alert,) = firing(page(metrics)[1])["TransporterEntriesParked"]
+        assert alert["route"] == "out"
+        shown = told(pipeline, "parked", "show", "out", "1")
+        assert "ZeroDivisionError" in shown["error"]
         until(lambda: data(tmp_path / "out.jsonl") == ["100", "25"])
         assert told(pipeline, "route", "pause", "out")["in_effect"]
         feed(tmp_path, "orders 5", "orders 10")
@@ -186,6 +193,7 @@ def test_an_operator_on_a_real_run_with_spark(tmp_path: Path) -> None:
         told(pipeline, "route", "resume", "out")
         told(pipeline, "parked", "retry", "out")
         until(lambda: sorted(data(tmp_path / "out.jsonl")[3:]) == ["10", "100"])
+        until(lambda: "TransporterEntriesParked" not in firing(page(metrics)[1]))
         told(pipeline, "replay", "out", "--from", "0", "--to", "1")
         until(lambda: data(tmp_path / "out.jsonl")[5:] == ["100", "100"])
         assert engine.stop() == 0

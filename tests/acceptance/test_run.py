@@ -11,7 +11,7 @@ from pathlib import Path
 import lmdb
 import psutil
 import pytest
-from acceptance_tools import TRANSPORTER, await_true, gone, running, transporter
+from acceptance_tools import PICKY, TRANSPORTER, await_true, gone, running, transporter
 
 ROOT = Path(__file__).parents[2]
 FILES = """
@@ -21,33 +21,6 @@ readers:
 routes:
   - {name: copy, writer: {adaptor: file, path: out.jsonl, format: data}}
   - {name: none, namespace: ^nothing, writer: {adaptor: file, path: none.jsonl}}
-"""
-PICKY = """
-from transporter.adaptor import AdaptorConfig
-from transporter.errors import Rejected
-
-
-class Picky:
-    '''Refuses the entry whose data says so.'''
-
-    class Config(AdaptorConfig):
-        path: str
-
-    def __init__(self, config):
-        self.config = config
-
-    def open(self, context):
-        self.file = open(self.config.path, "ab", buffering=0)
-
-    def write(self, batch, ack):
-        for entry in batch:
-            if b"bad" in entry.message.data:
-                raise Rejected("the sink does not take this", entry.offset)
-            self.file.write(entry.message.data + b"\\n")
-            ack([entry.offset])
-
-    def close(self):
-        self.file.close()
 """
 
 pytestmark = pytest.mark.spark
