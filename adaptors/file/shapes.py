@@ -6,7 +6,9 @@ import base64
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from transporter.shown import text_of
 
 if TYPE_CHECKING:
     from transporter.message import Entry
@@ -41,11 +43,11 @@ def json_line(entry: Entry) -> bytes:
         "namespace": message.namespace,
         "op": message.op,
         "phase": message.phase,
-        "key": _text(message.key),
+        "key": text_of(message.key),
         "timestamp": _iso(message.timestamp),
         "logged_at": _iso(entry.logged_at),
         "source_id": message.source_id,
-        "headers": [[name, _text(value)] for name, value in message.headers],
+        "headers": [[name, text_of(value)] for name, value in message.headers],
     }
     line = _ENCODER.encode(head)[:-1] + _data(message.data)
     if line.isascii() and "\x7f" not in line:
@@ -85,15 +87,6 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _text(value: bytes | None) -> Any:  # noqa: ANN401 - text, an object or null
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
 
 
 def _iso(microseconds: int) -> str:

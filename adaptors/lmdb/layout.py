@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.adaptor import StoredOffset
+from transporter.shown import text_of
 
 if TYPE_CHECKING:
     from transporter.message import Entry
@@ -58,24 +58,14 @@ def whole_entry(entry: Entry) -> bytes:
             "namespace": message.namespace,
             "op": message.op,
             "phase": message.phase,
-            "key": _bytes(message.key),
+            "key": text_of(message.key),
             "timestamp": message.timestamp,
             "source_id": message.source_id,
             "content_type": message.content_type,
-            "headers": [[name, _bytes(value)] for name, value in message.headers],
-            "data": _bytes(message.data),
+            "headers": [[name, text_of(value)] for name, value in message.headers],
+            "data": text_of(message.data),
         }
     ).encode()
-
-
-def _bytes(value: bytes | None) -> str | dict[str, str] | None:
-    """Return UTF-8 as text and other bytes as ``{"base64": …}``; both can be told apart."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from transporter.cli.groups import group
 from transporter.cli.output import printable, table, write, write_json
 from transporter.errors import ConfigError
 
@@ -17,11 +18,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def build() -> typer.Typer:
-    """Put the commands of this group together."""
-    group = typer.Typer(rich_markup_mode=None, help="List the installed readers and writers.")
-    group.command("list")(list_adaptors)
-    group.command("show")(show_adaptor)
-    return group
+    """Put the group together."""
+    return group(
+        "List the installed readers and writers.",
+        list=list_adaptors,
+        show=show_adaptor,
+    )
 
 
 def list_adaptors(*, as_json: AsJson = False) -> None:

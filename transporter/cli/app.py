@@ -34,6 +34,7 @@ from transporter.cli import (
     status,
     top,
 )
+from transporter.cli.groups import show_help
 from transporter.cli.output import write, write_error
 from transporter.errors import ConfigError, EnvironmentFault, TransporterError
 
@@ -93,8 +94,8 @@ def _root(
     """Move messages through a durable commit log into every sink, on Apache Spark."""
     if version:
         write(f"transporter {__version__}")
-    elif context.invoked_subcommand is None:
-        write(context.get_help())
+    else:
+        show_help(context)
 
 
 def execute(arguments: Sequence[str]) -> int:

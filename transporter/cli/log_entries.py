@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transporter.cli.output import printable, table, write
 from transporter.errors import TransporterError
+from transporter.shown import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -40,12 +40,12 @@ def entry_json(entry: Entry, *, confirmed: int) -> dict[str, Any]:
         "namespace": message.namespace,
         "op": message.op,
         "phase": message.phase,
-        "key": _text(message.key),
+        "key": text_of(message.key),
         "timestamp": time_text(message.timestamp),
         "source_id": message.source_id,
         "content_type": message.content_type,
-        "headers": [[name, _text(value)] for name, value in message.headers],
-        "data": _text(message.data),
+        "headers": [[name, text_of(value)] for name, value in message.headers],
+        "data": text_of(message.data),
     }
 
 
@@ -140,14 +140,5 @@ def note_lost(gap: Gap) -> None:
 
 
 def _plain(data: bytes | None) -> str:
-    text = _text(data)
+    text = text_of(data)
     return "null" if text is None else text if isinstance(text, str) else json.dumps(text)
-
-
-def _text(data: bytes | None) -> str | dict[str, str] | None:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

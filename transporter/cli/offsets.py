@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transporter.cli.acting import RouteName  # noqa: TC001 - Typer reads the annotations at run time
+from transporter.cli.groups import group
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory
 
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
 def build() -> typer.Typer:
     """Put the group together."""
-    group = typer.Typer(help="Show how far routes have come.", no_args_is_help=True)
-    group.command("list")(list_routes)
-    group.command("show")(show)
-    group.command("rename")(rename)
-    group.command("delete")(delete)
-    return group
+    return group(
+        "Show how far routes have come.",
+        list=list_routes,
+        show=show,
+        rename=rename,
+        delete=delete,
+    )
 
 
 def list_routes(target: Target, *, as_json: AsJson = False) -> None:

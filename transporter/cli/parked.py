@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transporter.cli.acting import Reason, RouteName, act, report
+from transporter.cli.groups import group
 from transporter.cli.log_entries import entry_json, note, time_text
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory, offset_range
@@ -27,14 +28,13 @@ Which = Annotated[
 
 def build() -> typer.Typer:
     """Put the group together."""
-    group = typer.Typer(
-        rich_markup_mode=None, help="Show, retry or skip parked entries.", no_args_is_help=True
+    return group(
+        "Show, retry or skip parked entries.",
+        list=list_parked,
+        show=show,
+        retry=retry,
+        skip=skip,
     )
-    group.command("list")(list_parked)
-    group.command("show")(show)
-    group.command("retry")(retry)
-    group.command("skip")(skip)
-    return group
 
 
 def list_parked(

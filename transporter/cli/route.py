@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transporter.cli.acting import Reason, RouteName, act, report
+from transporter.cli.groups import group
 from transporter.cli.log_entries import note
 from transporter.cli.output import printable
 from transporter.cli.target import AsJson, Target, log_directory
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
 
 def build() -> typer.Typer:
     """Put the group together."""
-    group = typer.Typer(
-        rich_markup_mode=None, help="Pause, resume, step or forget a route.", no_args_is_help=True
+    return group(
+        "Pause, resume, step or forget a route.",
+        pause=pause,
+        resume=resume,
+        step=step,
+        forget=forget,
     )
-    group.command("pause")(pause)
-    group.command("resume")(resume)
-    group.command("step")(step)
-    group.command("forget")(forget)
-    return group
 
 
 def pause(

@@ -12,7 +12,6 @@ from transporter.errors import EnvironmentFault, LogLocked
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
 LOCK: Final = "lock"
 _PATIENCE: Final = 0.5
@@ -71,12 +70,7 @@ class DirectoryLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def release(self) -> None:

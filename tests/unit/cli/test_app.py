@@ -77,7 +77,7 @@ def test_debug_shows_the_traceback(
         (["chek"], "No such command 'chek'. Did you mean 'check'?"),
         (["check"], "Missing argument 'PIPELINE'. Try 'transporter check --help'."),
         (["check", "x", "--jsno"], "No such option"),
-        (["adaptors"], "Missing command. Try 'transporter adaptors --help'."),
+        (["log", "shwo"], "No such command 'shwo'"),
     ],
 )
 def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], text: str) -> None:
@@ -87,6 +87,16 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], t
     assert captured.out == ""
     assert captured.err.startswith("error: ")
     assert text in captured.err
+
+
+@pytest.mark.parametrize("group", ["adaptors", "log", "offsets", "parked", "route"])
+def test_a_group_alone_shows_its_commands(capsys: pytest.CaptureFixture[str], group: str) -> None:
+    """Like ``transporter`` itself, a group without a command shows its help."""
+    assert app.execute([group]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"Usage: transporter {group} ")
+    assert "--help  Show this message and exit." in captured.out
+    assert captured.err == ""
 
 
 def test_wrong_usage_as_json(capsys: pytest.CaptureFixture[str]) -> None:

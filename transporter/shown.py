@@ -1,0 +1,15 @@
+"""How bytes are shown in JSON, by sinks and by commands."""
+
+from __future__ import annotations
+
+import base64
+
+
+def text_of(value: bytes | None) -> str | dict[str, str] | None:
+    """Return UTF-8 as text and other bytes as ``{"base64": …}``; both can be told apart."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
