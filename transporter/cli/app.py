@@ -23,6 +23,7 @@ from transporter.cli import (
     ack,
     adaptors,
     check,
+    dry_run,
     log,
     offsets,
     parked,
@@ -32,6 +33,7 @@ from transporter.cli import (
     route,
     run,
     status,
+    test,
     top,
 )
 from transporter.cli.groups import show_help
@@ -73,6 +75,8 @@ def build() -> typer.Typer:
     app.command("run")(run.run)
     app.command("quickstart")(quickstart.quickstart)
     app.command("check")(check.check)
+    app.command("test")(test.test)
+    app.command("dry-run")(dry_run.dry_run)
     app.command("status")(status.status)
     app.command("top")(top.top)
     app.command("ack")(ack.ack)

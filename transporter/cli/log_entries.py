@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transporter.log.reader import Gap
-    from transporter.message import Entry
+    from transporter.message import Entry, Message
 
 COLUMNS: Final = ("offset", "logged at", "namespace", "op", "key", "data")
 TABLE_ROWS: Final = 200
@@ -31,12 +31,18 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def entry_json(entry: Entry, *, confirmed: int) -> dict[str, Any]:
-    """Return *entry* as plain values; bytes that are not UTF-8 become ``{"base64": …}``."""
-    message = entry.message
+    """Return *entry* as plain values."""
     return {
         "offset": entry.offset,
         "logged_at": time_text(entry.logged_at),
         "unconfirmed": entry.offset > confirmed,
+        **message_json(entry.message),
+    }
+
+
+def message_json(message: Message) -> dict[str, Any]:
+    """Return *message* as plain values; bytes that are not UTF-8 become ``{"base64": …}``."""
+    return {
         "namespace": message.namespace,
         "op": message.op,
         "phase": message.phase,
@@ -57,10 +63,14 @@ def row_of(entry: Entry, confirmed: int) -> tuple[str, ...]:
         time_text(entry.logged_at),
         message.namespace,
         message.op,
-        _plain(message.key),
-        _plain(message.data),
+        shown(message.key),
+        shown(message.data),
     )
-    return tuple(cell if len(cell) <= _SHOWN else f"{cell[: _SHOWN - 1]}…" for cell in cells)
+    return tuple(map(_cut, cells))
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _SHOWN else f"{cell[: _SHOWN - 1]}…"
 
 
 def time_text(microseconds: int) -> str:
@@ -139,6 +149,7 @@ def note_lost(gap: Gap) -> None:
     note(f"offsets {gap.first}..{gap.last} were lost: a repair could not save them")
 
 
-def _plain(data: bytes | None) -> str:
+def shown(data: bytes | None) -> str:
+    """Return *data* as text for people; a long one is cut."""
     text = text_of(data)
-    return "null" if text is None else text if isinstance(text, str) else json.dumps(text)
+    return _cut("null" if text is None else text if isinstance(text, str) else json.dumps(text))

@@ -207,7 +207,7 @@ def log_directory(path: Path, environ: Mapping[str, str]) -> Path:
     So an operator needs neither the variables that hold the pipeline's secrets
     nor its adaptors. Raise :class:`ConfigError` as :func:`load` does.
     """
-    document = read(path, environ, only=frozenset([("name",), ("log", "dir")]))
+    document = read(path, environ, only=lambda key: key in (("name",), ("log", "dir")))
     file = Path(os.path.abspath(path))  # noqa: PTH100 - as in load()
     root = document.root if isinstance(document.root, dict) else {}
     directory = (root.get("log") or {}).get("dir", f"data/{root.get('name', file.stem)}")
@@ -223,7 +223,7 @@ def route_lines(path: Path, environ: Mapping[str, str]) -> dict[str, int]:
 
     Looks at nothing else, as :func:`log_directory` does.
     """
-    document = read(path, environ, only=frozenset())
+    document = read(path, environ, only=lambda _: False)
     root = document.root if isinstance(document.root, dict) else {}
     routes = root.get("routes")
     return {

@@ -29,7 +29,7 @@ from transporter.pipeline.problems import (
 from transporter.pipeline.variables import substitute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 MAX_BYTES: Final = 256 * 1024
@@ -96,11 +96,11 @@ class Document:
 
 
 def read(
-    path: Path, environ: Mapping[str, str], only: frozenset[KeyPath] | None = None
+    path: Path, environ: Mapping[str, str], only: Callable[[KeyPath], bool] | None = None
 ) -> Document:
     """Read the pipeline file at *path*, taking variables from *environ*.
 
-    With *only*, variables at any other key path stay as they are written.
+    With *only*, variables at any key path that it does not hold for stay as they are written.
 
     Raise :class:`ConfigError` when it cannot be read or is no strict YAML, and
     :class:`InvalidPipeline` with one problem for each variable that is unset.
@@ -126,7 +126,7 @@ def _text(path: Path) -> str:
 
 
 def parse(
-    text: str, file: str, environ: Mapping[str, str], only: frozenset[KeyPath] | None = None
+    text: str, file: str, environ: Mapping[str, str], only: Callable[[KeyPath], bool] | None = None
 ) -> Document:
     """Turn *text* into a document; *file* is only named in errors. See :func:`read`."""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -172,7 +172,7 @@ class _Builder:
     """Builds plain values from parse events, so that nothing is unfolded before it is checked."""
 
     def __init__(
-        self, file: str, environ: Mapping[str, str], only: frozenset[KeyPath] | None
+        self, file: str, environ: Mapping[str, str], only: Callable[[KeyPath], bool] | None
     ) -> None:
         self.file, self.environ, self.only = file, environ, only
         self.lines: dict[KeyPath, int] = {}
@@ -264,8 +264,8 @@ class _Builder:
             index += 1
 
     def _scalar(self, event: Any, path: KeyPath) -> object:  # noqa: ANN401 - ruamel's own events
-        if self.only is not None and path not in self.only:
-            return event.value
+        if self.only is not None and not self.only(path):
+            return typed(event.value) if event.style is None else event.value
         try:
             text, replaced, values = substitute(event.value, self.environ)
         except ValueError as error:

@@ -1,0 +1,143 @@
+"""``transporter dry-run``: what routes would make of entries that are in the log."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transporter.cli.log_entries import message_json, shown
+from transporter.cli.log_range import (
+    From,
+    KeyFilter,
+    NamespaceFilter,
+    To,
+    choose,
+    look,
+    note_losses,
+    wanted_of,
+)
+from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.target import AsJson, log_directory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from transporter.log.inspect import LogInfo
+    from transporter.message import Message
+    from transporter.trial.routes import Tried
+
+LAST = 20
+MOST = 10_000
+"""Entries that are looked at in one go: all of them are held (Invariant 17)."""
+
+
+def dry_run(  # noqa: PLR0913 - one argument an option
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE")],
+    routes: Annotated[
+        list[str] | None, typer.Argument(help="Only these routes.", metavar="[ROUTE]...")
+    ] = None,
+    *,
+    last: Annotated[
+        int, typer.Option("--last", help="The last N entries.", metavar="N", min=1, max=MOST)
+    ] = LAST,
+    start: From = None,
+    end: To = None,
+    namespace: NamespaceFilter = "",
+    key: KeyFilter = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show what routes would deliver of entries in the log, beside what went in; send nothing.
+
+    Works beside a running engine, with the pipeline file as it is now, so a change
+    can be tried before it is loaded. Exit code 1 when an entry would fail.
+
+    Example: transporter dry-run pipeline.yaml events --last 5
+    """
+    from transporter.trial.routes import chosen, trial_routes  # noqa: PLC0415 - imports pyarrow
+
+    known = trial_routes(pipeline, os.environ)
+    wanted = [chosen(known, name, str(pipeline)) for name in routes or known]
+    found = look(log_directory(pipeline))
+    entries = _entries(found, last, start, end, namespace, key)
+    results = {route.name: route.run(entries) for route in wanted}
+    if as_json:
+        write_json({name: [_as_json(each) for each in tried] for name, tried in results.items()})
+    else:
+        for name, tried in results.items():
+            _show(name, tried)
+    return 1 if any(each.error for tried in results.values() for each in tried) else 0
+
+
+def _entries(
+    found: LogInfo, last: int, start: str | None, end: str | None, namespace: str, key: str | None
+) -> pa.RecordBatch:
+    """Return the entries that are meant, at most *last* of them."""
+    from transporter.log.reader import LogReader  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.search import matching, start_of_last  # noqa: PLC0415
+    from transporter.message import concat  # noqa: PLC0415
+
+    picked = choose(found, found.last, None, start, end, wanted_of(namespace, key))
+    with LogReader(found.directory) as reader:
+        first = start_of_last(reader, picked.first, picked.last, last, picked.wanted)
+        entries = concat(matching(reader, first, picked.last, picked.wanted))
+        note_losses(reader, first, picked.last)
+    return entries
+
+
+def _show(name: str, tried: list[Tried]) -> None:
+    outputs = sum(len(each.outputs) for each in tried)
+    failed = sum(each.error is not None for each in tried)
+    skipped = sum(not (each.outputs or each.error) for each in tried)
+    write(
+        printable(
+            f"route {name}: of {len(tried)} entries {outputs} messages,"
+            f" {skipped} skipped, {failed} would fail"
+        )
+    )
+    table(
+        ("offset", "namespace", "key", "in", "out"), [row for each in tried for row in _rows(each)]
+    )
+    write()
+
+
+def _rows(tried: Tried) -> list[tuple[str, ...]]:
+    message = tried.entry.message
+    came = (
+        str(tried.entry.offset),
+        message.namespace,
+        shown(message.key),
+        shown(message.data),
+    )
+    first, *others = _outs(tried)
+    return [(*came, first), *(("", "", "", "", each) for each in others)]
+
+
+def _outs(tried: Tried) -> list[str]:
+    """Return what became of an entry, a text for each message."""
+    if tried.error is not None:
+        return [f"fails: {tried.error}"]
+    if not tried.outputs:
+        return ["skipped"]
+    return [_out(tried.entry.message, each) for each in tried.outputs]
+
+
+def _out(before: Message, after: Message) -> str:
+    """Return the data that came out, behind the other fields that have changed."""
+    if after == before:
+        return "the same"
+    names = ("namespace", "op", "key", "content_type", "headers", "timestamp", "source_id", "phase")
+    old, new = message_json(before), message_json(after)
+    changed = [f"{name}={new[name]}" for name in names if new[name] != old[name]]
+    return " ".join([*changed, shown(after.data)])
+
+
+def _as_json(tried: Tried) -> dict[str, Any]:
+    return {
+        "offset": tried.entry.offset,
+        "input": message_json(tried.entry.message),
+        "output": [message_json(each) for each in tried.outputs],
+        "error": tried.error,
+    }
