@@ -32,6 +32,7 @@ from transporter.cli import (
     replay,
     route,
     run,
+    schema,
     status,
     test,
     top,
@@ -75,6 +76,7 @@ def build() -> typer.Typer:
     app.command("run")(run.run)
     app.command("quickstart")(quickstart.quickstart)
     app.command("check")(check.check)
+    app.command("schema")(schema.schema)
     app.command("test")(test.test)
     app.command("dry-run")(dry_run.dry_run)
     app.command("status")(status.status)

@@ -141,7 +141,7 @@ class SparkConfig(Model):
     ] = Field(default={}, repr=False)
 
 
-class _Keys(Model):
+class Keys(Model):
     """What a pipeline file may hold at its top."""
 
     name: Name
@@ -154,7 +154,7 @@ class _Keys(Model):
     shutdown_timeout: PositiveDuration = 30.0
 
 
-class Pipeline(_Keys):
+class Pipeline(Keys):
     """A whole pipeline. Durations are seconds, sizes are bytes, paths are absolute.
 
     ``file`` is where it was read from, or would have been. ``secrets`` are to be hidden.
@@ -192,7 +192,7 @@ def build(values: Mapping[str, Any], folder: Path) -> Pipeline:
 
 def _validated(document: Document, file: Path) -> Pipeline:
     draft = _Draft(document, file)
-    keys, problems = validate(_Keys, draft.values(), Section(document), draft.context)
+    keys, problems = validate(Keys, draft.values(), Section(document), draft.context)
     problems += draft.problems
     if keys is None or problems:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))

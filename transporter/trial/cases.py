@@ -22,6 +22,7 @@ from transporter.pipeline.document import read
 from transporter.pipeline.explain import Section, validate
 from transporter.pipeline.options import Model, NotEmpty
 from transporter.pipeline.problems import InvalidPipeline
+from transporter.pipeline.schema import DIALECT, schema_of
 from transporter.shown import text_of
 from transporter.trial.routes import chosen, trial_routes
 from transporter.units import FOLDER, LocalPath
@@ -128,7 +129,15 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, dict) else value
 
 
-Messages = Annotated[tuple[CaseMessage, ...], BeforeValidator(_listed)]
+def _or_one(schema: dict[str, Any]) -> None:
+    """Say in the schema of a list that one item may stand alone."""
+    several = {key: schema.pop(key) for key in ("type", "items")}
+    schema["anyOf"] = [several["items"], several]
+
+
+Messages = Annotated[
+    tuple[CaseMessage, ...], BeforeValidator(_listed), Field(json_schema_extra=_or_one)
+]
 
 
 class Case(Model):
@@ -164,6 +173,11 @@ class Case(Model):
 class _Cases(Model):
     pipeline: LocalPath
     cases: Annotated[tuple[Case, ...], NotEmpty]
+
+
+def cases_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a file of cases."""
+    return schema_of(_Cases) | {"$schema": DIALECT, "title": "Cases of a transporter pipeline"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,49 @@
+"""``transporter schema``: the JSON Schema of the files that transporter reads."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from transporter.cli.output import write, write_json
+from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
+
+
+class Kind(StrEnum):
+    """Which files a schema is of."""
+
+    PIPELINE = "pipeline"
+    CASES = "cases"
+
+
+def schema(
+    kind: Annotated[
+        Kind, typer.Argument(help="Of pipeline files, or of cases for 'transporter test'.")
+    ] = Kind.PIPELINE,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Print the JSON Schema of a kind of file, so that editors complete and check it.
+
+    It knows the adaptors and steps that are installed here.
+
+    Example: transporter schema > pipeline.schema.json
+    """
+    found = _schema(kind)
+    if as_json:
+        write_json(found)
+    else:
+        write(json.dumps(found, indent=2, ensure_ascii=False))
+
+
+def _schema(kind: Kind) -> dict[str, object]:
+    if kind is Kind.CASES:
+        from transporter.trial.cases import cases_schema  # noqa: PLC0415 - imports pyarrow
+
+        return cases_schema()
+    from transporter.pipeline.schema import pipeline_schema  # noqa: PLC0415 - imports adaptors
+
+    return pipeline_schema()
