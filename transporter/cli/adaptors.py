@@ -88,7 +88,9 @@ def _default(setting: Setting) -> str:
 
 def example(adaptor: AdaptorInfo) -> list[str]:
     """Return the lines of a pipeline file that use *adaptor*, with its required settings."""
-    required = [_line(adaptor, each) for each in adaptor.settings if each.required]
+    from transporter.starting.pipelines import variable_line  # noqa: PLC0415 - imports adaptors
+
+    required = [variable_line(adaptor, each) for each in adaptor.settings if each.required]
     if adaptor.kind == "reader":
         return [
             "readers:",
@@ -103,9 +105,3 @@ def example(adaptor: AdaptorInfo) -> list[str]:
         f"      adaptor: {adaptor.name}",
         *(f"      {line}" for line in required),
     ]
-
-
-def _line(adaptor: AdaptorInfo, setting: Setting) -> str:
-    # With the adaptor's name in front, a setting `path` does not become $PATH.
-    variable = f"{adaptor.name}_{setting.name}".upper().replace("-", "_")
-    return f"{setting.name}: ${{{variable}:?set it to the {setting.name}}}"

@@ -24,6 +24,7 @@ from transporter.cli import (
     adaptors,
     check,
     dry_run,
+    init,
     log,
     offsets,
     parked,
@@ -75,6 +76,7 @@ def build() -> typer.Typer:
     app.callback(invoke_without_command=True)(_root)
     app.command("run")(run.run)
     app.command("quickstart")(quickstart.quickstart)
+    app.add_typer(init.build(), name="init")
     app.command("check")(check.check)
     app.command("schema")(schema.schema)
     app.command("test")(test.test)

@@ -74,7 +74,7 @@ def test_debug_shows_the_traceback(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["chek"], "No such command 'chek'. Did you mean 'check'?"),
+        (["chek"], "No such command 'chek'. Did you mean 'check'"),
         (["check"], "Missing argument 'PIPELINE'. Try 'transporter check --help'."),
         (["check", "x", "--jsno"], "No such option"),
         (["log", "shwo"], "No such command 'shwo'"),

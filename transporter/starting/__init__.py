@@ -1,0 +1,1 @@
+"""What ``transporter init`` writes: a first pipeline file, a first adaptor."""
