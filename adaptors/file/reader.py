@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final
 
 from adaptors.file.config import FileReaderConfig
-from adaptors.file.lines import Line, message_of, read_line
+from adaptors.file.lines import Line, Origin, batch_of, read_lines
 from transporter.adaptor import Batch, EndOfSource
 from transporter.errors import EnvironmentFault, SourceUnavailable
 
@@ -103,23 +103,14 @@ class FileReader:
         status = os.fstat(self._file.fileno())
         place = Place(self._name, self._file.tell(), status.st_ino)
         namespace = self._config.namespace or self._name.rsplit(".", 1)[0] or self._name
-        messages = [
-            message_of(line, namespace, self._config.key, status.st_mtime_ns // 1000, self._name)
-            for line in lines
-        ]
-        return Batch(messages, json.dumps(asdict(place)))
+        origin = Origin(namespace, self._name, status.st_mtime_ns // 1000, self._config.key)
+        return Batch(batch_of(lines, origin), json.dumps(asdict(place)))
 
     def _lines(self, file: BinaryIO, *, partial: bool) -> list[Line]:
-        found: list[Line] = []
-        room = self._config.batch_bytes
-        while room > 0 and len(found) < self._config.batch_rows:
-            line = read_line(file, self._config.max_line_bytes, partial=partial)
-            if line is None:
-                break
-            if line.data.strip():
-                found.append(line)
-                room -= len(line.data)
-        return found
+        config = self._config
+        return read_lines(
+            file, config.batch_rows, config.batch_bytes, config.max_line_bytes, partial=partial
+        )
 
     def _advance(self) -> bool:
         """Leave the file, whose end was reached, if there is another to go on with."""

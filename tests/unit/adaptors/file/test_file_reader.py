@@ -13,7 +13,7 @@ from transporter.adaptor import EndOfSource
 from transporter.errors import EnvironmentFault, SourceUnavailable
 from transporter.message import ERROR_HEADER, JSON
 from transporter.testing import FixedResume
-from transporter.testing.contracts import joined, read_all
+from transporter.testing.contracts import joined, messages_of, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def following(path: Path) -> Iterator[FileReader]:
 
 def data_of(reader: FileReader, timeout: float = 0.0) -> list[bytes | None]:
     """Return the data of what one poll found."""
-    return [message.data for message in reader.poll(timeout).messages]
+    return [message.data for message in messages_of(reader.poll(timeout).messages)]
 
 
 def test_data_is_the_line_byte_for_byte(path: Path) -> None:

@@ -1,0 +1,69 @@
+"""Lines taken in bulk are the messages that lines taken one by one are."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from adaptors.file.lines import Line, Origin, batch_of, message_of, read_lines
+from transporter.message import Entries, messages_to_batch, with_offsets
+
+ORIGIN = Origin("orders", "orders.jsonl", 5, "id")
+KEYS = st.one_of(
+    st.text(),
+    st.integers(),
+    st.floats(),
+    st.none(),
+    st.booleans(),
+    st.just([]),
+    st.sampled_from([-0.0, 2**64, -(2**63), 10**400]),
+)
+DOCUMENTS = st.one_of(
+    st.builds(lambda key: json.dumps({"id": key}).encode(), KEYS),
+    st.builds(lambda key: json.dumps([key], ensure_ascii=False).encode(errors="replace"), KEYS),
+    st.sampled_from(
+        [b"-0", b'{"id":-0}', b'{"id":1.10}', b'{"id":1e3}', b'{"id":1,"id":"b"}', b"{", b"\xff"]
+    ),
+    st.binary(max_size=5).filter(lambda data: b"\n" not in data),
+)
+
+
+@given(st.lists(DOCUMENTS, min_size=1, max_size=4), st.sampled_from(["id", "none", None]))
+@example([b"[" * 3000 + b"]" * 3000], "id")
+def test_in_bulk_is_as_one_by_one(documents: list[bytes], key: str | None) -> None:
+    """The fast way makes of any lines what the exact way makes of each."""
+    origin = ORIGIN._replace(key=key)
+    lines = [Line(data, place) for place, data in enumerate(documents)]
+    made = batch_of(lines, origin)
+    expected = messages_to_batch([message_of(line, origin) for line in lines])
+    assert made.schema == expected.schema
+    assert list(Entries(with_offsets(made, 0, 0))) == list(Entries(with_offsets(expected, 0, 0)))
+
+
+@given(
+    st.lists(st.binary(max_size=12), max_size=12),
+    st.integers(1, 5),
+    st.integers(1, 30),
+    st.integers(1, 8),
+)
+def test_lines_are_those_of_a_split(parts: list[bytes], rows: int, size: int, limit: int) -> None:
+    """However few are taken at a time, all lines come, each with its place, and nothing else."""
+    content = b"\n".join(parts)
+    file = io.BytesIO(content)
+    found: list[Line] = []
+    while taken := (
+        read_lines(file, rows, size, limit, partial=False)
+        or read_lines(file, rows, size, limit, partial=True)
+    ):
+        assert len(taken) <= rows
+        assert sum(len(line.data) for line in taken[:-1]) < size
+        found += taken
+    place, expected = 0, []
+    for line in content.split(b"\n"):
+        if line[:limit].strip():
+            expected.append((line[:limit], place, len(line) > limit))
+        place += len(line) + 1
+    assert [(line.data, line.start, line.problem is not None) for line in found] == expected
