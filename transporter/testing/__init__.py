@@ -7,8 +7,10 @@ rest does not.
 from transporter.testing.acks import RecordingAck
 from transporter.testing.doubles import FixedResume, ListReader, ListWriter
 from transporter.testing.hostile import entries, hostile_messages
+from transporter.testing.proxy import FaultyProxy
 
 __all__ = [
+    "FaultyProxy",
     "FixedResume",
     "ListReader",
     "ListWriter",
