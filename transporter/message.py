@@ -196,6 +196,16 @@ class Entries:
         """The offsets, ascending."""
         return self.batch.column("offset").to_pylist()  # type: ignore[no-any-return]
 
+    def whole(self, rows: int) -> int:
+        """Return how many of the first *rows* belong to entries of which no row comes later.
+
+        A step may make several rows of one entry, which is delivered when all of them are.
+        """
+        offsets = self.offsets
+        while 0 < rows < len(offsets) and offsets[rows - 1] == offsets[rows]:
+            rows -= 1
+        return rows
+
     def entry_id(self, offset: int) -> str:
         """Return the id that every redelivery of this entry carries."""
         return f"{self.log_id}/{offset}"

@@ -104,6 +104,7 @@ class LmdbWriter:
         def body(transaction: lmdb.Transaction) -> tuple[int, Rejected | None]:
             before = self._entitled(transaction, database)
             written, refused = self._put_all(transaction, database, batch)
+            written = batch.whole(written)
             if written:
                 last = self._stored(batch.generation, offsets[written - 1])
                 progress = Progress(last, before + written)

@@ -6,6 +6,7 @@ and in a dry run.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -44,7 +45,7 @@ class Acks:
     def __init__(self, offsets: list[int]) -> None:
         """Expect *offsets*, ascending."""
         self._offsets = offsets
-        self._acked: set[int] = set()
+        self._acked: Counter[int] = Counter()
         self._all = False
         self._failure: Failure | None = None
 
@@ -80,12 +81,27 @@ class Acks:
             if offset == named or not (self._all or offset in self._acked):
                 break
             count += 1
+        if self._failure is not None and not self._all:
+            count = self._whole(count)
         if count == len(self._offsets):
             return count, None
         return count, self._failure or Failure(
             FailureKind.REJECTED,
             f"the writer returned without acking or failing offset {self._offsets[count]}",
         )
+
+
+    def _whole(self, count: int) -> int:
+        """Leave out the last of *count* rows' entry unless each output of it was acked.
+
+        A writer that acks row by row may have failed between two of them; one
+        that acks entries is asked to deliver this one again, which loses nothing.
+        """
+        if not count:
+            return 0
+        last = self._offsets[count - 1]
+        outputs = self._offsets.count(last)
+        return count - outputs if 1 < outputs > self._acked[last] else count
 
 
 def deliver(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from transporter.errors import (
     Rejected,
@@ -144,10 +144,14 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Deliver the parked entry at ``offset``."""
+    """Deliver the parked entry at ``offset``.
+
+    In a generation of its own: a sink that stores this offset does not say with
+    it how far the route, or its replay, has come.
+    """
 
     offset: int
-    generation: int
+    generation: ClassVar[int] = -1
 
 
 @dataclass(frozen=True, slots=True)

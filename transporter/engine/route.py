@@ -320,7 +320,7 @@ class Route:
     def _retry(self, worker: Connection, offset: int) -> None:
         """Deliver a parked entry that an operator wants delivered."""
         begun = time.monotonic()
-        worker.send(Retry(offset, self._offsets.state.generation))
+        worker.send(Retry(offset))
         outcome = self._outcome(worker, lambda _: self._judge.died_with_parked(offset))
         if outcome is not None:
             self._meter.add(offset, outcome, begun)

@@ -251,6 +251,31 @@ def test_acks_come_in_any_order() -> None:
     assert acks.result() == (3, None)
 
 
+@pytest.mark.parametrize(
+    ("acked", "count"),
+    [([], 0), ([4], 0), ([4, 4], 2), ([4, 4, 5], 3), ([4, 4, 5, 6], 3), ([4, 4, 5, 6, 6], 5)],
+)
+def test_an_entry_of_several_outputs_needs_an_ack_for_each(acked: list[int], count: int) -> None:
+    """A writer that acks row by row, and fails within an entry's outputs, has not delivered it."""
+    acks = Acks([4, 4, 5, 6, 6])
+    for offset in acked:
+        acks([offset])
+    acks.record(Failure(FailureKind.UNAVAILABLE, "gone"))
+    found, failure = acks.result()
+    assert (found, failure is None) == (count, count == 5)
+
+
+def test_one_ack_for_an_entry_of_several_outputs_will_do_when_what_follows_is_acked() -> None:
+    """A writer that acks entries and not rows has delivered them, up to the last one it acked."""
+    acks = Acks([4, 4, 5, 6, 6])
+    acks([4, 5, 6])
+    assert acks.result() == (5, None)
+    acks = Acks([4, 4, 5, 6, 6])
+    acks([4, 5])
+    acks.record(Failure(FailureKind.UNAVAILABLE, "gone"))
+    assert acks.result()[0] == 3
+
+
 def test_a_named_failure_gives_way_to_no_unnamed_one() -> None:
     """Once the sink has named an entry, a later unnamed failure does not hide it."""
     acks = Acks([4, 5])

@@ -253,6 +253,19 @@ def test_an_offset_stored_for_something_else_is_not_adopted(
     assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4] * 2
 
 
+def test_the_offset_of_a_retried_entry_is_not_adopted(tmp_path: Path) -> None:
+    """A parked entry that a sink took during a replay says nothing of how far that has come."""
+    out = {"on_error": "park", "retry": {"attempts": 1, "backoff": "1ms..2ms"}}
+    sink = {"stores_offset": True}
+    run_to_end(make_pipeline(tmp_path, LINES, out=out | {"writer": {**sink, "reject": [3]}}))
+    with OffsetLog(tmp_path / "log", "out") as known:
+        known.request_retries([3])
+        known.begin_replay(0, 4)
+    run_to_end(make_pipeline(tmp_path, [], out=out | {"writer": {**sink, "die_at": 0}}))
+    assert (tmp_path / "out.died").exists()
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 4, 3, 0, 1, 2, 3, 4]
+
+
 def test_a_sink_ahead_of_the_log_halts_the_route(tmp_path: Path) -> None:
     """A stored offset beyond the log means that the log was replaced: nothing is delivered."""
     out = {"writer": {"stores_offset": True}}

@@ -48,16 +48,26 @@ class Steps:
         """Return what becomes of the entries before the first that fails, and how that one does."""
         failed: StepFailed | None = None
         for step in self.steps:
-            try:
-                entries = step.apply(entries)
-            except StepFailed as error:
-                # A later step may fail at an earlier entry, so the ones before this go on.
-                failed = error
-                entries = step.apply(_before(entries, error.offset))
+            entries, error = _applied(step, entries)
+            # A later step may fail at an earlier entry, so the ones before this go on.
+            failed = error or failed
         return entries, failed
 
 
 Steps.empty = Steps()
+
+
+def _applied(step: Step, entries: pa.RecordBatch) -> tuple[pa.RecordBatch, StepFailed | None]:
+    """Return what *step* makes of the entries before the first that fails, and how that does.
+
+    A function of the user's may fail elsewhere when it is called again.
+    """
+    failed: StepFailed | None = None
+    while True:
+        try:
+            return step.apply(entries), failed
+        except StepFailed as error:
+            failed, entries = error, _before(entries, error.offset)
 
 
 def _before(entries: pa.RecordBatch, offset: int) -> pa.RecordBatch:

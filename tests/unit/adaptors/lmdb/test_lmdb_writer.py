@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import lmdb
+import pyarrow as pa
 import pytest
 
 from adaptors.lmdb.layout import Progress, latest_key, offset_key
 from adaptors.lmdb.writer import LmdbWriter
 from transporter.adaptor import StoredOffset, WriterContext
 from transporter.errors import Rejected, RouteFault, SinkUnavailable
-from transporter.message import Entries, Message
+from transporter.message import ENTRY_SCHEMA, Entries, Message
 from transporter.testing import RecordingAck, entries
 
 if TYPE_CHECKING:
@@ -61,6 +62,23 @@ def rows(path: Path, name: bytes = b"latest") -> dict[bytes, bytes]:
 def progress(path: Path, slot: bytes = b"route/0") -> Progress:
     """Return how far *slot* has come."""
     return Progress.decode(rows(path, b"progress")[slot])
+
+
+def test_half_an_entry_is_not_stored_as_delivered(database: Path) -> None:
+    """Of an entry's two outputs the second is refused: neither ack nor stored offset have it."""
+    made = entries(
+        [Message("a", b"1", b"k"), Message("zero\0", b"2", b"k"), Message("a", b"3", b"k")], 6
+    )
+    columns = made.batch.columns
+    columns[0] = pa.array([6, 7, 7])
+    batch = Entries(pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA), "log-1")
+    writer = LmdbWriter(LmdbWriter.Config(path=database, layout="key"))
+    writer.open(CONTEXT)
+    ack = RecordingAck(batch)
+    writer.write(batch, ack)
+    writer.close()
+    assert ack.prefix == [6]
+    assert progress(database).stored.offset == 6
 
 
 def test_the_newest_data_of_each_key_stays(database: Path) -> None:

@@ -96,6 +96,21 @@ def test_none_skips_and_an_iterable_multiplies(steps: Compile, python: Python) -
     ]
 
 
+def test_a_function_that_fails_elsewhere_the_second_time(steps: Compile, python: Python) -> None:
+    """Whatever a function does when it is called again, its last failure is the one that counts."""
+    turn = python(
+        "calls = []\n"
+        "def turn(message):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) in (3, 5):\n        raise ValueError\n"
+        "    return message\n"
+    )
+    made_, failed = steps(turn).apply_before_failure(batch_of(*MESSAGES))
+    assert made_.num_rows == 1
+    assert failed is not None
+    assert failed.offset == 101
+
+
 def test_everything_can_vanish(steps: Compile, python: Python) -> None:
     """A batch of which nothing is left is empty, not missing."""
     for nothing in ("None", "[]", "()"):
