@@ -1,0 +1,100 @@
+"""What an answer means for entries, a slice or a route."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from transporter.errors import Rejected, RouteFault, SinkTimeout, SinkUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from transporter.errors import SinkError
+
+REDIRECTS: Final = frozenset({307, 308})
+"""Redirects that keep the method and the body."""
+
+_FAULTS: Final = frozenset({401, 403, 405, 407})
+_PASSING: Final = frozenset({425, 429})
+_TIMED_OUT: Final = 408
+_SHOWN: Final = 200
+_SECONDS: Final = re.compile(r"[0-9]{1,9}")
+_CONTROL: Final = re.compile(r"[\x00-\x20\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the receiver said: names of *headers* may be in any case; *text* is bounded."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: bytes
+
+
+def is_ack(answer: Answer) -> bool:
+    """Tell whether the receiver has taken what it was sent."""
+    return HTTPStatus(200) <= answer.status < HTTPStatus(300)
+
+
+def sink_error(
+    answer: Answer, place: str, offset: int | None = None, hidden: Sequence[str] = ()
+) -> SinkError:
+    """Translate an *answer* of *place* that is no ack; *offset* is the entry's it was alone about.
+
+    The beginning of the answer's text is shown, without the secrets in *hidden*.
+    """
+    status = answer.status
+    text = f"{place} answered {status}{_phrase(status)}{_excerpt(answer.text, hidden)}"
+    if status in _FAULTS:
+        return RouteFault(f"{text}: check the url, the method and the headers")
+    if status == _TIMED_OUT:
+        return SinkTimeout(text)
+    if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return SinkUnavailable(text)
+    if status >= HTTPStatus.BAD_REQUEST:
+        return Rejected(text, offset)
+    return RouteFault(f"{text}, which does not say that the entries were taken: check the url")
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Return the seconds that the receiver asks to be left alone; 0 when it does not.
+
+    A date counts from the receiver's own ``Date``, so its clock need not be ours.
+    """
+    asked = (headers.get("Retry-After") or "").strip()
+    if _SECONDS.fullmatch(asked):
+        return float(asked)
+    until, now = _time(asked), _time(headers.get("Date") or "")
+    if until is None:
+        return 0.0
+    return max(0.0, until - (time.time() if now is None else now))
+
+
+def _time(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _phrase(status: int) -> str:
+    try:
+        return f" {HTTPStatus(status).phrase}"
+    except ValueError:
+        return ""
+
+
+def _excerpt(text: bytes, hidden: Sequence[str]) -> str:
+    """Return the beginning of *text* on one line, in quotes; nothing of nothing."""
+    shown = text.decode(errors="replace")
+    for each in hidden:
+        shown = shown.replace(each, "***")
+    shown = _CONTROL.sub(" ", shown).strip()
+    if not shown:
+        return ""
+    return f' "{shown[:_SHOWN]}{"…" if len(shown) > _SHOWN else ""}"'

@@ -1,0 +1,215 @@
+"""One connection to the receiver, kept alive, and requests that end in time."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Final
+
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NewConnectionError,
+    ReadTimeoutError,
+)
+
+from adaptors.http.answers import Answer, is_ack
+from transporter.errors import SinkTimeout, SinkUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from adaptors.http.config import Target
+    from transporter.errors import SinkError
+
+MOST_READ: Final = 64 * 1024
+"""Bytes of an answer's body that are read; behind more the connection is closed."""
+
+_TIMEOUTS: Final = (TimeoutError, ConnectTimeoutError, ReadTimeoutError)
+_CHUNK: Final = 8192
+_FAREWELL_SECONDS: Final = 1.0
+"""How long a close waits for a request that was given up: its socket is shut already."""
+
+
+class Client:
+    """Sends one request after another to one origin, over one connection.
+
+    A connection that the receiver has closed meanwhile is seen before it is
+    used, and made anew. One that it closes in the very moment of sending makes
+    the request fail: whether it was taken is unknown, so nothing is sent twice here.
+
+    Not thread-safe. No request outlives its time but where the system's name
+    resolution or connecting hangs; then nothing is ever sent of it.
+    """
+
+    def __init__(self, target: Target, tls: ssl.SSLContext | None) -> None:
+        """Talk to the origin of *target*, with *tls* when that is https; connects later."""
+        self._target, self._tls = target, tls
+        self._connection: HTTPConnection | None = None
+        self._left: _Exchange | None = None
+
+    def ask(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float
+    ) -> Answer:
+        """Send a request and return the whole answer.
+
+        :raises SinkTimeout: when that takes longer than *seconds*, in all.
+        :raises SinkUnavailable: when the receiver cannot be reached, is not the
+            one that its certificate should name, or does not answer to the end.
+        """
+        end = time.monotonic() + seconds
+        self._await_left(seconds)
+        self._connection = self._connection or self._connect()
+        self._connection.timeout = max(0.001, end - time.monotonic())
+        try:
+            exchange = _Exchange(self._connection, (method, path, body, headers))
+        except RuntimeError as error:  # no room for a thread: no entry's doing
+            raise SinkUnavailable(f"{self._place}: {error}") from error
+        if not exchange.wait(end - time.monotonic()):
+            self._connection, self._left = None, exchange
+            raise SinkTimeout(f"{self._place}: no answer within {seconds:g} s")
+        if exchange.error is not None:
+            self.close()
+            raise self._translated(exchange.error, seconds) from exchange.error
+        assert exchange.answer is not None  # noqa: S101 - it ended without an error
+        return exchange.answer
+
+    def close(self) -> None:
+        """Close the connection; safe to call twice."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        if self._left is not None and self._left.ended(_FAREWELL_SECONDS):
+            self._left = None
+
+    @property
+    def _place(self) -> str:
+        return f"HTTP receiver {self._target.place}"
+
+    def _connect(self) -> HTTPConnection:
+        host, port = self._target.host, self._target.port
+        if self._tls is None:
+            return HTTPConnection(host, port)
+        return HTTPSConnection(host, port, ssl_context=self._tls)
+
+    def _await_left(self, seconds: float) -> None:
+        """See to it that at most one request that was given up is ever left."""
+        if self._left is not None and not self._left.ended(seconds):
+            raise SinkTimeout(f"{self._place}: the attempt before still waits for a connection")
+        self._left = None
+
+    def _translated(self, error: Exception, seconds: float) -> SinkError:
+        place = self._place
+        if isinstance(error, ssl.SSLCertVerificationError):
+            reason = error.verify_message or error
+            return SinkUnavailable(
+                f"{place}: its certificate is not trusted, so nothing was sent: {reason} "
+                "(see the setting ca_file)"
+            )
+        if isinstance(error, _TIMEOUTS) and not isinstance(error, NewConnectionError):
+            return SinkTimeout(f"{place}: no answer within {seconds:g} s")
+        if isinstance(error, OSError | HTTPException | HTTPError):
+            # urllib3 puts its own name for the connection before the reason.
+            cause = (isinstance(error, NewConnectionError) and error.__cause__) or error
+            text = " ".join(str(cause).split()) or type(cause).__name__
+            return SinkUnavailable(f"{place}: {text}")
+        raise error
+
+
+class _Exchange:
+    """A request in a thread of its own, so that it can be given up whatever it waits for.
+
+    Time limits of a socket count anew with every byte that comes, and the
+    system's name resolution knows none.
+    """
+
+    def __init__(
+        self, connection: HTTPConnection, request: tuple[str, str, bytes, Mapping[str, str]]
+    ) -> None:
+        """Begin to send *request*: method, path, body and headers."""
+        self.answer: Answer | None = None
+        self.error: Exception | None = None
+        self._connection, self._request = connection, request
+        self._socket: socket.socket | None = None
+        self._given_up = False
+        self._thread = threading.Thread(target=self._run, name="http-request", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end; after *seconds* give up, cut the connection, and return ``False``."""
+        if self.ended(seconds):
+            return True
+        self._given_up = True
+        if self._socket is not None:
+            with suppress(OSError):
+                # Past TLS, whose own shutdown belongs to the other thread.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        return False
+
+    def ended(self, seconds: float) -> bool:
+        """Wait for the end, at most *seconds*; tell whether it has come.
+
+        The connection of a request that was given up is closed then.
+        """
+        self._thread.join(max(0.0, seconds))
+        if self._thread.is_alive():
+            return False
+        if self._given_up:
+            self._connection.close()
+        return True
+
+    def _run(self) -> None:
+        try:
+            self.answer = self._ask()
+        except Exception as error:  # noqa: BLE001 - raised again, by whoever waits for it
+            self.error = error
+
+    def _ask(self) -> Answer:
+        connection = self._connection
+        if not connection.is_connected:
+            connection.close()
+            connection.connect()
+        # First the socket, then the look: whoever gives up does it the other way round.
+        self._socket = connection.sock
+        if self._given_up:
+            raise TimeoutError
+        unsent = self._send()
+        answer = self._receive()
+        if unsent is not None:
+            connection.close()
+            if is_ack(answer):
+                raise unsent
+        return answer
+
+    def _send(self) -> OSError | None:
+        """Send the request; return why not all of it was, when the receiver did not want more.
+
+        It may have refused a body that it has not read to its end, and its answer tells why.
+        """
+        method, path, body, headers = self._request
+        try:
+            self._connection.request(
+                method, path, body, headers, preload_content=False, decode_content=False
+            )
+        except (BrokenPipeError, ConnectionResetError) as error:
+            return error
+        return None
+
+    def _receive(self) -> Answer:
+        connection = self._connection
+        response = connection.getresponse()
+        try:
+            text = bytearray()
+            while chunk := response.read(_CHUNK):
+                text += chunk
+                if len(text) > MOST_READ:
+                    connection.close()  # What is left of the answer must not be read as the next.
+                    break
+        finally:
+            response.close()
+        return Answer(response.status, response.headers, bytes(text[:MOST_READ]))

@@ -1,0 +1,165 @@
+"""A whole log through the HTTP writer to a receiver that does everything wrong, by chance."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from http_tools import OK, Receiver, Reply, ids_of, messages_of
+
+from adaptors.http.writer import HttpWriter
+from transporter.adaptor import WriterContext
+from transporter.engine.delivery import Delivery, deliver, deliver_singly
+from transporter.engine.protocol import FailureKind
+from transporter.engine.redelivery import Redelivery
+from transporter.message import Message
+from transporter.pipeline.namespace import Namespace
+from transporter.testing import entries
+
+if TYPE_CHECKING:
+    from http_tools import Request
+
+    from transporter.engine.protocol import Outcome
+
+CONTEXT = WriterContext(log_id="log", route="route", epoch=1, deadline=1.0)
+ROUTE = Delivery(Namespace(), "log")
+ENTRIES = 180
+REFUSED = frozenset({17, 90, 91, 180})
+"""Offsets that the receiver never takes."""
+
+CHANCES = {
+    "ok": (OK, 40),
+    "large": (Reply(201, body=b"x" * 100_000), 4),
+    "closed": (Reply(202, close=True), 4),
+    "busy": (Reply(429, (("Retry-After", "0"),)), 5),
+    "later": (Reply(503, (("Retry-After", "1"),)), 3),
+    "broken": (Reply(500, body=b"oops"), 6),
+    "cut at once": (Reply(after=0), 6),
+    "cut in the answer": (Reply(body=b"x" * 50, after=60), 6),
+    "hangs": (Reply(hold=True), 2),
+    "late": (Reply(late=True), 3),
+    "slow": (Reply(drip=0.02), 1),
+    "early": (OK, 7),  # the connection is reset in the middle of the request
+}
+
+
+@dataclass
+class Chaos:
+    """Decides by chance what is done to each request; everything is done at least once."""
+
+    chance: random.Random
+    taken: set[str] = field(default_factory=set)
+    """Ids of entries that the receiver has made its own, whatever the sender heard of it."""
+
+    def __post_init__(self) -> None:
+        self.name = ""
+        self.left = list(CHANCES)
+        self.chance.shuffle(self.left)
+
+    def early(self) -> bool:
+        """Choose what is done to the next request; tell whether it is cut in its middle."""
+        weights = [weight for _, weight in CHANCES.values()]
+        self.name = self.left.pop() if self.left else self.chance.choices([*CHANCES], weights)[0]
+        return self.name == "early"
+
+    def decide(self, request: Request) -> Reply:
+        """Return what is done to *request*: refused entries are refused, if it comes to that."""
+        reply = CHANCES[self.name][0]
+        if reply.status < 300 and is_refused(request):
+            return Reply(422, body=b"never")
+        if reply.status < 300:
+            self.taken.update(ids_of(request))
+        return reply
+
+
+def is_refused(request: Request) -> bool:
+    """Tell whether *request* holds an entry that is never taken."""
+    return any(message.namespace == "refused" for message in messages_of(request))
+
+
+def deliver_all(writer: HttpWriter, chance: random.Random) -> list[int]:
+    """Deliver the log as a route does, and return the offsets that were given up."""
+    messages = [
+        Message("refused" if offset in REFUSED else "n", b"%d" % offset, b"k%d" % (offset % 7))
+        for offset in range(1, ENTRIES + 1)
+    ]
+    log = entries(messages, log_id="log").batch
+    first, plan, given_up = 1, Redelivery(), []
+    while first <= ENTRIES:
+        last, single = plan.cut(first, min(ENTRIES, first + chance.randrange(60)))
+        part = log.slice(first - 1, last - first + 1)
+        outcome = one(writer, part, (first, last), single=single)
+        first = outcome.through + 1
+        plan = plan.settled(outcome.through)
+        failed = outcome.failure
+        if failed is None:
+            continue
+        if failed.kind is FailureKind.REJECTED:
+            plan = plan.failed(first, last, failed.offset, single=single)
+            if plan.attempts(first) >= 2:
+                given_up.append(first)
+                plan, first = plan.settled(first), first + 1
+        else:
+            assert failed.kind.retriable, failed
+            threading.Event().wait(0.005)  # A route would wait longer.
+    return given_up
+
+
+def one(writer: HttpWriter, part: object, bounds: tuple[int, int], *, single: bool) -> Outcome:
+    """Deliver one slice, in bulk or one at a time."""
+    first, last = bounds
+    if not single:
+        return deliver(part, last, 0, ROUTE, writer)
+    return deliver_singly(part, (first, last, 0), ROUTE, writer, lambda _: None)
+
+
+@pytest.mark.parametrize(("form", "seed"), [("entries", 1), ("entries", 2), ("data", 3)])
+def test_whatever_the_receiver_does_nothing_is_lost_and_nothing_overtakes(
+    form: str, seed: int
+) -> None:
+    """Each entry is taken at least once, first receipts keep each key's order, ids never change."""
+    chance = random.Random(seed)
+    chaos = Chaos(random.Random(seed + 100))
+    with Receiver(chaos.decide, chaos.early) as receiver:
+        settings = {"timeout": 0.1, "retry_after_max": 0.03, "format": form}
+        settings |= {} if form == "data" else {"batch_rows": 9}
+        writer = HttpWriter(HttpWriter.Config(url=receiver.url, **settings))
+        writer.open(CONTEXT)
+        try:
+            given_up = deliver_all(writer, chance)
+        finally:
+            writer.close()
+        receiver.await_closed()
+
+    assert not chaos.left  # otherwise this shows too little
+    assert given_up == sorted(REFUSED)
+    assert chaos.taken == {
+        f"log/{offset}" for offset in range(1, ENTRIES + 1) if offset not in REFUSED
+    }
+    check_receipts(receiver.requests)
+
+
+def check_receipts(requests: list[Request]) -> None:
+    """Check ids, keys and order of everything that arrived, taken or not."""
+    first: dict[str, Message] = {}
+    order: dict[bytes | None, list[int]] = {}
+    repeated = 0
+    ranges: dict[tuple[str, ...], str] = {}
+    for request in requests:
+        ids = ids_of(request)
+        assert (
+            ranges.setdefault(tuple(ids), request.headers["idempotency-key"])
+            == (request.headers["idempotency-key"])
+        )
+        for each, message in zip(ids, messages_of(request), strict=True):
+            assert each == f"log/{int(message.data or b'')}"
+            repeated += each in first
+            if first.setdefault(each, message) is message:
+                order.setdefault(message.key, []).append(int(message.data or b""))
+            assert first[each] == message
+    assert repeated > 0
+    assert len(set(ranges.values())) == len(ranges)
+    assert all(each == sorted(each) for each in order.values())
