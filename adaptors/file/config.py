@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from transporter.adaptor import AdaptorConfig, LocalPath, Size
+from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
 
 
 class FileReaderConfig(AdaptorConfig):
@@ -35,10 +35,30 @@ class FileReaderConfig(AdaptorConfig):
 
 
 class FileWriterConfig(AdaptorConfig):
-    """Where the lines go, and what is in them."""
+    """Where the lines go, what is in them, and where the next file begins."""
 
     path: Literal["-"] | LocalPath
     """The file that lines are appended to; ``-`` for standard output."""
 
     format: Literal["json", "data"] = "json"
     """``json``: the whole entry, one object a line. ``data``: its data and nothing else."""
+
+    exact_after: Literal["kill", "power-cut"] = "kill"
+    """What may happen without a line being repeated; ``power-cut`` costs a second sync a slice."""
+
+    roll_bytes: Annotated[Size, Field(ge=1)] | None = None
+    """Begin the next numbered file before a line that would make this one larger."""
+
+    roll_every: Annotated[Duration, Field(ge=1)] | None = None
+    """Begin the next numbered file with the first entry that was logged in a later period."""
+
+    @model_validator(mode="after")
+    def _only_files_roll(self) -> Self:
+        if self.path == "-" and self.rolls:
+            raise ValueError("standard output does not roll: name a file, or leave out roll_*")
+        return self
+
+    @property
+    def rolls(self) -> bool:
+        """Whether there are numbered files."""
+        return self.roll_bytes is not None or self.roll_every is not None

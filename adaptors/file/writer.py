@@ -1,128 +1,142 @@
-"""Appends entries to a file, or to standard output, as lines."""
+"""Appends entries to a file, to numbered files, or to standard output, as lines."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
-import sys
-import threading
-import time
-from contextlib import contextmanager, suppress
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from adaptors.file.config import FileWriterConfig
+from adaptors.file.disk import Disk
+from adaptors.file.output import Output, has_length
+from adaptors.file.rolling import Group, Part, Roll
 from adaptors.file.shapes import data_line, json_line
-from transporter.errors import RouteFault, SinkError, SinkTimeout, SinkUnavailable
+from adaptors.file.stream import Device, StandardOutput
+from transporter.errors import RouteFault, SinkError, SinkUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable
 
+    from adaptors.file.progress import State
     from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
+    from transporter.message import Entry
 
-_PASSING: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.ESTALE}
-_LOCK_LOOK_SECONDS: Final = 0.01
+_PASSING: Final = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EAGAIN,
+    errno.ESTALE,
+    errno.ENXIO,  # a pipe that nobody reads yet
+    errno.EPIPE,
+}
+_offset: Final = attrgetter("offset")
 
 
 class FileWriter:
-    """Appends one line an entry and acks when the lines are on disk.
+    """Writes one line an entry, and acks when the lines are on disk.
 
-    A slice is written whole or, as far as the file system allows, not at all.
-    Several routes and processes may share a file: each slice stays together. A
-    broken line that a crash left behind is ended, never removed.
+    In a regular file each line is there once, in order, whatever ends this
+    process (with ``exact_after: power-cut`` also the machine): the file's length
+    is kept with the offset that it stands for, and what lies behind it is cut
+    off at the next start. Several
+    routes and processes may share a file: each slice stays together. Standard
+    output, pipes and devices have no length; a slice may be repeated there.
 
-    Standard output is flushed, not synced. Not thread-safe.
+    A replay appends again what it delivers again. Not promised: a parked entry
+    that is being retried as the process ends may come twice. Not thread-safe.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = FileWriterConfig
 
-    def __init__(self, config: FileWriterConfig) -> None:
-        """Keep *config*; the file is opened by :meth:`open`."""
-        self._config = config
-        self._seconds = 0.0
-        self._descriptor = -1
+    def __init__(self, config: FileWriterConfig, disk: Disk | None = None) -> None:
+        """Keep *config*; files are opened by :meth:`open`, through *disk*."""
+        self._config, self._disk = config, disk or Disk()
+        every = config.roll_every
+        self._roll = Roll(config.roll_bytes, None if every is None else round(every * 1e6))
+        self._sink: Output | Device | StandardOutput | None = None
 
     def open(self, context: WriterContext) -> StoredOffset | None:
-        """Open the file for appending, and make it and its folder when they are not there.
+        """Open the file, cut off what was never acked, and return the offset that it stands for.
 
-        :raises SinkUnavailable: when the disk is full.
-        :raises RouteFault: when it may not be written.
+        :raises SinkUnavailable: when the disk is full, or nobody reads the pipe.
+        :raises SinkTimeout: when another writer holds it.
+        :raises RouteFault: when it may not be written, or lines are missing from it.
         """
-        self._seconds = context.deadline
-        if self._config.path != "-":
-            try:
-                self._descriptor = _open(self._config.path)
-            except OSError as error:
-                raise self._translated(error) from error
-        return None
+        try:
+            return self._opened(context)
+        except OSError as error:
+            raise self._translated(error) from error
 
     def write(self, batch: Entries, ack: Ack) -> None:
         """Append *batch* and wait until it is on disk."""
         try:
-            if self._config.path == "-":
-                self._print(batch)
-            else:
-                self._append(batch)
+            if isinstance(self._sink, Output):
+                self._append(self._sink, batch, ack)
+            elif self._sink is not None:
+                self._sink.write(self._text(batch, terminal=self._sink.terminal()))
+                ack.all()
         except OSError as error:
             ack.fail(self._translated(error))
-        except SinkTimeout as error:
+        except SinkError as error:
             ack.fail(error)
-        else:
-            ack.all()
 
     def close(self) -> None:
         """Close the file; safe to call twice. Standard output stays open."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.close()
 
-    def _lines(self, batch: Entries, *, terminal: bool = False) -> bytes:
-        if self._config.format == "json":
-            lines = [json_line(entry) for entry in batch]
-        else:
-            lines = [data_line(entry, terminal=terminal) for entry in batch]
-        return b"".join(line + b"\n" for line in lines)
+    def _opened(self, context: WriterContext) -> StoredOffset | None:
+        path = self._config.path
+        if path == "-":
+            self._sink = StandardOutput()
+            return None
+        if not has_length(path, self._disk):
+            if self._config.rolls:
+                raise RouteFault(f"{path}: is no regular file and cannot roll: name another")
+            self._sink = Device(path, context.deadline)
+            return None
+        self._sink = output = Output(self._config, context, self._disk)
+        output.open()
+        with output.alone():
+            return output.state().stored_for(context)
 
-    def _print(self, batch: Entries) -> None:
-        output = sys.stdout.buffer
-        output.write(self._lines(batch, terminal=sys.stdout.isatty()))
-        output.flush()
-
-    def _append(self, batch: Entries) -> None:
+    def _append(self, output: Output, batch: Entries, ack: Ack) -> None:
         if not len(batch):
+            ack.all()
             return
-        text = self._lines(batch)
-        with self._alone():
-            before = os.fstat(self._descriptor).st_size
-            broken = before > 0 and os.pread(self._descriptor, 1, before - 1) != b"\n"
-            try:
-                _write_all(self._descriptor, b"\n" + text if broken else text)
-                os.fsync(self._descriptor)
-            except OSError:
-                with suppress(OSError):  # If it cannot be taken back, the next slice ends it.
-                    os.ftruncate(self._descriptor, before)
-                raise
+        lines = self._groups(batch) if self._config.rolls else self._text(batch)
+        with output.alone():
+            state = output.state()
+            output.entitle(state)
+            for part in self._parts(lines, batch, state):
+                if part.fresh:
+                    state = output.next_file(state)
+                state = output.commit(state, part, batch.generation)
+                ack(part.offsets)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other writers out, so that slices stay together and a rollback is safe."""
-        deadline = time.monotonic() + self._seconds
-        pause = threading.Event()  # never set; flock has no deadline of its own
-        while True:
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise SinkTimeout(
-                        f"{self._config.path}: another writer held it for {self._seconds:g} s"
-                    ) from None
-                pause.wait(_LOCK_LOOK_SECONDS)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+    def _parts(self, lines: bytes | list[Group], batch: Entries, state: State) -> Iterable[Part]:
+        if isinstance(lines, bytes):
+            return [Part(lines, tuple(batch.offsets))]
+        return self._roll.parts(lines, state.length, state.period)
+
+    def _groups(self, batch: Entries) -> list[Group]:
+        groups: list[Group] = []
+        for offset, same in groupby(batch, _offset):
+            rows = list(same)
+            lines = [*map(self._line, rows), b""]
+            groups.append(Group(offset, rows[0].logged_at, b"\n".join(lines)))
+        return groups
+
+    def _text(self, batch: Entries, *, terminal: bool = False) -> bytes:
+        return b"".join(self._line(entry, terminal=terminal) + b"\n" for entry in batch)
+
+    def _line(self, entry: Entry, *, terminal: bool = False) -> bytes:
+        if self._config.format == "json":
+            return json_line(entry)
+        return data_line(entry, terminal=terminal)
 
     def _translated(self, error: OSError) -> SinkError:
         place = "standard output" if self._config.path == "-" else self._config.path
@@ -130,20 +144,3 @@ class FileWriter:
         if error.errno in _PASSING:
             return SinkUnavailable(text)
         return RouteFault(f"{text}: check the file and its rights")
-
-
-def _open(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)  # Lines are only as durable as the name of their file.
-    finally:
-        os.close(folder)
-    return descriptor
-
-
-def _write_all(descriptor: int, text: bytes) -> None:
-    view = memoryview(text)
-    while view:
-        view = view[os.write(descriptor, view) :]

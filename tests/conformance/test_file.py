@@ -12,13 +12,17 @@ import pytest
 from adaptors.file.reader import FileReader
 from adaptors.file.writer import FileWriter
 from transporter.message import Message
-from transporter.testing.contracts import ReaderContract, UnreachableWriterContract
+from transporter.testing.contracts import (
+    ReaderContract,
+    StoredOffsetContract,
+    UnreachableWriterContract,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class TestFileWriter(UnreachableWriterContract):
+class TestFileWriter(StoredOffsetContract, UnreachableWriterContract):
     """One line of JSON an entry keeps everything but the content type."""
 
     exact = ("namespace", "key", "data", "op", "phase", "timestamp", "source_id", "headers")
@@ -43,6 +47,18 @@ class TestFileWriter(UnreachableWriterContract):
             tuple(spaced(part) if at == 2 else part for at, part in enumerate(row))
             for row in super().shown(messages)
         ]
+
+
+class TestRolledFileWriter(TestFileWriter):
+    """Numbered files hold together what one file would."""
+
+    def make_writer(self) -> FileWriter:
+        return FileWriter(FileWriter.Config(path=self.path, roll_bytes=1000))
+
+    def delivered(self) -> list[Message]:
+        files = sorted(self.path.parent.glob("out.*.jsonl"))
+        text = b"".join(path.read_bytes() for path in files)
+        return [parsed(line) for line in text.splitlines(keepends=True)]
 
 
 def spaced(data: object) -> object:

@@ -140,7 +140,7 @@ def test_a_slice_that_fits_in_part_leaves_nothing_behind(tmp_path: Path) -> None
     path.write_bytes(b"old\n")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
         ack = deliver(path, [Message("n", b"x" * 100_000)])
     finally:
@@ -159,7 +159,7 @@ def test_a_lock_that_is_held_too_long_is_a_timeout(tmp_path: Path) -> None:
     writer.open(replace(CONTEXT, deadline=0.05))
     batch = entries([Message("n", b"1")])
     held, free = RecordingAck(batch), RecordingAck(batch)
-    with path.open("rb") as other:
+    with (tmp_path / "out.progress").open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         writer.write(batch, held)
     writer.write(batch, free)

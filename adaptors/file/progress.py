@@ -1,0 +1,164 @@
+r"""What a file's length stands for, kept beside it: ``<path>.progress``.
+
+Three places in a file that never grows. Two hold whole states and are written
+in turn, so that one of them is whole whatever a crash does to the other. The
+third names the slice that is being written; nothing rests on it but whether a
+copy is kept of what is cut off.
+
+::
+
+    0                    8192                 16384
+    ┌────────────────────┬────────────────────┬─────────┐
+    │ state of even turn │ state of odd turn  │ slice   │   each: CRC-32C, JSON, blanks, \n
+    └────────────────────┴────────────────────┴─────────┘
+
+Pure: nothing here touches a file.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from crc32c import crc32c
+
+from transporter.adaptor import StoredOffset
+from transporter.errors import RouteFault
+
+if TYPE_CHECKING:
+    from transporter.adaptor import WriterContext
+
+SUFFIX: Final = ".progress"
+VERSION: Final = 1
+END_BYTES: Final = 4096
+"""How much of a file's end tells it from another file with its inode number."""
+
+_PAGE: Final = 4096
+_STATE: Final = 2 * _PAGE
+_SLICE: Final = 512
+_SLICE_AT: Final = 2 * _STATE
+SIZE: Final = _SLICE_AT + _SLICE
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Up to where a file was written, and which offsets that stands for.
+
+    ``end`` is the CRC-32C of the last bytes before ``length``, at most
+    :data:`END_BYTES`; ``period`` is when the period of the file's newest entry
+    began, in µs since 1970. ``boot`` is the run of the machine that wrote it, and
+    ``synced`` whether lines behind it were only acked when a newer state was on
+    disk. ``stored`` has the one that wrote last at its end.
+    """
+
+    turn: int
+    file: str
+    inode: int
+    length: int
+    end: int
+    period: int = 0
+    boot: str = ""
+    synced: bool = False
+    stored: tuple[StoredOffset, ...] = ()
+
+    def stored_for(self, context: WriterContext) -> StoredOffset | None:
+        """Return how far the writer of *context* has come, if this file knows."""
+        wanted = (context.log_id, context.route, context.shard)
+        return next((one for one in self.stored if _owner(one) == wanted), None)
+
+    def with_stored(self, stored: StoredOffset) -> State:
+        """Return this state with *stored* as the newest of its owner."""
+        others = tuple(one for one in self.stored if _owner(one) != _owner(stored))
+        return replace(self, stored=(*others, stored))
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What is being written behind the state of ``turn``: so many bytes with this CRC-32C."""
+
+    turn: int
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Bytes of the progress file, and where they go."""
+
+    text: bytes
+    byte: int
+
+
+def blank() -> Put:
+    """Return a progress file that holds nothing yet."""
+    return Put(b" " * (SIZE - 1) + b"\n", 0)
+
+
+def put_state(state: State) -> Put:
+    """Return *state* for its place; who wrote longest ago is left out when there is no room."""
+    parts = {"version": VERSION, **_parts(state), "stored": [_parts(one) for one in state.stored]}
+    while len(text := _line(parts)) > _STATE:
+        parts["stored"] = parts["stored"][1:]
+    width = -len(text) % _PAGE
+    return Put(text[:-1] + b" " * width + b"\n", state.turn % 2 * _STATE)
+
+
+def put_slice(slice_: Slice) -> Put:
+    """Return *slice_* for its place."""
+    text = _line(_parts(slice_))
+    return Put(text[:-1] + b" " * (_SLICE - len(text)) + b"\n", _SLICE_AT)
+
+
+def newest(content: bytes) -> State | None:
+    """Return the newest state in *content*; ``None`` when it never held a durable one.
+
+    That is so until the second turn: the first one, and the blanks that were
+    there before, may be torn as long as nothing was acked.
+
+    :raises RouteFault: when it holds no whole state any more, or one of another version.
+    """
+    found = [_fields(content[at : at + _STATE]) for at in (0, _STATE)]
+    states = [_state(fields) for fields in found if fields is not None]
+    if states:
+        return max(states, key=lambda state: state.turn)
+    if content[:_STATE].strip(b" \n\0"):
+        raise RouteFault("is damaged")
+    return None
+
+
+def being_written(content: bytes) -> Slice | None:
+    """Return the slice that *content* names, if it is whole."""
+    fields = _fields(content[_SLICE_AT:])
+    return Slice(**fields) if fields is not None else None
+
+
+def _owner(stored: StoredOffset) -> tuple[str, str, int]:
+    return stored.log_id, stored.route, stored.shard
+
+
+def _parts(value: State | Slice | StoredOffset) -> dict[str, Any]:
+    """Return the fields of *value* as they are; ``asdict`` copies deeply, at ten times the cost."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _line(parts: dict[str, Any]) -> bytes:
+    text = _ENCODER.encode(parts).encode()
+    return b"%08x %b\n" % (crc32c(text), text)
+
+
+def _fields(place: bytes) -> dict[str, Any] | None:
+    line = place.partition(b"\n")[0].rstrip(b" ")
+    text = line[9:]
+    if line[:9] != b"%08x " % crc32c(text):
+        return None
+    fields: dict[str, Any] = json.loads(text)
+    return fields
+
+
+def _state(fields: dict[str, Any]) -> State:
+    if fields.pop("version") != VERSION:
+        raise RouteFault("was written by another version")
+    stored = tuple(StoredOffset(**one) for one in fields.pop("stored"))
+    return State(**fields, stored=stored)

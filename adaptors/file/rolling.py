@@ -1,0 +1,92 @@
+"""Which file a line goes to. Nothing here opens a file.
+
+That depends on the lines and never on where a slice begins or ends: lines that
+are delivered again after a crash go to the file in which they would have been.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_DIGITS: Final = 10
+
+
+class Group(NamedTuple):
+    """The lines of one entry, which stay together; a step may make several of one."""
+
+    offset: int
+    logged_at: int
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Lines for one file, of the entries at ``offsets``; ``fresh``: for the next file.
+
+    ``period`` is the file's with these lines in it, as µs since 1970 at which it began.
+    """
+
+    text: bytes
+    offsets: tuple[int, ...]
+    fresh: bool = False
+    period: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """When the next file begins; ``every`` in µs, ``None``: never for that reason."""
+
+    size: int | None = None
+    every: int | None = None
+
+    def parts(self, groups: Iterable[Group], length: int, period: int) -> Iterator[Part]:
+        """Divide *groups* among the file of *length* bytes and *period*, and those after it."""
+        held: list[Group] = []
+        room, fresh = self._room(length), False
+        for group in groups:
+            began = max(period, self._began(group.logged_at))
+            filled = length > 0 or bool(held)
+            if filled and (began > period or len(group.text) > room):
+                if held:
+                    yield _part(held, fresh=fresh, period=period)
+                held, length, room, fresh = [], 0, self._room(0), True
+            held.append(group)
+            room, period = room - len(group.text), began
+        if held:
+            yield _part(held, fresh=fresh, period=period)
+
+    def _room(self, length: int) -> float:
+        return float("inf") if self.size is None else self.size - length
+
+    def _began(self, logged_at: int) -> int:
+        return 0 if self.every is None else logged_at - logged_at % self.every
+
+
+def _part(groups: list[Group], *, fresh: bool, period: int) -> Part:
+    text = b"".join(group.text for group in groups)
+    return Part(text, tuple(group.offset for group in groups), fresh, period)
+
+
+def shard_path(path: Path, shard: int, shards: int) -> Path:
+    """Return the file of one of *shards* workers; *path* itself for the only one."""
+    if shards == 1:
+        return path
+    return path.with_name(f"{path.stem}.shard-{shard}{path.suffix}")
+
+
+def numbered(path: Path, number: int) -> Path:
+    """Return the name of the file *number* of *path*; names sort as the numbers do."""
+    return path.with_name(f"{path.stem}.{number:0{_DIGITS}}{path.suffix}")
+
+
+def number_of(path: Path, name: str) -> int | None:
+    """Return the number that *name* has among the files of *path*; ``None`` for any other name."""
+    pattern = rf"{re.escape(path.stem)}\.([0-9]{{{_DIGITS}}}){re.escape(path.suffix)}"
+    found = re.fullmatch(pattern, name)
+    return int(found[1]) if found else None

@@ -1,0 +1,175 @@
+"""What the file writer does with a file that is not as it left it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from crc32c import crc32c
+from file_sink import EndingDisk, Engine, Killed, aside, line
+
+from transporter.errors import RouteFault
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the path of a file that is not there yet."""
+    return tmp_path / "out.jsonl"
+
+
+def test_what_others_appended_is_moved_aside(path: Path) -> None:
+    """Lines that no writer of ours has written are copied to a file of their own, then cut off."""
+    engine = Engine(path)
+    engine.start()
+    engine.deliver(3)
+    for text in (b"theirs\n", b"again"):
+        with path.open("ab") as file:
+            file.write(text)
+        engine.deliver(3)
+    engine.stop()
+
+    assert path.read_bytes() == engine.expected()
+    assert aside(path.parent) == [b"theirs\n", b"again"]
+
+
+def test_what_only_looks_like_a_slice_is_moved_aside(path: Path) -> None:
+    """Bytes of others that are as many as the slice that was being written are kept as well."""
+    engine = Engine(path)
+    disk = EndingDisk()
+    engine.start(disk)
+    engine.deliver(2)
+    disk.at = disk.calls + 2
+    with pytest.raises(Killed):
+        engine.deliver(1)
+    engine.stop()
+    theirs = b"y" * len(line(3)) + b"\n"
+    with path.open("ab") as file:
+        file.write(theirs)
+    engine.finish()
+
+    assert path.read_bytes() == engine.expected()
+    assert aside(path.parent) == [theirs]
+
+
+def test_a_file_that_is_too_short_is_refused(path: Path) -> None:
+    """When lines that were acked are missing, the route stops and says how many bytes are."""
+    engine = Engine(path)
+    engine.start()
+    engine.deliver(9)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(size - 5)
+
+    assert not engine.deliver(1)
+    engine.stop()
+    with pytest.raises(RouteFault, match=rf"has {size - 5} bytes, and {size} were written"):
+        engine.start()
+    engine.stop()
+    path.rename(path.with_suffix(".damaged"))
+    engine.finish()
+
+    assert path.read_bytes() == b"".join(line(n) + b"\n" for n in range(10, 41))
+
+
+def test_an_emptied_file_is_begun_again(path: Path) -> None:
+    """A file that was cut to nothing, as copytruncate does, is written from its beginning."""
+    engine = Engine(path, total=8)
+    engine.start()
+    engine.deliver(4)
+    path.write_bytes(b"")
+    engine.deliver(2)
+    engine.stop()
+    engine.finish()
+
+    assert path.read_bytes() == b"".join(line(n) + b"\n" for n in range(5, 9))
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_rotated_file_is_left_alone(path: Path, running: bool) -> None:
+    """When the file was renamed, the next lines go to a new one and nothing is repeated."""
+    engine = Engine(path, total=8)
+    engine.start()
+    engine.deliver(4)
+    before = path.read_bytes()
+    if not running:
+        engine.stop()
+    path.rename(path.with_suffix(".1"))
+    if not running:
+        engine.start()
+    engine.deliver(4)
+    engine.stop()
+
+    assert path.with_suffix(".1").read_bytes() == before
+    assert path.read_bytes() == b"".join(line(n) + b"\n" for n in range(5, 9))
+
+
+def test_a_file_that_took_the_place_is_appended_to(path: Path) -> None:
+    """Another file under the name is kept whole, and its broken last line is ended."""
+    engine = Engine(path, total=6)
+    engine.start()
+    engine.deliver(4)
+    engine.stop()
+    other = path.with_suffix(".new")
+    other.write_bytes(b"x" * 5000)
+    other.rename(path)
+    engine.finish()
+
+    assert path.read_bytes() == b"x" * 5000 + b"\n" + b"".join(line(n) + b"\n" for n in (5, 6))
+    assert not aside(path.parent)
+
+
+def test_a_file_with_the_same_inode_is_known_by_its_end(path: Path) -> None:
+    """A file that was written anew in its place, and is longer, loses nothing."""
+    engine = Engine(path, total=6)
+    engine.start()
+    engine.deliver(4)
+    engine.stop()
+    path.write_bytes(b"edited\n" * 100)
+    engine.finish()
+
+    assert path.read_bytes() == b"edited\n" * 100 + line(5) + b"\n" + line(6) + b"\n"
+
+
+def test_a_lost_progress_file_is_made_again(path: Path) -> None:
+    """Without its progress a file is one that was found: lines are appended to what is there."""
+    engine = Engine(path, total=8)
+    engine.start()
+    engine.deliver(4)
+    path.with_name("out.jsonl.progress").unlink()
+    engine.deliver(2)
+    engine.stop()
+    engine.finish()
+
+    assert path.read_bytes() == engine.expected()
+
+
+@pytest.mark.parametrize("harm", ["damaged", "version"])
+def test_progress_that_cannot_be_read_is_refused(path: Path, harm: str) -> None:
+    """A damaged progress file, or one of another version, stops the route with its name."""
+    engine = Engine(path)
+    engine.start()
+    engine.deliver(4)
+    engine.stop()
+    progress = path.with_name("out.jsonl.progress")
+    if harm == "damaged":
+        progress.write_bytes(b"\xff" * progress.stat().st_size)
+    else:
+        progress.write_bytes(of_another_version(progress.read_bytes()))
+
+    with pytest.raises(RouteFault, match=r"out\.jsonl\.progress .*move it away"):
+        engine.start()
+    engine.stop()
+    progress.unlink()
+    engine.finish()
+
+    assert path.read_bytes() == engine.expected()
+
+
+def of_another_version(content: bytes) -> bytes:
+    """Return a progress file that a later version may have written."""
+    text = json.dumps({"version": 2, "turn": 99, "more": []}).encode()
+    return (b"%08x %b\n" % (crc32c(text), text)).ljust(8192) + content[8192:]
