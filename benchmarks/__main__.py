@@ -37,6 +37,7 @@ CATALOGUE: Final = {
     "log-reopen": "benchmarks.log_reopen",
     "compaction": "benchmarks.compaction",
     "slice-overhead": "benchmarks.slice_overhead",
+    "steps": "benchmarks.steps",
     "outbox-kafka-backlog": "benchmarks.outbox_backlog",
     "latency": "benchmarks.latency",
     "file-file": "benchmarks.file_file",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _LIVE: Final = frozenset({"commit_interval", "shutdown_timeout"})
 """What may change at the top of a file while the engine runs; readers, routes and log apart."""
 _LIVE_OF_LOG: Final = frozenset({"compaction", "retention", "max_bytes", "on_full"})
+_OWN_CODE: Final = frozenset({"python", "starlark"})
+"""Steps that read files of the user's own beside the pipeline file."""
 _APART: Final = frozenset({"readers", "routes", "log", "file", "secrets"})
 _RESTART: Final = "stop the engine and start it again for that; nothing was changed now"
 
@@ -48,7 +50,7 @@ def changed_routes(running: Pipeline, wanted: Pipeline) -> list[RouteConfig]:
 
 
 def _own_code(route: RouteConfig) -> bool:
-    return ":" in route.writer.adaptor or any(step.name == "python" for step in route.steps)
+    return ":" in route.writer.adaptor or any(step.name in _OWN_CODE for step in route.steps)
 
 
 def _refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from transporter.pipeline.steps.grammar import (
     COLON,
     SPACE,
     STRING,
     NotJson,
+    Refused,
     member_end,
     value_end,
 )
 
 if TYPE_CHECKING:
-    from transporter.pipeline.steps.fields import Fields
+    from collections.abc import Callable
+
+    from transporter.pipeline.steps.fields import Change, Fields, Items
+
+    Always = Callable[[bytes, int], re.Match[bytes]]
 
 _OPEN: Final = re.compile(SPACE + rb"\{" + SPACE).match
 _NAME: Final = re.compile(rb"(" + STRING + rb")" + COLON).match
 _MEMBER_END: Final = re.compile(member_end()).match
 _END: Final = re.compile(SPACE + rb"\Z").match
+_OPEN_ITEMS: Final = cast("Always", re.compile(rb"\[" + SPACE).match)
+_ITEM_END: Final = cast("Always", re.compile(SPACE + rb"(?:," + SPACE + rb")?+").match)
+_START: Final = cast("Always", re.compile(SPACE).match)
 _SPACES: Final = b" \t\n\r"
-_CLOSING, _COMMA = b"},"
+_OBJECT, _ARRAY, _COMMA = b"{[,"
+_CLOSING: Final = b"}]"
 
 
-class FieldTaken(ValueError):
+class FieldTaken(Refused):
     """A new name is that of another field in the same object."""
 
 
@@ -46,16 +55,31 @@ def edits_of(data: bytes, fields: Fields) -> list[Edit]:
     Every member of that name counts, however it is spelt. Raise
     :class:`NotJson` when *data* is no JSON object, else :class:`FieldTaken`.
     """
+    position = _first_member(data)
+    edits: list[Edit] = []
+    _check_end(data, _object(data, position, fields, edits))
+    return edits
+
+
+def check_object(data: bytes) -> None:
+    """Raise :class:`NotJson` unless *data* is a JSON object."""
+    _first_member(data)
+    _check_end(data, value_end(data, _START(data, 0).end()))
+
+
+def _first_member(data: bytes) -> int:
+    """Return where the first member of the object begins that *data* seems to be."""
     if not data.isascii():
         check_text(data)
     opened = _OPEN(data)
     if opened is None:
         raise NotJson("an object", 0)
-    edits: list[Edit] = []
-    end = _object(data, opened.end(), fields, edits)
+    return opened.end()
+
+
+def _check_end(data: bytes, end: int) -> None:
     if not _END(data, end):
         raise NotJson("nothing more", end)
-    return edits
 
 
 def apply(data: bytes, edits: list[Edit]) -> bytes:
@@ -69,11 +93,11 @@ def apply(data: bytes, edits: list[Edit]) -> bytes:
 
 
 def cut(data: bytes, start: int, value_end: int, end: int) -> Edit:
-    """Return the edit that removes a member, or a run of them, and one comma with it.
+    """Return the edit that removes a member or item, or a run of them, and one comma with it.
 
     It begins at *start*, its last value ends at *value_end*, the next begins at *end*.
     """
-    if data[end] != _CLOSING:
+    if data[end] not in _CLOSING:
         return start, end, b""
     # The last one takes the comma before it along, and leaves the space behind it.
     before = start - 1
@@ -95,6 +119,8 @@ def _object(data: bytes, position: int, fields: Fields, edits: list[Edit]) -> in
     seen: set[str] = set()
     while True:
         found = fields.next_member(data, position)
+        if fields.only:
+            _cut_run(data, position, _passed(found), edits)
         if found.lastindex == 3:  # noqa: PLR2004 - the third group of `next_member`
             _refuse_taken(seen, fields)
             return found.end()
@@ -119,21 +145,62 @@ def _deep_member(data: bytes, position: int) -> Member:
     return *name.span(1), name.end(), end, behind.end()
 
 
+def _passed(found: re.Match[bytes]) -> int:
+    """Return where the members end that `next_member` has passed over."""
+    if found.lastindex is None:
+        return found.end()
+    return found.start(3 if found.lastindex == 3 else 1)  # noqa: PLR2004 - see `_object`
+
+
 def _change(data: bytes, member: Member, fields: Fields, edits: list[Edit]) -> str:
     """Add the edits of *member*; return its name."""
     start, name_end, value, value_end, end = member
     name, change = fields.change(data[start:name_end])
-    if change is None:
-        return name
-    if change.key == b"":
+    if fields.only if change is None else change.removes(data[value]):
         _add_cut(data, (start, value_end, end), edits)
-        return name
-    if change.key is not None:
-        edits.append((start, name_end, change.key))
-    below = _OPEN(data, value) if change.below is not None else None
-    if change.below is not None and below is not None:
-        _object(data, below.end(), change.below, edits)
+    elif change is not None:
+        if change.key is not None:
+            edits.append((start, name_end, change.key))
+        _within(data, (value, value_end), change, edits)
     return name
+
+
+def _within(data: bytes, place: tuple[int, int], change: Change, edits: list[Edit]) -> None:
+    """Add the edits of the value that begins and ends at *place*, which stays."""
+    start, end = place
+    if change.taken:
+        edits.append((start, end, data[start:end]))
+    if change.below is not None and data[start] == _OBJECT:
+        _object(data, _START(data, start + 1).end(), change.below, edits)
+    if change.items is not None and data[start] == _ARRAY:
+        _array(data, place, change.items, edits)
+
+
+def _array(data: bytes, place: tuple[int, int], items: Items, edits: list[Edit]) -> None:
+    """Add the edits of the array that begins and ends at *place*, and has proved whole."""
+    position, closing = _OPEN_ITEMS(data, place[0]).end(), place[1] - 1
+    index, count = 0, items.count
+    while position < closing and index != count:
+        end = value_end(data, position)
+        following = _ITEM_END(data, end).end()
+        change = items.change(index)
+        if items.only if change is None else change.removes(data[position]):
+            _add_cut(data, (position, end, following), edits)
+        elif change is not None:
+            _within(data, (position, end), change, edits)
+        position, index = following, index + 1
+    if items.only:
+        _cut_run(data, position, closing, edits)
+
+
+def _cut_run(data: bytes, start: int, end: int, edits: list[Edit]) -> None:
+    """Add the removal of all members or items from *start* to *end*, where the next begins."""
+    if start == end:
+        return
+    last = end
+    while data[end] in _CLOSING and data[last - 1] in _SPACES:
+        last -= 1
+    _add_cut(data, (start, last, end), edits)
 
 
 def _add_cut(data: bytes, place: tuple[int, int, int], edits: list[Edit]) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
-
-from pydantic import PlainValidator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, cast
 
 from transporter.pipeline.steps.grammar import (
     COLON,
@@ -17,52 +15,14 @@ from transporter.pipeline.steps.grammar import (
     member,
     member_end,
 )
+from transporter.pipeline.steps.paths import EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-MAX_PARTS: Final = 32
-_NAME: Final = r"(?:[^.\\]|\\[.\\])+"
-_PATH: Final = re.compile(rf"{_NAME}(?:\.{_NAME})*")
+    from transporter.pipeline.steps.paths import Part, Path
 
-Path = tuple[str, ...]
-
-
-def parse_path(text: str) -> Path:
-    r"""Return the names in a dotted path; ``\.`` is a dot inside a name, ``\\`` a backslash.
-
-    Raise :class:`ValueError` for what is no path, and for too long a one.
-    """
-    if not _PATH.fullmatch(text):
-        raise ValueError(r"is no path of field names; write a.b.c, and \. for a dot in a name")
-    names = [re.sub(r"\\(.)", r"\1", part) for part in re.findall(_NAME, text)]
-    if len(names) > MAX_PARTS:
-        raise ValueError(f"has more than {MAX_PARTS} parts")
-    if not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("holds half a character")
-    return tuple(names)
-
-
-def parse_name(text: str) -> str:
-    """Return the one name that *text*, written as in a path, stands for."""
-    names = parse_path(text)
-    if len(names) > 1:
-        raise ValueError(r"is a path; write the new name only, and \. for a dot in it")
-    return names[0]
-
-
-def _parsed(parse: Callable[[str], Any]) -> PlainValidator:
-    def parsed(value: object) -> object:
-        if not isinstance(value, str):
-            raise ValueError("must be text; quote it if it looks like a number")  # noqa: TRY004 - pydantic reports ValueError
-        return parse(value)
-
-    return PlainValidator(parsed)
-
-
-FieldPath = Annotated[Path, _parsed(parse_path)]
-FieldName = Annotated[str, _parsed(parse_name)]
-"""A path, and a name, as settings."""
+_OBJECT, _ARRAY = b"{["
 
 
 def token(name: str) -> bytes:
@@ -70,21 +30,47 @@ def token(name: str) -> bytes:
     return json.dumps(name, ensure_ascii=False).encode()
 
 
+def may_hold(data: bytes, tokens: Iterable[bytes]) -> bool:
+    """Tell whether a document can hold a field of one of these names, at its top or below."""
+    for each in tokens:
+        if each in data:
+            return True
+    # A name may be spelt with escapes; UTF-16, which is refused, holds NUL bytes.
+    return b"\\" in data or b"\0" in data
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes of one field, and of those below it.
+    """What becomes of one value, and of those below it.
 
-    ``key`` is written in the place of its name; empty, the whole field goes;
-    ``None``, it stays as it is.
+    ``key`` is written in the place of its name; empty, the whole value goes;
+    ``None``, it stays as it is. ``below`` is for an object, ``items`` for an
+    array. With ``only``, any other value goes. With ``taken`` it is noted as an
+    edit that changes nothing.
     """
 
     key: bytes | None = None
     below: Fields | None = None
+    items: Items | None = None
+    only: bool = False
+    taken: bool = False
+
+    def removes(self, opening: int) -> bool:
+        """Tell whether a value goes that begins with the byte *opening*."""
+        if not self.only:
+            return self.key == b""
+        wanted = (self.below and opening == _OBJECT) or (self.items and opening == _ARRAY)
+        return not wanted
+
+
+KEPT: Final = Change()
+TAKEN: Final = Change(taken=True)
+_GONE: Final = Change(key=b"")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fields:
-    """The fields of one object that a step looks at.
+    """The fields of one object that a step looks at; with ``only``, all others go.
 
     ``renamed`` holds old and new names where the new one might be taken.
     ``next_member`` passes over all other members, and matches the next of these
@@ -94,6 +80,7 @@ class Fields:
     changes: Mapping[str, Change]
     renamed: tuple[tuple[str, str], ...]
     next_member: Callable[[bytes, int], re.Match[bytes]]
+    only: bool = False
 
     def change(self, key: bytes) -> tuple[str, Change | None]:
         """Return the name that *key*, a JSON string, stands for, and what becomes of that."""
@@ -101,26 +88,76 @@ class Fields:
         return name, self.changes.get(name)
 
 
-def fields(targets: Mapping[Path, str | None]) -> Fields:
-    """Return what becomes of an object, given the new name of each path; ``None``: it goes."""
-    below: dict[str, dict[Path, str | None]] = {}
-    for path, new in targets.items():
-        below.setdefault(path[0], {})[path[1:]] = new
-    changes = {name: _change(rest) for name, rest in below.items()}
-    own = {path[0]: new for path, new in targets.items() if len(path) == 1 and new is not None}
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """The items of one array that a step looks at; with ``only``, all others go.
+
+    They are counted from 0 on in the document as it was. ``at`` is empty where
+    ``every`` item is looked at.
+    """
+
+    at: Mapping[int, Change]
+    every: Change | None
+    only: bool = False
+
+    @property
+    def count(self) -> int | None:
+        """How many items, from the first on, may change; ``None``: all."""
+        return None if self.every else max(self.at) + 1
+
+    def change(self, index: int) -> Change | None:
+        """Return what becomes of the item at *index*."""
+        return self.every or self.at.get(index)
+
+
+Target = str | Change | None
+"""A field's new name, or what becomes of its value; ``None``: it goes."""
+
+
+def fields(targets: Mapping[Path, Target], *, only: bool = False) -> Fields:
+    """Return what becomes of an object, given that of each path; with *only*, the rest goes."""
+    changes = {str(name): _change(rest, only=only) for name, rest in _by_first(targets).items()}
+    own = {
+        str(path[0]): new
+        for path, new in targets.items()
+        if len(path) == 1 and isinstance(new, str)
+    }
     renamed = tuple((old, new) for old, new in own.items() if new not in own)
     looked_at = {new: Change() for _, new in renamed} | changes
-    return Fields(looked_at, renamed, _next_member(looked_at))
+    return Fields(looked_at, renamed, _next_member(looked_at), only)
 
 
-def _change(targets: Mapping[Path, str | None]) -> Change:
-    rest = {path: new for path, new in targets.items() if path}
-    if () not in targets:
-        return Change(below=fields(rest))
-    new = targets[()]
-    if new is None:
-        return Change(key=b"")
-    return Change(key=token(new), below=fields(rest) if rest else None)
+def _by_first(targets: Mapping[Path, Target]) -> dict[Part, dict[Path, Target]]:
+    below: dict[Part, dict[Path, Target]] = {}
+    for path, target in targets.items():
+        below.setdefault(path[0], {})[path[1:]] = target
+    return below
+
+
+def _change(targets: Mapping[Path, Target], *, only: bool) -> Change:
+    own = _own(targets[()]) if () in targets else Change(only=only)
+    rest = {path: target for path, target in targets.items() if path}
+    if not rest or own is _GONE or own is KEPT:
+        return own
+    names = {path: target for path, target in rest.items() if isinstance(path[0], str)}
+    items = {path: target for path, target in rest.items() if path not in names}
+    return replace(
+        own,
+        below=fields(names, only=only) if names else None,
+        items=_items(items, only=only) if items else None,
+    )
+
+
+def _own(target: Target) -> Change:
+    if target is None:
+        return _GONE
+    return Change(key=token(target)) if isinstance(target, str) else target
+
+
+def _items(targets: Mapping[Path, Target], *, only: bool) -> Items:
+    changes = {part: _change(rest, only=only) for part, rest in _by_first(targets).items()}
+    at = {part: change for part, change in changes.items() if isinstance(part, int)}
+    return Items(at, changes.get(EVERY), only)
 
 
 def _next_member(names: Iterable[str]) -> Callable[[bytes, int], re.Match[bytes]]:
@@ -136,7 +173,9 @@ def _others(names: Iterable[str]) -> bytes:
     return rb"(?:" + other + rb")*+"
 
 
-def only_member(path: Path, new: str | None) -> Callable[[bytes], re.Match[bytes] | None]:
+def only_member(
+    path: tuple[str, ...], new: str | None
+) -> Callable[[bytes], re.Match[bytes] | None]:
     """Match a document in which there is one field at *path*, and none beside it named *new*.
 
     Matches fewer documents than it might, so it proves that there is, never

@@ -25,12 +25,16 @@ MAX_DEPTH: Final = 512
 SPACE: Final = rb"[ \t\n\r]*+"
 PLAIN_STRING: Final = rb'"[^"\\\x00-\x1f]*+"'
 STRING: Final = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
-_NUMBER: Final = rb"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?+[0-9]++)?+"
+NUMBER: Final = rb"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?+[0-9]++)?+"
 COLON: Final = SPACE + rb":" + SPACE
 _OBJECT_END, _ARRAY_END = ord("}"), ord("]")
 
 
-class NotJson(ValueError):
+class Refused(ValueError):
+    """A document that a step cannot work on; says why, and never repeats what it holds."""
+
+
+class NotJson(Refused):
     """The data is no JSON object, or not one that we read."""
 
     def __init__(self, expected: str, position: int) -> None:
@@ -46,7 +50,7 @@ def member_end() -> bytes:
 @cache
 def flat_value() -> bytes:
     """Return the pattern of a value that is nested at most :data:`FLAT_DEPTH` deep."""
-    plain = STRING + rb"|" + _NUMBER + rb"|true|false|null"
+    plain = STRING + rb"|" + NUMBER + rb"|true|false|null"
     value = rb"(?:" + plain + rb")"
     for _ in range(FLAT_DEPTH):
         pair = STRING + COLON + value + member_end()

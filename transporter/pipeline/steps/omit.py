@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from transporter.pipeline.namespace import Namespace
-from transporter.pipeline.options import NotEmpty
 from transporter.pipeline.steps.documents import DocumentStep
-from transporter.pipeline.steps.fields import FieldPath  # noqa: TC001 - pydantic reads it
+from transporter.pipeline.steps.paths import FieldPaths  # noqa: TC001 - pydantic reads it
 from transporter.pipeline.steps.rewrite import Rewriter
 from transporter.pipeline.steps.step import StepSettings
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 class OmitSettings(StepSettings):
     """Which fields go."""
 
-    fields: Annotated[tuple[FieldPath, ...], NotEmpty]
+    fields: FieldPaths
 
 
 def omit(settings: OmitSettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
+from functools import partial
 from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Final, cast
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 from pydantic import AfterValidator, ValidationInfo
 
 from transporter.errors import ConfigError, StepFailed
-from transporter.message import Entries
 from transporter.pipeline.namespace import Namespace
 from transporter.pipeline.problems import one_line
 from transporter.pipeline.registry import find_function, is_under
-from transporter.pipeline.steps.changed import Made, rebuilt, wrong
+from transporter.pipeline.steps import batches
+from transporter.pipeline.steps.batches import BatchStep
+from transporter.pipeline.steps.called import turned
+from transporter.pipeline.steps.changed import wrong
 from transporter.pipeline.steps.step import StepSettings
 from transporter.units import FOLDER
 
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from transporter.message import Message
+    from transporter.message import Entry, Message
 
+_OURS: Final = frozenset({__file__, batches.__file__})
 _LONGEST: Final = 500
 """Letters of an exception's text that an error repeats; it may hold a whole document."""
 
@@ -40,15 +43,18 @@ def _importable(reference: str, info: ValidationInfo) -> str:
 
 
 class PythonSettings(StepSettings):
-    """Which function is called."""
+    """Which function is called: with one message, or with a whole batch of entries."""
 
     function: Annotated[str, AfterValidator(_importable)]
+    batch: bool = False
 
 
-def python(settings: PythonSettings, folder: Path) -> PythonStep:
+def python(settings: PythonSettings, folder: Path) -> PythonStep | BatchStep:
     """Return the step that calls what *settings* name, from *folder* or installed."""
-    function = find_function(settings.function, folder)
-    return PythonStep(settings.function, function, Namespace(settings.namespace), folder)
+    function, namespace = find_function(settings.function, folder), Namespace(settings.namespace)
+    if settings.batch:
+        return BatchStep(settings.function, function, namespace, partial(_told, folder=folder))
+    return PythonStep(settings.function, function, namespace, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +72,10 @@ class PythonStep:
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return what the function makes of *entries*."""
-        mine, called = entries, repeat(object=True, times=entries.num_rows)
-        if not self.namespace.matches_all:
-            mask = self.namespace.mask(entries.column("namespace"))
-            mine, called = entries.filter(mask), mask.to_pylist()
-        messages = iter(Entries(mine))
-        made: list[Made] = []
-        for row, is_mine in enumerate(called):
-            if not is_mine:
-                made.append((row, None))
-                continue
-            offset, _, message = next(messages)
-            returned = self._called(message, offset)
-            made += [(row, None if new is message else (message, new)) for new in returned]
-        return rebuilt(entries, made)
+        return turned(entries, self.namespace, self._turn)
+
+    def _turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
+        return (self._called(message, offset) for offset, _, message in entries)
 
     def _called(self, message: Message, offset: int) -> tuple[Message, ...]:
         """Return the messages that take the place of *message*."""
@@ -88,19 +84,25 @@ class PythonStep:
         except MemoryError:
             raise  # the worker's limit: it is not known whose fault that is
         except (Exception, SystemExit) as error:
-            text = one_line(f"{self._place(error)}{type(error).__name__}: {error}")[:_LONGEST]
+            text = _told(error, self.folder)
             raise StepFailed(f"python {self.reference}: {text}", offset) from error
         problem = wrong(message, returned)
         if problem:
             raise StepFailed(f"python: {self.reference} returned {problem}", offset)
         return cast("tuple[Message, ...]", returned)
 
-    def _place(self, error: BaseException) -> str:
-        """Return the deepest line in the pipeline file's folder, else that of the function."""
-        frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-        called = [place for place in frames if place[0] != __file__]
-        own = [place for place in called if is_under(Path(place[0]), self.folder)]
-        return "".join(f"{file}:{line}: " for file, line in own[-1:] or called[:1])
+
+def _told(error: BaseException, folder: Path) -> str:
+    """Return *error* on one line, with its place."""
+    return one_line(f"{_place(error, folder)}{type(error).__name__}: {error}")[:_LONGEST]
+
+
+def _place(error: BaseException, folder: Path) -> str:
+    """Return the deepest line in the pipeline file's *folder*, else that of the function."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    called = [place for place in frames if place[0] not in _OURS]
+    own = [place for place in called if is_under(Path(place[0]), folder)]
+    return "".join(f"{file}:{line}: " for file, line in own[-1:] or called[:1])
 
 
 def _listed(result: object) -> tuple[object, ...]:

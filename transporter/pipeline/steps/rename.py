@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 from transporter.pipeline.namespace import Namespace
 from transporter.pipeline.options import NotEmpty
 from transporter.pipeline.steps.documents import DocumentStep
-from transporter.pipeline.steps.fields import FieldName, FieldPath, Path  # noqa: TC001 - pydantic reads them
+from transporter.pipeline.steps.paths import FieldName, FieldPath, OneWay, Path, written
 from transporter.pipeline.steps.rewrite import Rewriter
 from transporter.pipeline.steps.step import StepSettings
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 def _distinct(fields: dict[Path, str]) -> dict[Path, str]:
     taken: dict[Path, Path] = {}
     for path, new in fields.items():
+        if not isinstance(path[-1], str):
+            raise ValueError(f"ends at an item of an array, which has no name: {written(path)!r}")  # noqa: TRY004 - as above
         place = (*path[:-1], new)
         if place == path:
             raise ValueError(f"gives {new!r} the name that it has")
@@ -32,7 +34,7 @@ def _distinct(fields: dict[Path, str]) -> dict[Path, str]:
 class RenameSettings(StepSettings):
     """Which fields get which names."""
 
-    fields: Annotated[dict[FieldPath, FieldName], NotEmpty, AfterValidator(_distinct)]
+    fields: Annotated[dict[FieldPath, FieldName], NotEmpty, OneWay, AfterValidator(_distinct)]
 
 
 def rename(settings: RenameSettings, folder: pathlib.Path) -> DocumentStep:  # noqa: ARG001 - as every step

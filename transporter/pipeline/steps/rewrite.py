@@ -1,16 +1,16 @@
-"""Documents with some fields left out or renamed, and every other byte as it was."""
+"""Documents with some fields left out, kept or renamed, and every other byte as it was."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from transporter.pipeline.steps.edits import apply, check_text, cut, edits_of
-from transporter.pipeline.steps.fields import fields, only_member, token
+from transporter.pipeline.steps.edits import apply, check_object, check_text, cut, edits_of
+from transporter.pipeline.steps.fields import KEPT, TAKEN, fields, may_hold, only_member, token
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from transporter.pipeline.steps.fields import Path
+    from transporter.pipeline.steps.paths import Path
 
 
 class Rewriter:
@@ -18,6 +18,8 @@ class Rewriter:
 
     def __init__(self, targets: Mapping[Path, str | None]) -> None:
         """Give the field at each path its new name, or with ``None`` leave it out.
+
+        Items of arrays have no name and can only be left out.
 
         Paths are those of the document before any change. This takes some ten
         milliseconds, to be spent once for many documents.
@@ -27,7 +29,8 @@ class Rewriter:
         self._only = self._new = None
         if len(targets) == 1:
             ((path, new),) = targets.items()
-            self._only = only_member(path, new)
+            names = tuple(part for part in path if isinstance(part, str))
+            self._only = only_member(names, new) if names == path else None
             self._new = None if new is None else token(new)
 
     def __call__(self, data: bytes) -> bytes:
@@ -35,13 +38,8 @@ class Rewriter:
 
         A document that cannot hold any of the fields is not looked at further.
         """
-        for each in self._tokens:
-            if each in data:
-                break
-        else:
-            # A name may be spelt with escapes; UTF-16, which is refused, holds NUL bytes.
-            if b"\\" not in data and b"\0" not in data:
-                return data
+        if not may_hold(data, self._tokens):
+            return data
         done = self._one(data)
         return self._every(data) if done is None else done
 
@@ -60,3 +58,37 @@ class Rewriter:
             return data[: found.start(1)] + self._new + data[found.end(1) :]
         start, end, _ = cut(data, found.start(1), found.end(2), found.end(3))
         return data[:start] + data[end:]
+
+
+class Picker:
+    """Keeps fields of documents and leaves out all others. Immutable, as a rewriter is."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        """Keep what is at *paths*, which are those of the document before any change."""
+        self._fields = fields(dict.fromkeys(paths, KEPT), only=True)
+
+    def __call__(self, data: bytes) -> bytes:
+        """Return *data* itself, or a copy of what is kept; see :func:`edits_of` for errors."""
+        edits = edits_of(data, self._fields)
+        return apply(data, edits) if edits else data
+
+
+class Finder:
+    """Finds the values at a path of documents. Immutable, as a rewriter is."""
+
+    def __init__(self, path: Path, *, check: bool) -> None:
+        """Look at *path*; with *check*, refuse what is no object even if it cannot hold that."""
+        self._fields = fields({path: TAKEN})
+        self._tokens = tuple(map(token, self._fields.changes))
+        self._check = check
+
+    def __call__(self, data: bytes) -> list[bytes]:
+        """Return the values as they are written; several where a name repeats, or for ``[*]``.
+
+        See :func:`edits_of` for errors.
+        """
+        if may_hold(data, self._tokens):
+            return [value for _, _, value in edits_of(data, self._fields)]
+        if self._check:
+            check_object(data)
+        return []

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transporter.pipeline.explain import Section, validate
 from transporter.pipeline.problems import suggestion
+from transporter.pipeline.steps.choice import ChoiceSettings, only, skip
 from transporter.pipeline.steps.omit import OmitSettings, omit
+from transporter.pipeline.steps.opfilter import OpfilterSettings, opfilter
+from transporter.pipeline.steps.pick import PickSettings, pick
+from transporter.pipeline.steps.pretty import PrettySettings, pretty
 from transporter.pipeline.steps.python import PythonSettings, python
+from transporter.pipeline.steps.remap import RemapSettings, remap
 from transporter.pipeline.steps.rename import RenameSettings, rename
+from transporter.pipeline.steps.starlark import StarlarkSettings, starlark
 from transporter.pipeline.steps.step import StepConfig
 from transporter.units import FOLDER
 
@@ -34,8 +40,15 @@ class Kind:
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
         "omit": Kind(OmitSettings, omit),
+        "only": Kind(ChoiceSettings, only),
+        "opfilter": Kind(OpfilterSettings, opfilter),
+        "pick": Kind(PickSettings, pick),
+        "pretty": Kind(PrettySettings, pretty),
         "python": Kind(PythonSettings, python),
+        "remap": Kind(RemapSettings, remap),
         "rename": Kind(RenameSettings, rename),
+        "skip": Kind(ChoiceSettings, skip),
+        "starlark": Kind(StarlarkSettings, starlark),
     }
 )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from transporter.pipeline.steps.edits import FieldTaken, apply, edits_of
-from transporter.pipeline.steps.fields import fields, parse_path
+from transporter.pipeline.steps.fields import fields
 from transporter.pipeline.steps.grammar import FLAT_DEPTH, MAX_DEPTH, NotJson
+from transporter.pipeline.steps.paths import parse_path
 from transporter.pipeline.steps.rewrite import Rewriter
 
 
@@ -225,29 +226,3 @@ def test_long_values_are_copied_as_they_are() -> None:
     kept = b'{"n":%b,"t":"%b"' % (number, text)
     assert omit(kept + b',"a":1}', "a") == kept + b"}"
     assert omit(b'{"a":"%b","b":%b}' % (text, number), "a") == b'{"b":%b}' % number
-
-
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("a", ("a",)),
-        ("a.b.c", ("a", "b", "c")),
-        (r"a\.b.c", ("a.b", "c")),
-        (r"a\\.b", ("a\\", "b")),
-        (" a .b", (" a ", "b")),
-        ("größe.😀", ("größe", "😀")),
-        ("a\nb", ("a\nb",)),
-    ],
-)
-def test_paths(text: str, path: tuple[str, ...]) -> None:
-    r"""A dot parts names; ``\.`` and ``\\`` stand for themselves."""
-    assert parse_path(text) == path
-
-
-@pytest.mark.parametrize(
-    "text", ["", ".", "a.", ".a", "a..b", "a\\", "\\a", "\ud800", "a" + ".a" * 32]
-)
-def test_what_is_no_path(text: str) -> None:
-    """Empty names, unknown escapes, half characters and endless paths are refused."""
-    with pytest.raises(ValueError, match=r"is no path|has more than 32 parts|holds half a char"):
-        parse_path(text)

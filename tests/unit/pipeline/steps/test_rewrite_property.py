@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_documents import documents
 
 from transporter.pipeline.steps.edits import FieldTaken, apply, edits_of
 from transporter.pipeline.steps.fields import fields
@@ -17,46 +18,8 @@ from transporter.pipeline.steps.rewrite import Rewriter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from transporter.pipeline.steps.fields import Fields, Path
-
-SPELT = [
-    *('"a"', '"b"', '"c"', '"größe"', '"s/t"', '"q\\""', '"\\u0061"', '"\\u0062"', '"s\\/t"'),
-    *(
-        '"q\\u0022"',
-        '"gr\\u00f6\\u00dfe"',
-        '"gr\\u00F6ße"',
-        '"other"',
-        '""',
-        '"\\ud800"',
-        '"x\\\\"',
-    ),
-]
-NUMBERS = ["0", "-0", "1", "12345678901234567890", "12345678901234567890.10", "1e999", "-1.50E+3"]
-spaces = st.sampled_from(["", "", "", " ", "\n  ", "\t\r"])
-strings = st.sampled_from(
-    [*SPELT, '"{"', '"]}"', '"\\\\"', '"a\\"a"', '",\\"a\\":1"', '"😀"', '"/"']
-)
-scalars = st.sampled_from([*NUMBERS, "true", "false", "null"]) | strings
-
-
-@st.composite
-def arrays(draw: Any, inner: st.SearchStrategy[str]) -> str:
-    """Draw the text of an array."""
-    items = draw(st.lists(st.tuples(spaces, inner, spaces).map("".join), max_size=3))
-    return "[" + ",".join(items) + draw(spaces if not items else st.just("")) + "]"
-
-
-@st.composite
-def objects(draw: Any, inner: st.SearchStrategy[str]) -> str:
-    """Draw the text of an object, with names that repeat and are spelt in many ways."""
-    pair = st.tuples(spaces, st.sampled_from(SPELT), spaces, st.just(":"), spaces, inner, spaces)
-    items = draw(st.lists(pair.map("".join), max_size=5))
-    return "{" + ",".join(items) + draw(spaces if not items else st.just("")) + "}"
-
-
-values = st.recursive(scalars, lambda inner: arrays(inner) | objects(inner), max_leaves=12)
-buried = st.tuples(values, st.integers(0, 7)).map(lambda it: "[" * it[1] + it[0] + "]" * it[1])
-documents = st.tuples(spaces, objects(buried | objects(values)), spaces).map("".join)
+    from transporter.pipeline.steps.fields import Fields
+    from transporter.pipeline.steps.paths import Path
 
 
 def split(text: str, start: int = 0) -> list[tuple[str, str]]:

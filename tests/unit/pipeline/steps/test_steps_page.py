@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[4] / "docs" / "steps.md"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MESSAGE = ('{"data": ', '{"op": ', '{"namespace": ')
 FENCES = [(kind, text.strip("\n")) for kind, text in FENCE.findall(PAGE.read_text())]
 EXAMPLES = [
     (step, before, after)
@@ -30,9 +32,11 @@ EXAMPLES = [
 
 @pytest.fixture
 def enrich(folder: Path) -> None:
-    """Write the module that the page shows."""
-    (module,) = (text for kind, text in FENCES if kind == "python")
-    (folder / "enrich.py").write_text(module)
+    """Write the module and the script that the page shows."""
+    parts = (text for kind, text in FENCES if kind == "python")
+    (folder / "enrich.py").write_text("\n\n\n".join(parts))
+    (script,) = (text for kind, text in FENCES if kind == "starlark")
+    (folder / "enrich.star").write_text(script)
 
 
 def item(text: str) -> dict[str, Any]:
@@ -41,15 +45,28 @@ def item(text: str) -> dict[str, Any]:
     return root
 
 
+def messages(text: str) -> list[Message]:
+    """Return what an example shows: one document, or a message on each line."""
+    if not text.startswith(MESSAGE):
+        return [Message("orders.fr", text.encode())]
+    return [_message(line) for line in text.splitlines()]
+
+
+def _message(line: str) -> Message:
+    fields = json.loads(line)
+    # The document is everything behind its name, so no number is read and written again.
+    data = line.partition('"data": ')[2][:-1].encode() or None
+    return Message(fields.get("namespace", "orders.fr"), data, op=fields.get("op", "insert"))
+
+
 @pytest.mark.usefixtures("enrich")
 @pytest.mark.parametrize(("step", "before", "after"), EXAMPLES)
 def test_an_example_is_true(
     steps: Callable[..., Steps], step: str, before: str, after: str
 ) -> None:
-    """Each step of the page turns the document above into the one below, byte for byte."""
-    batch = batch_of(Message("orders.fr", before.encode()))
-    (entry,) = rows_of(steps(item(step)).apply(batch))
-    assert entry.message.data == after.encode()
+    """Each step of the page turns what is above into what is below, byte for byte."""
+    rows = rows_of(steps(item(step)).apply(batch_of(*messages(before))))
+    assert [entry.message for entry in rows] == messages(after)
 
 
 @pytest.mark.usefixtures("enrich")
@@ -57,7 +74,6 @@ def test_the_page_knows_every_step(steps: Callable[..., Steps]) -> None:
     """Every step has an example, and the whole route at the top of the page can be made."""
     assert {name for step, _, _ in EXAMPLES for name in item(step)} == set(KINDS)
     (route,) = item(FENCES[0][1])["routes"]
-    assert {name for each in route["steps"] for name in each} == set(KINDS)
-    messages = Message("orders.fr", b'{"total":1}'), Message("orders.fr", b'{"test":true}')
-    (entry,) = rows_of(steps(*route["steps"]).apply(batch_of(*messages)))
+    entries = Message("orders.fr", b'{"total":1}'), Message("orders.fr", b'{"test":true}')
+    (entry,) = rows_of(steps(*route["steps"]).apply(batch_of(*entries)))
     assert entry.message.data == b'{"amount": 1, "country": "fr"}'

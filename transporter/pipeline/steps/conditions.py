@@ -1,0 +1,182 @@
+"""Conditions on a value of a document: an operator, and what it compares with."""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from itertools import chain
+from math import isfinite
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.steps.grammar import NUMBER, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+OPERATORS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        spelling: spellings[0]
+        for spellings in (
+            ("==", "eq", "$eq"),
+            ("=~",),
+            (">", "gt", "$gt"),
+            (">=", "gte", "$gte"),
+            ("<", "lt", "$lt"),
+            ("<=", "lte", "$lte"),
+        )
+        for spelling in spellings
+    }
+)
+"""Every way to write an operator, and the operator."""
+
+_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = MappingProxyType(
+    {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+)
+_KINDS: Final = MappingProxyType(
+    {b'"': "text", b"{": "an object", b"[": "an array", b"t": "a boolean", b"f": "a boolean"}
+)
+_DIGITS: Final = 15
+"""What a number of the pipeline file, read as a float, is sure to keep."""
+_NUMBER: Final = re.compile(NUMBER.decode()).fullmatch
+_FLAT: Final = MappingProxyType({b"true": True, b"false": False, b"null": None})
+
+Plain = str | int | float | bool | None
+
+
+class WrongType(Refused):
+    """A value is of a type that the operator cannot compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold for one of the values found in a document. Immutable.
+
+    ``read`` turns a value as it is written into what ``test`` compares, and
+    raises :class:`WrongType`; ``test`` takes all that were read at once.
+    """
+
+    read: Callable[[bytes], Any]
+    test: Callable[[Sequence[Any]], Iterable[bool]] = field(repr=False)  # it holds the value
+
+    def holds(self, found: Sequence[Sequence[Any]]) -> list[bool]:
+        """Tell for each document whether it holds for any of the values read from it."""
+        results = iter(self.test(list(chain.from_iterable(found))))
+        return [sum(next(results) for _ in values) > 0 for values in found]
+
+
+def condition(spelling: str, value: Plain) -> Condition:
+    """Return the condition that *spelling* of an operator and *value* stand for.
+
+    Raise :class:`ValueError` when the operator cannot compare with *value*.
+    """
+    name = OPERATORS[spelling]
+    if name == "==":
+        return Condition(_comparable, partial(_equal, _wanted(value)))
+    if name == "=~":
+        return Condition(_text, partial(_matching, _pattern(value)))
+    return Condition(_number, partial(_ordered, _ORDERS[name], _limit(value)))
+
+
+def _wanted(value: Plain) -> list[tuple[str, object]]:
+    """Return what is equal to *value*, each with its type: text may stand for a number too."""
+    if isinstance(value, bool):
+        return [("a boolean", value)]
+    if value is None:
+        return [("null", None)]
+    number = _setting_number(value)
+    numbers: list[tuple[str, object]] = [] if number is None else [("a number", number)]
+    return [("text", value), *numbers] if isinstance(value, str) else numbers
+
+
+def _pattern(value: Plain) -> Namespace:
+    if not isinstance(value, str):
+        raise ValueError("must be a regular expression for the operator =~")  # noqa: TRY004 - pydantic reports ValueError
+    return Namespace(value)
+
+
+def _limit(value: Plain) -> Decimal:
+    number = None if value is None or isinstance(value, bool) else _setting_number(value)
+    if number is None:
+        raise ValueError("must be a number for this operator")
+    return number
+
+
+def _setting_number(value: str | float) -> Decimal | None:
+    """Return the number that a setting is, exactly; ``None`` for text that is none."""
+    if isinstance(value, str):
+        return _exact(value) if _NUMBER(value) else None
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError("is no number that a document can hold")
+    number = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
+    if isinstance(value, float) and len(number.as_tuple().digits) > _DIGITS:
+        raise ValueError("has more digits than YAML keeps; quote it")
+    return number
+
+
+def _exact(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise WrongType("holds an exponent that is too large to compare") from None
+
+
+def _equal(wanted: list[tuple[str, object]], values: Sequence[object]) -> list[bool]:
+    return [value in wanted for value in values]
+
+
+def _matching(pattern: Namespace, values: Sequence[str | None]) -> list[bool]:
+    texts = pa.array(values, pa.string())
+    matches = iter(pattern.mask(texts.drop_null()).to_pylist())
+    return [value is not None and next(matches) for value in values]
+
+
+def _ordered(
+    order: Callable[[Decimal, Decimal], bool], limit: Decimal, values: Sequence[Decimal | None]
+) -> list[bool]:
+    return [value is not None and order(value, limit) for value in values]
+
+
+def _kind(value: bytes) -> str:
+    return "null" if value == b"null" else _KINDS.get(value[:1], "a number")
+
+
+def _comparable(value: bytes) -> tuple[str, object]:
+    """Return the type of *value* and what it is; objects and arrays are equal to nothing."""
+    kind = _kind(value)
+    if kind == "text":
+        return kind, json.loads(value)
+    if kind == "a number":
+        return kind, _exact(value.decode())
+    return kind, _FLAT.get(value)
+
+
+def _text(value: bytes) -> str | None:
+    """Return text, or ``None`` for null."""
+    if value == b"null":
+        return None
+    if not value.startswith(b'"'):
+        raise WrongType(f"is {_kind(value)}, and =~ looks at text")
+    text: str = json.loads(value)
+    if b"\\" in value and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise WrongType("holds half a character, which =~ cannot read")
+    return text
+
+
+def _number(value: bytes) -> Decimal | None:
+    """Return a number, also one that is written as text, or ``None`` for null."""
+    if value == b"null":
+        return None
+    is_text = value.startswith(b'"')
+    text: str = json.loads(value) if is_text else value.decode()
+    if _NUMBER(text):
+        return _exact(text)
+    kind = "text that is no number" if is_text else _kind(value)
+    raise WrongType(f"is {kind}, and this operator compares numbers")

@@ -1,0 +1,80 @@
+"""``pretty``: writes JSON documents with one value on a line, or all on one."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import BeforeValidator, Field
+
+from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.steps.documents import DocumentStep
+from transporter.pipeline.steps.edits import check_object
+from transporter.pipeline.steps.grammar import STRING, Refused
+from transporter.pipeline.steps.step import StepSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MAX_INDENT: Final = 10
+MAX_SPACE: Final = 16 * 1024**2
+"""Bytes of space that one document may get: deep ones grow a thousandfold."""
+
+_NO_SPACE: Final = re.compile(STRING + rb'|[^" \t\n\r]++').findall
+_TOKENS: Final = re.compile(STRING + rb':?+|\[\]|\{\}|[\[\]{},]|[^"\[\]{},]++').findall
+_FIRST, _LAST = (b"{", b"["), (b"}", b"]")
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number")  # noqa: TRY004 - pydantic reports ValueError
+    return value
+
+
+class PrettySettings(StepSettings):
+    """How deep each level is indented; with 0 all is on one line."""
+
+    indent: Annotated[int, Field(ge=0, le=MAX_INDENT), BeforeValidator(_no_boolean)] = 2
+
+
+def pretty(settings: PrettySettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step
+    """Return the step that writes documents as *settings* say."""
+    return DocumentStep("pretty", Namespace(settings.namespace), laid_out(settings.indent))
+
+
+def laid_out(indent: int) -> Callable[[bytes], bytes]:
+    """Return what lays a document out anew, and keeps every string, number and name as written.
+
+    It raises :class:`Refused` for what is no JSON object, and for one that
+    would get more space than :data:`MAX_SPACE`.
+    """
+
+    def lay_out(data: bytes) -> bytes:
+        check_object(data)
+        made = b"".join(_NO_SPACE(data))
+        if indent:
+            made = _indented(made, b" " * indent)
+        return data if made == data else made
+
+    return lay_out
+
+
+def _indented(data: bytes, indent: bytes) -> bytes:
+    """Return *data*, which is JSON without space, over several lines."""
+    parts: list[bytes] = []
+    line, space = b"\n", 0
+    for token in _TOKENS(data):
+        if token in _LAST:
+            line = line[: -len(indent)]
+            parts.append(line)
+        parts.append(token)
+        if token.endswith(b":"):  # a name; a string that is a value ends with its quote
+            parts.append(b" ")
+        elif token == b"," or token in _FIRST:
+            line += indent if token in _FIRST else b""
+            parts.append(line)
+            space += len(line)
+            if space > MAX_SPACE:
+                raise Refused(f"data would take more than {MAX_SPACE} bytes of space")
+    return b"".join(parts)

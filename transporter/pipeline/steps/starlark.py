@@ -1,0 +1,207 @@
+"""``starlark``: hands the messages of a batch to a script in Starlark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path  # noqa: TC003 - pydantic reads it
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import AfterValidator, model_validator
+
+from transporter.errors import ConfigError, StepFailed
+from transporter.message import Message
+from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.steps.called import turned
+from transporter.pipeline.steps.changed import wrong
+from transporter.pipeline.steps.grammar import Refused
+from transporter.pipeline.steps.literals import (
+    Given,
+    document_text,
+    given_of,
+    is_json,
+    spelt_again,
+    value_of,
+)
+from transporter.pipeline.steps.script import Script, ScriptFailed, load_script
+from transporter.pipeline.steps.step import StepSettings
+from transporter.units import LocalPath  # noqa: TC001 - pydantic reads it
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+
+    from transporter.message import Entry
+
+_MAX_BYTES: Final = 1024 * 1024
+_CODE: Final = "code"
+"""What errors call a script that stands in the pipeline file itself."""
+_NAMES: Final = tuple(Message.__dataclass_fields__)
+_FIELDS: Final = frozenset(_NAMES)
+_EXPECTED: Final = "a message (a dict), a list of them, or None"
+_ABSENT: Final = object()
+
+
+def _from_file(file: Path) -> Script:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(_MAX_BYTES + 1)
+        code = content.decode()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{file}:{line}: is not UTF-8 text") from error
+    if len(content) > _MAX_BYTES:
+        raise ConfigError(f"{file} is larger than {_MAX_BYTES} bytes; no script needs that")
+    return load_script(code, str(file))
+
+
+def _from_code(code: str) -> Script:
+    return load_script(code, _CODE)
+
+
+def _loads(load: Callable[[Any], Script]) -> AfterValidator:
+    def loaded(value: object) -> object:
+        try:
+            load(value)
+        except ConfigError as error:
+            raise ValueError(f"cannot be used: {error.problem}") from error
+        return value
+
+    return AfterValidator(loaded)
+
+
+class StarlarkSettings(StepSettings):
+    """Which script is called: that of a file, or one in the pipeline file itself."""
+
+    file: Annotated[LocalPath, _loads(_from_file)] | None = None
+    code: Annotated[str, _loads(_from_code)] | None = None
+
+    @model_validator(mode="after")
+    def _has_one_script(self) -> StarlarkSettings:
+        if (self.file is None) == (self.code is None):
+            raise ValueError("needs either file or code, and not both")
+        return self
+
+
+def starlark(settings: StarlarkSettings, folder: Path) -> StarlarkStep:  # noqa: ARG001 - as every step
+    """Return the step that calls the script that *settings* name."""
+    script = _from_file(settings.file) if settings.file else _from_code(settings.code or "")
+    return StarlarkStep(script, Namespace(settings.namespace))
+
+
+@dataclass(frozen=True, slots=True)
+class StarlarkStep:
+    """Calls ``transform`` of *script* for every message of its namespaces; see :class:`Step`.
+
+    All messages of a batch in one crossing into the interpreter. What it
+    returns takes the message's place: a message, several, or with ``None`` nothing.
+    """
+
+    script: Script
+    namespace: Namespace
+
+    def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what the script makes of *entries*."""
+        return turned(entries, self.namespace, self._turn)
+
+    def _turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
+        queue = [*entries]
+        givens, failed = _givens(queue)
+        sources = [each.source for each in givens]
+        try:
+            made = self.script.results(sources)
+        except ScriptFailed as error:
+            failed = _failure(error.problem, queue[error.index])
+            # A message before that one may come back as none.
+            made = self.script.results(sources[: error.index])
+        for entry, given, text in zip(queue, givens, made, strict=False):
+            try:
+                yield tuple(_messages(entry.message, given, text))
+            except Refused as error:
+                problem = f"{self.script.name}: transform returned {error}"
+                raise _failure(problem, entry) from error
+        if failed is not None:
+            raise failed
+
+
+def _failure(problem: str, entry: Entry) -> StepFailed:
+    return StepFailed(f"starlark: {problem}", entry.offset)
+
+
+def _givens(entries: list[Entry]) -> tuple[list[Given], StepFailed | None]:
+    """Return the messages before the first that no script can be given, and why that cannot."""
+    givens: list[Given] = []
+    for entry in entries:
+        try:
+            givens.append(given_of(entry.message))
+        except Refused as error:
+            return givens, _failure(str(error), entry)
+    return givens, None
+
+
+def _messages(original: Message, given: Given, text: str) -> Iterator[Message]:
+    """Yield the messages that a script returned as *text*; raise :class:`Refused`."""
+    returned = value_of(text)
+    if returned is None:
+        return
+    for each in returned if isinstance(returned, list) else [returned]:
+        if not isinstance(each, dict):
+            raise Refused(f"{type(each).__name__}; it may return {_EXPECTED}")
+        yield _message(original, given, each)
+
+
+def _message(original: Message, given: Given, fields: dict[str, Any]) -> Message:
+    if not fields.keys() <= _FIELDS:
+        raise Refused(f"a message with a field that is none of {', '.join(_NAMES)}")
+    data = fields.pop("data", _ABSENT)
+    made = _changed(original, fields)
+    problem = wrong(original, [made])
+    if problem:
+        raise Refused(problem)
+    content = original.data if data is _ABSENT else _data(original, made, given, data)
+    if content is not original.data:
+        return replace(made, data=content)
+    if is_json(made.content_type) and not is_json(original.content_type):
+        given_of(made)  # refuses what is no document
+    return made
+
+
+def _changed(original: Message, fields: dict[str, Any]) -> Message:
+    """Return *original* with those of *fields* that are others; itself where none is."""
+    if "key" in fields:
+        fields["key"] = _as_bytes(fields["key"])
+    if "headers" in fields:
+        fields["headers"] = _headers(fields["headers"])
+    changes = {name: new for name, new in fields.items() if new != getattr(original, name)}
+    return replace(original, **changes) if changes else original
+
+
+def _headers(value: object) -> object:
+    if not isinstance(value, list):
+        return value  # it is told as every wrong field is
+    return tuple(
+        (pair[0], _as_bytes(pair[1])) if isinstance(pair, list) and len(pair) == 2 else pair  # noqa: PLR2004 - a name and a value
+        for pair in value
+    )
+
+
+def _as_bytes(value: object) -> object:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _data(original: Message, made: Message, given: Given, value: object) -> bytes | None:
+    """Return *value* as the data of *made*; the very same as before where it is equal."""
+    content = _as_bytes(value)
+    # Bytes are no JSON, and fail below where they must be.
+    text = None if given.data is None or isinstance(value, bytes) else document_text(value)
+    if text == given.data if text is not None else content == original.data:
+        return original.data
+    if value is None:
+        return None
+    if is_json(made.content_type):
+        return spelt_again(text or document_text(value), given.spelt)
+    if not isinstance(content, bytes):
+        raise Refused("data that is neither text nor bytes, with a content type that is not JSON")
+    return content
