@@ -91,7 +91,7 @@ def forget(
 
 
 def _refuse_named(file: Path, route: str) -> None:
-    from transporter.pipeline.config import route_lines  # noqa: PLC0415 - heavy
+    from transporter.pipeline.place import route_lines  # noqa: PLC0415 - heavy
 
     line = route_lines(file, os.environ).get(route)
     if line is not None:

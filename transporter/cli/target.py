@@ -18,9 +18,9 @@ def log_directory(target: Path) -> Path:
     """Return the log directory that *target* names."""
     if target.is_dir():
         return target.absolute()
-    from transporter.pipeline import config  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.pipeline import place  # noqa: PLC0415 - heavy; `--help` does without
 
-    return config.log_directory(target, os.environ)
+    return place.log_directory(target, os.environ)
 
 
 def offset_range(text: str) -> tuple[int, int]:

@@ -90,7 +90,6 @@ class Acks:
             f"the writer returned without acking or failing offset {self._offsets[count]}",
         )
 
-
     def _whole(self, count: int) -> int:
         """Leave out the last of *count* rows' entry unless each output of it was acked.
 

@@ -30,12 +30,13 @@ from transporter.pipeline.options import (
     WorkerMemory,
     waiting_in_circles,
 )
+from transporter.pipeline.place import Place
 from transporter.pipeline.problems import MOST_PROBLEMS, InvalidPipeline, one_line, suggestion
 from transporter.pipeline.registry import READER, WRITER, find
 from transporter.pipeline.secrets import Secrets, secrets_of
 from transporter.pipeline.steps.step import StepConfig  # noqa: TC001 - pydantic reads it
 from transporter.pipeline.steps.table import step_config
-from transporter.units import FOLDER, Duration, LocalPath, Size
+from transporter.units import FOLDER, Duration, Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,11 +72,7 @@ def _spark_key(key: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 
 
-class _Place(Model):
-    dir: LocalPath
-
-
-class LogConfig(_Place):
+class LogConfig(Place):
     """Where the commit log is, how its segments are cut and compressed, and how long they stay."""
 
     segment_bytes: Annotated[Size, Field(ge=_SMALLEST_SEGMENT)] = 1024**3
@@ -199,38 +196,6 @@ def _validated(document: Document, file: Path) -> Pipeline:
     parts = [*keys.readers, *(each.writer for each in keys.routes)]
     secrets = Secrets.of(value for part in parts for value in part.secrets.values)
     return Pipeline(file=file, secrets=secrets, **dict(keys))
-
-
-def log_directory(path: Path, environ: Mapping[str, str]) -> Path:
-    """Return the log directory of the pipeline file at *path*, and look at nothing else in it.
-
-    So an operator needs neither the variables that hold the pipeline's secrets
-    nor its adaptors. Raise :class:`ConfigError` as :func:`load` does.
-    """
-    document = read(path, environ, only=lambda key: key in (("name",), ("log", "dir")))
-    file = Path(os.path.abspath(path))  # noqa: PTH100 - as in load()
-    root = document.root if isinstance(document.root, dict) else {}
-    directory = (root.get("log") or {}).get("dir", f"data/{root.get('name', file.stem)}")
-    section = Section(document, ("log",))
-    found, problems = validate(_Place, {"dir": directory}, section, {FOLDER: file.parent})
-    if found is None:
-        raise InvalidPipeline(*problems)
-    return found.dir
-
-
-def route_lines(path: Path, environ: Mapping[str, str]) -> dict[str, int]:
-    """Return the names of the routes in the pipeline file at *path*, each with its line.
-
-    Looks at nothing else, as :func:`log_directory` does.
-    """
-    document = read(path, environ, only=lambda _: False)
-    root = document.root if isinstance(document.root, dict) else {}
-    routes = root.get("routes")
-    return {
-        str(route["name"]): document.line(("routes", index, "name"))
-        for index, route in enumerate(routes if isinstance(routes, list) else ())
-        if isinstance(route, dict) and "name" in route
-    }
 
 
 class _Draft:

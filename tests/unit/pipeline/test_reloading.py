@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_tools import make_pipeline
 
-from transporter.pipeline.config import route_lines
+from transporter.pipeline.place import route_lines
 from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.registry import find_function, forget_modules
 from transporter.pipeline.reloading import changed_routes, reread
