@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from transporter.errors import ActionRefused
-from transporter.log.reader import within
 from transporter.log.search import frames
 from transporter.pipeline.namespace import Namespace
 
@@ -29,7 +28,7 @@ def next_entry(reader: LogReader, durable: int, state: RouteState, namespace: st
         last = state.replay.last
         filters.append(Namespace(state.replay.namespace))
     for found in frames(reader, state.next_offset(), last):
-        entries = within(found.entries(), state.next_offset(), last)
+        entries = found.within(state.next_offset(), last)
         for each in filters:
             entries = entries.filter(each.mask(entries.column("namespace")))
         for offset in entries.column("offset").to_pylist():

@@ -13,7 +13,7 @@ from transporter.errors import OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.lock import owner_of
 from transporter.log.meta import published, read_meta
-from transporter.log.reader import Gap, LogReader, within
+from transporter.log.reader import Gap, LogReader
 from transporter.log.search import frames
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Follower:
     def _read(self, last: int) -> Iterator[pa.RecordBatch | Gap]:
         for found in frames(self._reader, self.next, last):
             yield from self._lost(found.frame.first - 1)
-            entries = within(found.entries(), self.next, last)
+            entries = found.within(self.next, last)
             self.next = found.frame.last + 1
             yield entries
         yield from self._lost(last)

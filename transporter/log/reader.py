@@ -41,6 +41,15 @@ class Located(NamedTuple):
         with faults_of(self.segment.path):
             return self.segment.entries(self.frame)
 
+    def within(self, first: int, last: int) -> pa.RecordBatch:
+        """Return those of the frame's entries that lie from *first* to *last*, verified."""
+        entries = self.entries()
+        if self.frame.first >= first and self.frame.last <= last:
+            return entries
+        offsets = entries.column("offset").to_pylist()
+        start = bisect_left(offsets, first)
+        return entries.slice(start, bisect_right(offsets, last) - start)
+
     def source(self) -> Source | None:
         """Return which reader the frame came from."""
         with faults_of(self.segment.path):
@@ -141,7 +150,7 @@ class LogReader:
     def read(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the entries from *first* to *last*, one batch a frame; see :meth:`frames`."""
         for found in self.frames(first, last):
-            yield within(found.entries(), first, last)
+            yield found.within(first, last)
 
     def bound(self, first: int, last: int, rows: int, size: int) -> int:
         """Return the last offset of a slice from *first* of at most *rows* and about *size* bytes.
@@ -281,18 +290,6 @@ class LogReader:
 
     def _opened(self, base: int) -> Segment:
         return Segment(self.files, self.directory / segment_name(base))
-
-
-def within(entries: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
-    """Return those of *entries* (ascending) whose offsets lie from *first* to *last*."""
-    if not entries.num_rows:
-        return entries
-    column = entries.column("offset")
-    if column[0].as_py() >= first and column[-1].as_py() <= last:
-        return entries
-    offsets = column.to_pylist()
-    start = bisect_left(offsets, first)
-    return entries.slice(start, bisect_right(offsets, last) - start)
 
 
 def _block(segment: Segment, start: int, end: int | None, last: int) -> Iterator[Located]:

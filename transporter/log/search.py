@@ -18,7 +18,6 @@ import pyarrow as pa
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.index import marks
-from transporter.log.reader import within
 from transporter.log.segment import Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def matching(
     *seen* is told each offset up to which the log has been read.
     """
     for found in frames(reader, first, last):
-        entries = within(found.entries(), first, last)
+        entries = found.within(first, last)
         if entries.num_rows and entries.column("logged_at")[0].value > wanted.until:
             return
         yield wanted.of(entries)
@@ -165,7 +164,7 @@ def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: 
             if whole and frame.count < missing:
                 missing -= frame.count
                 continue
-            offsets = wanted.of(within(found.entries(), first, last)).column("offset")
+            offsets = wanted.of(found.within(first, last)).column("offset")
             if len(offsets) >= missing:
                 return int(offsets[len(offsets) - missing].as_py())
             missing -= len(offsets)

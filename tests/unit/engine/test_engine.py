@@ -204,6 +204,27 @@ def test_a_stop_leaves_a_route_that_cannot_drain(tmp_path: Path) -> None:
     assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4]
 
 
+def test_no_route_sees_what_another_makes_of_an_entry(tmp_path: Path) -> None:
+    """Eight routes change the same entries, each in its own way, and each finds them untouched."""
+    document = {f"f{number}": number for number in range(8)}
+    steps = {
+        f"r{number}": [
+            {"omit": {"fields": [f"f{number}"]}},
+            {"rename": {"fields": {f"f{(number + 1) % 8}": "next"}}},
+            {"remap": {"namespaces": {"n": f"n{number}"}}},
+        ]
+        for number in range(8)
+    }
+    lines = [f"n {json.dumps(document | {'entry': entry})}" for entry in range(200)]
+    routes = {name: {"steps": each, "slice_rows": 50} for name, each in steps.items()}
+    run_to_end(make_pipeline(tmp_path, lines, **routes))
+    for number in range(8):
+        kept = {name: value for name, value in document.items() if value != number}
+        kept["next"] = kept.pop(f"f{(number + 1) % 8}")
+        found = [json.loads(line["data"]) for line in delivered(tmp_path / f"r{number}.jsonl")]
+        assert found == [kept | {"entry": entry} for entry in range(200)]
+
+
 def test_a_replay_delivers_its_range_again_and_then_what_is_new(tmp_path: Path) -> None:
     """A replay comes first, in its own generation, and live entries follow it."""
     run_to_end(make_pipeline(tmp_path, LINES, out={"slice_rows": 2}))
