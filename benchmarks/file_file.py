@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from benchmarks.setting import Setting
 
-_AIM: Final = Aim(0.8, at_least=True)
+_AIM: Final = Aim(1.2, at_least=True)
 _FILES: Final = 20
 _PATIENCE: Final = 300.0
 _TAIL: Final = 1000
@@ -49,8 +49,8 @@ does), filters by a field, changes the document, and writes it with its own file
 before the clock starts; it stops when the last line is in the output, which both sync. Ours uses
 two processes, Bytewax one."""
 LIMITS: Final = """\
-The file reader, which parses each line and makes a Message of it in Python before the log sees a
-column."""
+Both cores are busy: one with reading, looking at each line's JSON and compressing frames, the
+other with the steps and the output."""
 
 
 def measure(setting: Setting) -> Section:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from acceptance_tools import TRANSPORTER
+from crc32c import crc32c
 
 from transporter.log.commit_log import CommitLog
+from transporter.log.format import header_length
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +102,8 @@ def test_a_log_of_an_unknown_format_version(tmp_path: Path) -> None:
     segment = tmp_path / "log" / f"{0:020d}.log"
     data = bytearray(segment.read_bytes())
     data[8] = 7
+    end = header_length(bytes(data), "")
+    data[end - 4 : end] = crc32c(bytes(data[: end - 4])).to_bytes(4, "little")
     segment.write_bytes(data)
     refused(run(tmp_path / "p.yaml", DEMO.format(log="log")), "format version 7", code=1)
     assert segment.read_bytes() == data
