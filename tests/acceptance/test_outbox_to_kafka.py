@@ -70,13 +70,13 @@ def test_every_row_arrives_across_three_kills(
     log = tmp_path / "log"
     for _ in range(KILLS):
         with running(pipeline, ORDERS_DSN=postgres.dsn) as engine:
-            engine.await_event("worker-connected", route="kafka")
+            engine.await_event("worker-connected", timeout=150, route="kafka")
             time.sleep(chance.uniform(0.0, 2.5))
             assert gone(engine.kill(), timeout=5) == []
     with running(pipeline, ORDERS_DSN=postgres.dsn) as engine:
         assert client.wait(120) == 0
         await_true(lambda: rows_left(postgres) == 0, 120, "an empty outbox")
-        engine.await_event("worker-connected", route="store")
+        engine.await_event("worker-connected", timeout=150, route="store")
         await_true(lambda: caught_up(log), 60, "routes that have caught up")
         left = engine.descendants()
         assert engine.stop() == 0
