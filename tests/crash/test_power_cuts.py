@@ -43,7 +43,7 @@ def _hunted(seeds: range, patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Yield the fingerprints of each life's crash states, in the order of *seeds*."""
     # So that the fingerprints of one process mean something to another.
     patch.setenv("PYTHONHASHSEED", "0")
-    with ProcessPoolExecutor(WORKERS, get_context("spawn"), gc.disable) as pool:
+    with ProcessPoolExecutor(WORKERS, get_context("spawn"), _begin) as pool:
         lives = iter(seeds)
         running = [pool.submit(_life, next(lives)) for _ in range(2 * WORKERS)]
         try:
@@ -52,6 +52,12 @@ def _hunted(seeds: range, patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
                 running += [pool.submit(_life, seed) for seed in [next(lives, None)] if seed]
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    gc.disable()
+    # Beside this other tests run that wait for real services, but not for ever.
+    os.nice(10)
 
 
 def _life(seed: int) -> list[int]:
