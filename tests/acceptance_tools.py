@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TRANSPORTER = [sys.executable, "-m", "transporter.cli.app"]
 PICKY = """
-from transporter.adaptor import AdaptorConfig
+from transporter.adaptor import AdaptorConfig, LocalPath
 from transporter.errors import Rejected
 
 
@@ -31,7 +31,7 @@ class Picky:
     '''Refuses the entry whose data says so.'''
 
     class Config(AdaptorConfig):
-        path: str
+        path: LocalPath
 
     def __init__(self, config):
         self.config = config
