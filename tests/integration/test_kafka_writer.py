@@ -391,7 +391,8 @@ def test_a_fatal_error_is_followed_by_a_new_client(
     ack = write(writer, entries([Message("n", b"x" * 1_200_000), *numbered(3)]))
 
     assert ack.prefix == []
-    assert isinstance(ack.failures[0][0], Rejected)
+    # Which of the two is told first, the refusal or the end of the client, is a race in the client.
+    assert isinstance(ack.failures[0][0], Rejected | SinkUnavailable)
     assert write(writer, entries(numbered(3), first=2)).complete
     assert [record.value() for record in read(kafka_broker, kafka_topic)] == [b"0", b"1", b"2"]
 
