@@ -22,7 +22,7 @@ soak: $(VENV)/dev  ## What takes longer: kills at random, outages beside healthy
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
 	$(BIN)/pytest tests/soak tests/property/test_hostile_configuration.py --exhaustive
 
-crash: $(VENV)/dev  ## Every crash, damage and failing call, and real power cuts (as root); half an hour
+crash: $(VENV)/dev  ## Every crash, damage and failing call, and real power cuts (as root); an hour
 	$(BIN)/pytest -n 2 --dist loadfile tests/crash tests/power --exhaustive
 
 check: $(VENV)/dev  ## Formatting, lint rules, types, and which package may import which

@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import psutil
 
@@ -191,10 +191,11 @@ def await_true(holds: Callable[[], bool], timeout: float, what: str) -> None:
         time.sleep(0.1)
 
 
-def page(url: str) -> tuple[int, str]:
-    """Return what a page says and its status."""
+def page(url: str, **headers: str) -> tuple[int, str]:
+    """Return the status of a page and what it says, asked for with *headers*."""
+    request = Request(url, headers=headers)  # noqa: S310 - our own
     try:
-        with urlopen(url, timeout=20) as answer:  # noqa: S310 - our own
+        with urlopen(request, timeout=20) as answer:  # noqa: S310 - as above
             return answer.status, answer.read().decode()
     except HTTPError as error:
         with error:

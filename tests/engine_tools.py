@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from multiprocessing.connection import Client, wait
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
@@ -314,12 +314,9 @@ class LinesWriter:
             print(f"delivered {offset}")  # noqa: T201 - what a writer prints is under test
 
     def _store(self, batch: Entries) -> None:
-        context = self._context
-        assert context is not None
-        stored = {"log_id": context.log_id, "route": context.route, "epoch": context.epoch}
-        shards = {"shard": context.shard, "shards": context.shards, "offset": batch.offsets[-1]}
-        text = json.dumps(stored | shards | {"generation": batch.generation})
-        self._beside("stored").write_text(text)
+        assert self._context is not None
+        stored = self._context.stored(batch.generation, batch.offsets[-1])
+        self._beside("stored").write_text(json.dumps(asdict(stored)))
 
     def _fail_if_down(self, step: str) -> None:
         with suppress(FileNotFoundError):

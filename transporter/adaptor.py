@@ -158,6 +158,21 @@ class WriterContext:
     shards: int = 1
     deadline: float = 30.0
 
+    def stored(self, generation: int, offset: int) -> StoredOffset:
+        """Return what a sink stores when this writer has delivered up to *offset*.
+
+        *generation* is that of the batch, which changes while a writer is open.
+        """
+        return StoredOffset(
+            self.log_id,
+            self.route,
+            self.epoch,
+            generation,
+            self.shard,
+            self.shards,
+            offset,
+        )
+
 
 class Ack(Protocol):
     """How a writer tells what the sink has taken. Not thread-safe: call it from ``write``."""

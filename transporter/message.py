@@ -201,7 +201,8 @@ class Entries:
 
         A step may make several rows of one entry, which is delivered when all of them are.
         """
-        offsets = self.offsets
+        # Single cells: a writer asks this at every request, and a batch may have many.
+        offsets = self.batch.column("offset")
         while 0 < rows < len(offsets) and offsets[rows - 1] == offsets[rows]:
             rows -= 1
         return rows

@@ -25,7 +25,6 @@ from adaptors.file.progress import (
     put_state,
 )
 from adaptors.file.rolling import number_of, numbered, shard_path
-from transporter.adaptor import StoredOffset
 from transporter.errors import RouteFault
 
 if TYPE_CHECKING:
@@ -134,16 +133,7 @@ class Output:
             raise
 
     def _grown(self, state: State, text: bytes, part: Part, generation: int) -> State:
-        context = self._context
-        stored = StoredOffset(
-            context.log_id,
-            context.route,
-            context.epoch,
-            generation,
-            context.shard,
-            context.shards,
-            part.offsets[-1],
-        )
+        stored = self._context.stored(generation, part.offsets[-1])
         length = state.length + len(text)
         grown = replace(state, length=length, end=self._end(length), period=part.period)
         return grown.with_stored(stored)

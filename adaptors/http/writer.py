@@ -67,7 +67,7 @@ class HttpWriter:
             for request in requests_of(batch, self._config, self._route):
                 self._check_time(end)
                 self._deliver(request)
-                ack(_settled(offsets, done, done + request.rows))
+                ack(offsets[done : batch.whole(done + request.rows)])
                 done += request.rows
         except SinkError as error:
             ack.fail(error, error.offset if isinstance(error, Rejected) else None)
@@ -146,12 +146,3 @@ class HttpWriter:
     @property
     def _place(self) -> str:
         return f"HTTP receiver {self._target.place}"
-
-
-def _settled(offsets: list[int], first: int, end: int) -> list[int]:
-    """Return the entries of rows *first* to *end* of which no part comes later.
-
-    Steps may make several rows of an entry: it is delivered when all of them are.
-    """
-    following = offsets[end] if end < len(offsets) else None
-    return [offset for offset in offsets[first:end] if offset != following]

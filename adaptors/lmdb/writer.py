@@ -17,13 +17,12 @@ from adaptors.lmdb.layout import (
     offset_key,
     whole_entry,
 )
-from transporter.adaptor import StoredOffset
 from transporter.errors import Rejected, RouteFault, SinkError, SinkUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.adaptor import Ack, AdaptorConfig, Entries, WriterContext
+    from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
     from transporter.message import Entry
 
 _T = TypeVar("_T")
@@ -106,7 +105,7 @@ class LmdbWriter:
             written, refused = self._put_all(transaction, database, batch)
             written = batch.whole(written)
             if written:
-                last = self._stored(batch.generation, offsets[written - 1])
+                last = self._context.stored(batch.generation, offsets[written - 1])
                 progress = Progress(last, before + written)
                 transaction.put(self._slot, progress.encode(), db=database.progress_db)
             return written, refused
@@ -133,18 +132,6 @@ class LmdbWriter:
                 f"not those of {context.log_id}: give the route another path"
             )
         return before.entries
-
-    def _stored(self, generation: int, offset: int) -> StoredOffset:
-        context = self._context
-        return StoredOffset(
-            context.log_id,
-            context.route,
-            context.epoch,
-            generation,
-            context.shard,
-            context.shards,
-            offset,
-        )
 
     def _put_all(
         self, transaction: lmdb.Transaction, database: _Database, batch: Entries

@@ -12,12 +12,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import psutil
 import pytest
-from acceptance_tools import TRANSPORTER, Running, running
+from acceptance_tools import TRANSPORTER, Running, page, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,16 +160,6 @@ def command(
     return done
 
 
-def page(url: str) -> str:
-    """Return what a page says, whatever its status."""
-    try:
-        with urlopen(url, timeout=20) as answer:  # noqa: S310 - our own
-            return answer.read().decode()
-    except HTTPError as error:
-        with error:
-            return error.read().decode()
-
-
 def test_checks_show_no_secret(folder: Path) -> None:
     """Neither what is right with a file nor what is wrong with it repeats a secret."""
     for how in ([], ["--json"]):
@@ -203,8 +191,8 @@ def test_a_run_that_goes_wrong_everywhere_shows_no_secret(folder: Path) -> None:
         engine.await_event("worker-lost", route="die", timeout=120)
         engine.await_event("route-retrying", route="sasl", timeout=120)
         for name in ("metrics", "readyz", "healthz"):
-            clean(name, page(f"{url}/{name}"))
-        assert "***" in page(f"{url}/readyz")
+            clean(name, page(f"{url}/{name}")[1])
+        assert "***" in page(f"{url}/readyz")[1]
         look(folder)
         started = list(command_lines(engine))
         assert any("java" in name for name, _ in started)

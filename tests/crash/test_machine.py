@@ -5,17 +5,16 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from crash_hunt import Hunt, Plan
+from crash_machines import run_machine
 from crash_numbers import tiny
 from crash_oracle import LOG, settled_by
 from crash_world import World
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from transporter.log.reader import LogReader
@@ -167,14 +166,5 @@ class LogMachine(RuleBasedStateMachine):
 
 def test_the_log_machine(*, exhaustive: bool) -> None:
     """Whatever happens in whatever order, the log and its routes are as the model says."""
-    run_state_machine_as_test(
-        LogMachine,
-        settings=settings(
-            max_examples=400 if exhaustive else 25,
-            stateful_step_count=30,
-            derandomize=not exhaustive,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    examples = 400 if exhaustive else 25
+    run_machine(LogMachine, examples=examples, steps=30, exhaustive=exhaustive)

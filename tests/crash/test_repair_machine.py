@@ -7,17 +7,16 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from crash_machines import run_machine
 from crash_numbers import tiny
 from disks.crashes import crash_states
 from disks.simulated import SimulatedDisk, copied
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 from log_tools import held_in, hurt
 
@@ -226,17 +225,8 @@ def _hurt(folder: Tree, name: str, how: str, where: float) -> None:
 
 def test_the_repair_machine(*, exhaustive: bool) -> None:
     """Whatever is damaged, a repair keeps what is whole and declares the rest."""
-    run_state_machine_as_test(
-        RepairMachine,
-        settings=settings(
-            max_examples=3000 if exhaustive else 60,
-            stateful_step_count=25,
-            derandomize=not exhaustive,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    examples = 3000 if exhaustive else 60
+    run_machine(RepairMachine, examples=examples, steps=25, exhaustive=exhaustive)
 
 
 def test_a_loss_behind_a_declared_loss_declares_both() -> None:

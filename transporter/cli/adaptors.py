@@ -9,12 +9,11 @@ import typer
 
 from transporter.cli.groups import group
 from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
     from transporter.pipeline.describe import AdaptorInfo, Setting
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def build() -> typer.Typer:

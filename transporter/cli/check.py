@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transporter.cli.output import aligned, printable, write, write_json
+from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 
 if TYPE_CHECKING:
     from transporter.pipeline.config import Pipeline, RouteConfig
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def check(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Validate a pipeline file: every key, every adaptor's settings. Connects to nothing."""
     from transporter.pipeline.config import load  # noqa: PLC0415 - heavy; `--help` does without

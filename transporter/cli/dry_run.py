@@ -16,7 +16,7 @@ from transporter.cli.log_range import (
     To,
     choose,
     look,
-    note_losses,
+    reading,
     wanted_of,
 )
 from transporter.cli.output import printable, table, write, write_json
@@ -75,16 +75,11 @@ def _entries(
     found: LogInfo, last: int, start: str | None, end: str | None, namespace: str, key: str | None
 ) -> pa.RecordBatch:
     """Return the entries that are meant, at most *last* of them."""
-    from transporter.log.reader import LogReader  # noqa: PLC0415 - imports pyarrow
-    from transporter.log.search import matching, start_of_last  # noqa: PLC0415
-    from transporter.message import concat  # noqa: PLC0415
+    from transporter.message import concat  # noqa: PLC0415 - imports pyarrow
 
     picked = choose(found, found.last, None, start, end, wanted_of(namespace, key))
-    with LogReader(found.directory) as reader:
-        first = start_of_last(reader, picked.first, picked.last, last, picked.wanted)
-        entries = concat(matching(reader, first, picked.last, picked.wanted))
-        note_losses(reader, first, picked.last)
-    return entries
+    with reading(found, picked, last) as batches:
+        return concat(batches)
 
 
 def _show(name: str, tried: list[Tried]) -> None:

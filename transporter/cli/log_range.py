@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,10 @@ from transporter.cli.log_entries import EPOCH, note, note_lost
 from transporter.cli.target import offset_range
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    import pyarrow as pa
 
     from transporter.log.inspect import LogInfo
     from transporter.log.reader import LogReader
@@ -82,6 +86,25 @@ def choose(
     if first < found.first:
         note(f"offsets {first}..{found.first - 1} are gone: the log is retained from {found.first}")
     return Chosen(max(first, found.first), min(last, end), wanted)
+
+
+@contextmanager
+def reading(
+    found: LogInfo, chosen: Chosen, last: int | None = None
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Give what is *chosen* of the log *found*, only the *last* ones of it if so many are named.
+
+    What of it was lost is told behind the block.
+    """
+    from transporter.log import search  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.reader import LogReader  # noqa: PLC0415
+
+    first, end, wanted = chosen.first, chosen.last, chosen.wanted
+    with LogReader(found.directory) as reader:
+        if last is not None:
+            first = search.start_of_last(reader, first, end, last, wanted)
+        yield search.matching(reader, first, end, wanted)
+        note_losses(reader, first, end)
 
 
 def note_losses(reader: LogReader, first: int, last: int) -> None:

@@ -16,7 +16,7 @@ from transporter.cli.log_range import (
     To,
     choose,
     look,
-    note_losses,
+    reading,
     wanted_of,
 )
 from transporter.cli.output import until_closed, write_json_list
@@ -49,22 +49,13 @@ def show(  # noqa: PLR0913 - one argument an option
 
     Example: transporter log show pipeline.yaml --from 10m --namespace ^orders --key k17
     """
-    from transporter.log.reader import LogReader  # noqa: PLC0415 - imports pyarrow
-    from transporter.log.search import matching, start_of_last  # noqa: PLC0415
-
     _check_raw(raw=raw, as_json=as_json)
     found = look(log_directory(target))
     chosen = choose(found, found.last, offsets, start, end, wanted_of(namespace, key))
-    first = chosen.first
     if last is None and not (offsets or start or end):
         last = LAST
-    with LogReader(found.directory) as reader, until_closed():
-        if last is not None:
-            first = start_of_last(reader, first, chosen.last, last, chosen.wanted)
-        batches = matching(reader, first, chosen.last, chosen.wanted)
-        code = _write(batches, found.confirmed, raw=raw, as_json=as_json)
-        note_losses(reader, first, chosen.last)
-        return code
+    with until_closed(), reading(found, chosen, last) as batches:
+        return _write(batches, found.confirmed, raw=raw, as_json=as_json)
     return 0
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from transporter.log.filesystem import File, FileSystem
 
+    _Contents = dict[int, tuple[str, bytes]]
+
 FOLDER: Final = "offsets"
 AUDIT: Final = "audit.jsonl"
 NAMES: Final = ("0.offsets", "1.offsets")
@@ -51,7 +53,7 @@ def read_state(directory: Path, route: str, files: FileSystem | None = None) -> 
     if route not in declared_routes(directory, files):
         known = ", ".join(declared_routes(directory, files)) or "none"
         raise EnvironmentFault(f"{folder}: no route of this name has run here (known: {known})")
-    return _newest(files, folder)[1]
+    return _newest(_contents(files, folder), folder)[1]
 
 
 def proved_offset(directory: Path, files: FileSystem | None = None) -> int:
@@ -115,8 +117,9 @@ class OffsetLog:
         self._auditing = threading.Lock()
         try:
             make_directory(self._files, self._folder)
-            slot, self._state = _newest(self._files, self._folder)
-            turn = _highest_turn(self._files, self._folder)
+            contents = _contents(self._files, self._folder)
+            slot, self._state = _newest(contents, self._folder)
+            turn = _highest_turn(contents)
             self.is_new = turn == 0
             if self.is_new:
                 self._declare(begin())
@@ -353,7 +356,7 @@ class OffsetLog:
         self.close()
 
 
-def _newest(files: FileSystem, folder: Path) -> tuple[int, RouteState]:
+def _newest(contents: _Contents, folder: Path) -> tuple[int, RouteState]:
     """Return the slot in use and the state that its records give.
 
     Raises:
@@ -361,7 +364,6 @@ def _newest(files: FileSystem, folder: Path) -> tuple[int, RouteState]:
 
     """
     found: list[tuple[int, int, RouteState]] = []
-    contents = _contents(files, folder)
     for slot, (path, data) in contents.items():
         if (read := _fold(data, path)) is not None:
             found.append((read[0], slot, read[1]))
@@ -378,17 +380,17 @@ def _newest(files: FileSystem, folder: Path) -> tuple[int, RouteState]:
     return 1, RouteState()
 
 
-def _highest_turn(files: FileSystem, folder: Path) -> int:
+def _highest_turn(contents: _Contents) -> int:
     """Return the highest turn that was ever begun; 0 for a new route.
 
     Records of a turn whose snapshot is damaged count as well: they must never
     follow the snapshot of a later turn of that number.
     """
-    contents = _contents(files, folder).values()
-    return max((records.highest_turn(data, path) for path, data in contents), default=0)
+    found = (records.highest_turn(data, path) for path, data in contents.values())
+    return max(found, default=0)
 
 
-def _contents(files: FileSystem, folder: Path) -> dict[int, tuple[str, bytes]]:
+def _contents(files: FileSystem, folder: Path) -> _Contents:
     """Return the path and the bytes of the file in each slot that there is."""
     names = files.names(folder)
     found = {}

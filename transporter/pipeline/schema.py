@@ -28,20 +28,26 @@ if TYPE_CHECKING:
 DIALECT: Final = GenerateJsonSchema.schema_dialect
 _VARIABLE: Final = {"type": "string", "pattern": r"\$\{"}
 """A value that a variable gives: what it will be nobody knows yet."""
-_DEFAULTED: Final = (("name",), ("log",))
+_DEFAULTED: Final = {"name", "log"}
 """What a file may leave out although the model, filled in by then, must have it."""
+_BOUNDS: Final = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+}
+"""Where a validator stands before a number pydantic leaves the names of its bounds as they are."""
 
 
 def pipeline_schema() -> Schema:
     """Return the schema of a pipeline file, importing every installed adaptor."""
     schema = schema_of(Keys)
     found = schema["$defs"]
-    for own in ("ReaderConfig", "WriterConfig", "StepConfig", "Secrets"):
-        found.pop(own, None)
+    found.pop("Secrets")
     found["ReaderConfig"] = _adaptors(READER, found)
     found["WriterConfig"] = _adaptors(WRITER, found)
     found["StepConfig"] = _steps(found)
-    schema["required"] = [key for key in schema["required"] if (key,) not in _DEFAULTED]
+    schema["required"] = [key for key in schema["required"] if key not in _DEFAULTED]
     found["LogConfig"].pop("required")
     return schema | {"$schema": DIALECT, "title": "A transporter pipeline"}
 
@@ -89,6 +95,8 @@ def _opened(node: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
     types = found.get("type", [])
     asked = {types} if isinstance(types, str) else set(types)
     fixed = bool(asked & {"integer", "number", "boolean"}) and "string" not in asked
+    if fixed:
+        found = {_BOUNDS.get(key, key): value for key, value in found.items()}
     if fixed or "enum" in found or "const" in found:
         about = {key: found.pop(key) for key in ("title", "description", "default") if key in found}
         return {**about, "anyOf": [found, dict(_VARIABLE)]}

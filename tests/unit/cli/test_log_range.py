@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 import typer
+from log_tools import damage
 
-from transporter.cli.log_range import choose, look, moment, wanted_of
+from transporter.cli.app import execute
+from transporter.cli.log_range import choose, look, moment, reading, wanted_of
 from transporter.log.commit_log import CommitLog
+from transporter.log.reader import LogReader
 from transporter.log.search import END, Wanted
 
 if TYPE_CHECKING:
@@ -140,3 +143,29 @@ def test_filters() -> None:
     assert wanted_of("", "").key == b""
     with pytest.raises(typer.BadParameter, match="--namespace is not a regular expression"):
         wanted_of("(", None)
+
+
+@pytest.mark.parametrize(("last", "offsets"), [(None, [5, 6, 7, 8, 9]), (3, [7, 8, 9])])
+def test_what_was_chosen_is_read(found: LogInfo, last: int | None, offsets: list[int]) -> None:
+    """All of it, or the last ones of it when their number is given, in order."""
+    with reading(found, choose(found, found.last, "5..9", None, None, Wanted()), last) as batches:
+        assert [each for batch in batches for each in batch["offset"].to_pylist()] == offsets
+
+
+def test_what_was_lost_is_told_behind_what_was_read(
+    tmp_path: Path, batch: Callable[..., pa.RecordBatch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Entries that a repair could not save are passed, and named on stderr at the end."""
+    with CommitLog.open(tmp_path) as log:
+        for _ in range(3):
+            log.append(batch(2), "r")
+    with LogReader(tmp_path) as reader:
+        hurt = next(reader.frames(2, 2)).frame
+    damage(tmp_path, hurt.payload_byte + 3)
+    assert execute(["log", "repair", str(tmp_path), "--yes"]) == 0
+    capsys.readouterr()
+    log_info = look(tmp_path)
+    with reading(log_info, choose(log_info, 5, None, None, None, Wanted())) as batches:
+        assert [each for batch in batches for each in batch["offset"].to_pylist()] == [0, 1, 4, 5]
+        assert capsys.readouterr().err == ""
+    assert "offsets 2..3 were lost" in capsys.readouterr().err

@@ -11,22 +11,8 @@ import pytest
 from engine_tools import Events, delivered, make_pipeline, offsets, running, until
 
 from transporter.control import live as module
+from transporter.control import requests
 from transporter.control.live import Live
-from transporter.control.requests import (
-    Ack,
-    CancelReplay,
-    Forget,
-    Operator,
-    Pause,
-    Reload,
-    Replay,
-    Request,
-    Resume,
-    RetryParked,
-    SkipParked,
-    Status,
-    Step,
-)
 from transporter.errors import ActionRefused, EngineUnreachable, OffsetRefused
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state, route_folder
@@ -39,7 +25,7 @@ if TYPE_CHECKING:
 
     from transporter.engine.engine import Engine
 
-ME = Operator("somebody", 7, 42)
+ME = requests.Operator("somebody", 7, 42)
 
 
 class Operated:
@@ -49,13 +35,13 @@ class Operated:
         self.folder, self.engine, self.events = folder, engine, events
         self._live = Live(engine, {}, events)
 
-    def __call__(self, request: Request) -> dict[str, Any]:
+    def __call__(self, request: requests.Request) -> dict[str, Any]:
         """Do it."""
         return self._live.perform(request, ME)
 
     def route(self, name: str = "out") -> dict[str, Any]:
         """Return the status of a route."""
-        return next(each for each in self(Status())["routes"] if each["name"] == name)
+        return next(each for each in self(requests.Status())["routes"] if each["name"] == name)
 
     def feed(self, *lines: str) -> None:
         """Add to the source."""
@@ -98,13 +84,13 @@ def test_a_paused_route_delivers_nothing_until_it_is_resumed(tmp_path: Path) -> 
     """A pause holds one route only, shows in its state, and a resume goes on without a gap."""
     with operated(tmp_path, lines(3), out={}, other={}) as op:
         until(lambda: offsets(sink(tmp_path)) == [0, 1, 2])
-        assert op(Pause("out", "moving"))["in_effect"]
+        assert op(requests.Pause("out", "moving"))["in_effect"]
         op.feed(*lines(3, 3))
         until(lambda: offsets(sink(tmp_path, "other")) == [0, 1, 2, 3, 4, 5])
         assert offsets(sink(tmp_path)) == [0, 1, 2]
         assert (op.route()["state"], op.route()["lag"]) == ("paused", 3)
         assert op.route("other")["state"] == "running"
-        op(Resume("out"))
+        op(requests.Resume("out"))
         until(lambda: offsets(sink(tmp_path)) == [0, 1, 2, 3, 4, 5])
         assert op.route()["state"] == "running"
     assert [each["action"] for each in op.audited()] == ["route pause", "route resume"]
@@ -121,14 +107,14 @@ def test_a_pause_holds_over_a_restart(tmp_path: Path) -> None:
     """An engine that starts finds the route paused, and leaves it so while it drains."""
     with operated(tmp_path, lines(2), out={}) as op:
         until(lambda: offsets(sink(tmp_path)) == [0, 1])
-        op(Pause("out"))
+        op(requests.Pause("out"))
         op.feed(*lines(2, 2))
         until(lambda: op.route()["lag"] == 2)
     assert offsets(sink(tmp_path)) == [0, 1]
     with operated(tmp_path, [], out={}) as op:
         until(lambda: op.route()["state"] == "paused")
         assert offsets(sink(tmp_path)) == [0, 1]
-        op(Resume("out"))
+        op(requests.Resume("out"))
         until(lambda: offsets(sink(tmp_path)) == [0, 1, 2, 3])
 
 
@@ -137,14 +123,14 @@ def test_a_step_delivers_one_entry_that_the_route_takes(tmp_path: Path) -> None:
     with operated(tmp_path, lines(6), out={"namespace": "^b"}, gate={}) as op:
         until(lambda: offsets(sink(tmp_path)) == [1, 3, 5])
         with pytest.raises(ActionRefused, match="not paused"):
-            op(Step("out"))
-        op(Pause("out"))
+            op(requests.Step("out"))
+        op(requests.Pause("out"))
         with pytest.raises(ActionRefused, match="no entry to deliver yet"):
-            op(Step("out"))
+            op(requests.Step("out"))
         op.feed(*lines(6, 6))
         until(lambda: op.engine.log.durable == 11)
         for expected in (7, 9):
-            assert op(Step("out"))["settled"]
+            assert op(requests.Step("out"))["settled"]
             assert offsets(sink(tmp_path))[-1] == expected
         assert op.route()["state"] == "paused"
         assert op.route()["watermark"] == 9
@@ -154,11 +140,11 @@ def test_a_replay_is_stepped_through_as_well(tmp_path: Path) -> None:
     """Steps of a paused route that replays deliver its matching entries one by one, then end it."""
     with operated(tmp_path, lines(6), out={}) as op:
         until(lambda: len(offsets(sink(tmp_path))) == 6)
-        op(Pause("out"))
-        op(Replay("out", first=0, last=4, namespace="^b"))
-        assert [op(Step("out"))["settled"] for _ in range(2)] == [True, True]
+        op(requests.Pause("out"))
+        op(requests.Replay("out", first=0, last=4, namespace="^b"))
+        assert [op(requests.Step("out"))["settled"] for _ in range(2)] == [True, True]
         assert offsets(sink(tmp_path))[6:] == [1, 3]
-        assert op(Step("out"))["replay"] is None
+        assert op(requests.Step("out"))["replay"] is None
         assert offsets(sink(tmp_path))[6:] == [1, 3]
 
 
@@ -166,10 +152,10 @@ def test_a_replay_of_a_namespace_passes_all_others(tmp_path: Path) -> None:
     """Only what matches is delivered again, in order, in a generation of its own, before news."""
     with operated(tmp_path, lines(8), out={"slice_rows": 3}) as op:
         until(lambda: op.route()["watermark"] == 7)
-        told = op(Replay("out", first=1, last=6, namespace="^a", dry_run=True))
+        told = op(requests.Replay("out", first=1, last=6, namespace="^a", dry_run=True))
         assert (told["entries"], told["first"], told["last"]) == (3, 1, 6)
         assert op.route()["replay"] is None
-        assert op(Replay("out", first=1, last=6, namespace="^a"))["generation"] == 1
+        assert op(requests.Replay("out", first=1, last=6, namespace="^a"))["generation"] == 1
         op.feed("a new")
         until(lambda: len(offsets(sink(tmp_path))) == 12)
         again = delivered(sink(tmp_path))[8:]
@@ -186,11 +172,11 @@ def test_a_replay_can_be_cancelled(tmp_path: Path) -> None:
     with operated(tmp_path, lines(4), out={}) as op:
         until(lambda: len(offsets(sink(tmp_path))) == 4)
         with pytest.raises(ActionRefused, match="no replay to cancel"):
-            op(CancelReplay("out"))
-        op(Pause("out"))
-        op(Replay("out", first=0))
-        op(CancelReplay("out", "wrong one"))
-        op(Resume("out"))
+            op(requests.CancelReplay("out"))
+        op(requests.Pause("out"))
+        op(requests.Replay("out", first=0))
+        op(requests.CancelReplay("out", "wrong one"))
+        op(requests.Resume("out"))
         op.feed("a new")
         until(lambda: len(offsets(sink(tmp_path))) == 5)
         assert offsets(sink(tmp_path)) == [0, 1, 2, 3, 4]
@@ -199,20 +185,20 @@ def test_a_replay_can_be_cancelled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("request_", "problem"),
     [
-        (Replay("out", first=3, last=9), "up to 3 only"),
-        (Replay("out", first=9), "nothing to deliver again"),
-        (Replay("out", since=1 << 60), "nothing was logged"),
-        (Replay("out", first=0, namespace="("), "not a regular expression"),
-        (Ack("out", 2, 99), "not in the log"),
-        (RetryParked("out"), "nothing is parked"),
-        (SkipParked("out", 1, 2), "nothing is parked"),
-        (Ack("none", 0, 1), "no route 'none'"),
-        (Forget("out"), "is running"),
+        (requests.Replay("out", first=3, last=9), "up to 3 only"),
+        (requests.Replay("out", first=9), "nothing to deliver again"),
+        (requests.Replay("out", since=1 << 60), "nothing was logged"),
+        (requests.Replay("out", first=0, namespace="("), "not a regular expression"),
+        (requests.Ack("out", 2, 99), "not in the log"),
+        (requests.RetryParked("out"), "nothing is parked"),
+        (requests.SkipParked("out", 1, 2), "nothing is parked"),
+        (requests.Ack("none", 0, 1), "no route 'none'"),
+        (requests.Forget("out"), "is running"),
     ],
     ids=str,
 )
 def test_what_does_not_fit_is_refused_and_not_audited(
-    tmp_path: Path, request_: Request, problem: str
+    tmp_path: Path, request_: requests.Request, problem: str
 ) -> None:
     """A refused action changes nothing and says why; the audit file tells of actions only."""
     with operated(tmp_path, lines(4), out={}) as op:
@@ -229,7 +215,7 @@ def test_an_ack_lets_a_halted_route_go_on(tmp_path: Path) -> None:
     with operated(tmp_path, lines(5), out={"writer": {"reject": [2]}}) as op:
         op.events.await_count("route-stopped")
         assert (op.route()["state"], op.route()["watermark"]) == ("stopped", 1)
-        op(Ack("out", 2, 2, "broken"))
+        op(requests.Ack("out", 2, 2, "broken"))
         until(lambda: offsets(sink(tmp_path)) == [0, 1, 3, 4])
         assert op.route()["state"] == "running"
 
@@ -242,7 +228,7 @@ def test_a_halted_route_tries_again_when_it_is_told_to(tmp_path: Path) -> None:
         op.events.await_count("route-stopped")
         down.unlink()
         assert offsets(sink(tmp_path)) == []
-        op(Resume("out"))
+        op(requests.Resume("out"))
         until(lambda: offsets(sink(tmp_path)) == [0, 1, 2])
 
 
@@ -253,11 +239,11 @@ def test_a_dead_sink_is_paused_acked_and_resumed(tmp_path: Path) -> None:
     retry = {"attempts": 2, "backoff": "20s..30s"}
     with operated(tmp_path, lines(4), out={"retry": retry}) as op:
         op.events.await_count("route-retrying")
-        assert op(Pause("out"))["in_effect"]
+        assert op(requests.Pause("out"))["in_effect"]
         assert op.route()["state"] == "paused"
-        op(Ack("out", 0, 1, "nobody wants them"))
+        op(requests.Ack("out", 0, 1, "nobody wants them"))
         down.unlink()
-        op(Resume("out"))
+        op(requests.Resume("out"))
         until(lambda: offsets(sink(tmp_path)) == [2, 3])
         assert len(op.events.named("route-retrying")) == 1
 
@@ -266,10 +252,10 @@ def test_an_ack_inside_a_replay_moves_that_on(tmp_path: Path) -> None:
     """A replay that is stuck at an entry goes on behind what is acked of it."""
     with operated(tmp_path, lines(5), out={}) as op:
         until(lambda: len(offsets(sink(tmp_path))) == 5)
-        op(Pause("out"))
-        op(Replay("out", first=0, last=4))
-        assert op(Ack("out", 0, 2))["replay"]["next"] == 3
-        op(Resume("out"))
+        op(requests.Pause("out"))
+        op(requests.Replay("out", first=0, last=4))
+        assert op(requests.Ack("out", 0, 2))["replay"]["next"] == 3
+        op(requests.Resume("out"))
         until(lambda: offsets(sink(tmp_path))[5:] == [3, 4])
 
 
@@ -281,7 +267,7 @@ def test_what_was_acked_while_it_was_failing_is_not_parked(tmp_path: Path) -> No
     with operated(tmp_path, lines(3), out=keys) as op:
         until((tmp_path / "out.waiting").exists)
         op.change(lambda document: document["routes"][0]["writer"].update(reject=[1]))
-        op(Ack("out", 1, 1, "given up"))
+        op(requests.Ack("out", 1, 1, "given up"))
         # The slice under way is still the old worker's: it delivers 1, or fails at it.
         (tmp_path / "out.paused").unlink()
         until(lambda: op.route()["watermark"] == 2)
@@ -292,7 +278,7 @@ def test_parked_entries_are_skipped_between_slices(tmp_path: Path) -> None:
     """A skip takes the entries from the running route, durably, and nothing delivers them."""
     with operated(tmp_path, lines(5), out={"on_error": "park", "writer": {"reject": [1, 3]}}) as op:
         until(lambda: op.route()["parked"] == 2)
-        assert op(SkipParked("out", 0, 2, "test order"))["offsets"] == [1]
+        assert op(requests.SkipParked("out", 0, 2, "test order"))["offsets"] == [1]
         until(lambda: op.route()["parked"] == 1)
         assert not parked_path(route_folder(tmp_path / "log", "out"), 1).exists()
 
@@ -309,9 +295,9 @@ def test_a_skip_waits_for_the_slice_and_is_withdrawn_in_time(
         op.feed(*lines(2, 2))
         until((tmp_path / "out.waiting").exists)
         with pytest.raises(EngineUnreachable, match="nothing was changed"):
-            op(SkipParked("out", 1, 1))
+            op(requests.SkipParked("out", 1, 1))
         # What needs no slice to end does not wait for one.
-        assert op(Ack("out", 3, 3))["watermark"] >= 1
+        assert op(requests.Ack("out", 3, 3))["watermark"] >= 1
         (tmp_path / "out.paused").unlink()
         until(lambda: op.route()["watermark"] == 3)
         assert op.route()["parked"] == 1
@@ -323,10 +309,10 @@ def test_a_parked_entry_is_retried_with_a_mended_step(tmp_path: Path) -> None:
     with operated(tmp_path, lines(4), out=keys, other={}) as op:
         until(lambda: op.route()["watermark"] == 3)
         op.change(lambda document: document["routes"][0]["writer"].update(reject=[]))
-        told = op(Reload("mended"))
+        told = op(requests.Reload("mended"))
         assert "out" in told["routes"]
         assert told["pending"] == []
-        op(RetryParked("out"))
+        op(requests.RetryParked("out"))
         until(lambda: offsets(sink(tmp_path)) == [0, 2, 3, 1])
         until(lambda: op.route()["parked"] == 0)
         op.events.await_count("pipeline-reloaded")
@@ -344,7 +330,7 @@ def test_a_module_beside_the_file_is_imported_anew(tmp_path: Path) -> None:
     ) as op:
         until(lambda: len(delivered(sink(tmp_path))) == 1)
         (tmp_path / "mystep.py").write_text(code.replace("{}", "brand new"))
-        assert op(Reload())["routes"] == ["out"]
+        assert op(requests.Reload())["routes"] == ["out"]
         op.feed("a 1")
         until(lambda: len(delivered(sink(tmp_path))) == 2)
         assert [each["data"] for each in delivered(sink(tmp_path))] == ["old", "brand new"]
@@ -362,7 +348,7 @@ def test_a_reload_that_changes_what_it_may_not_changes_nothing(tmp_path: Path) -
         until(lambda: op.route()["watermark"] == 1)
         op.change(edit)
         with pytest.raises(InvalidPipeline, match="while the engine runs") as raised:
-            op(Reload())
+            op(requests.Reload())
         text = (tmp_path / "pipeline.yaml").read_text().splitlines()
         for problem, key in zip(
             raised.value.problems, ('"name": "new"', '"segment_bytes"'), strict=True
@@ -377,7 +363,7 @@ def test_settings_of_a_route_change_while_it_runs(tmp_path: Path) -> None:
     with operated(tmp_path, lines(4), out={}) as op:
         until(lambda: len(offsets(sink(tmp_path))) == 4)
         op.change(lambda document: document["routes"][0].update(namespace="^b"))
-        op(Reload())
+        op(requests.Reload())
         op.feed(*lines(4, 4))
         until(lambda: op.route()["watermark"] == 7)
         assert offsets(sink(tmp_path)) == [0, 1, 2, 3, 5, 7]
@@ -390,7 +376,7 @@ def test_a_route_of_an_older_pipeline_is_forgotten(tmp_path: Path) -> None:
     with operated(tmp_path, lines(2), out={}) as op:
         until(lambda: op.route()["watermark"] == 1)
         assert op.engine._hold().name == "old"
-        op(Forget("old"))
+        op(requests.Forget("old"))
         assert declared_routes(tmp_path / "log") == ["out"]
         assert op.engine._hold().name == "out"
 
@@ -401,8 +387,8 @@ def test_an_engine_that_stops_takes_no_actions(tmp_path: Path) -> None:
         until(lambda: op.route()["watermark"] == 1)
         op.engine._stopping = True
         with pytest.raises(EngineUnreachable, match="stopping"):
-            op(Pause("out"))
-        assert op(Status())["stopping"]
+            op(requests.Pause("out"))
+        assert op(requests.Status())["stopping"]
     assert not read_state(tmp_path / "log", "out").paused
 
 
@@ -413,9 +399,9 @@ def test_actions_on_several_routes_at_once(tmp_path: Path) -> None:
 
         def hammer(name: str) -> None:
             for _ in range(20):
-                op(Pause(name))
-                op(Ack(name, 0, 0))
-                op(Resume(name))
+                op(requests.Pause(name))
+                op(requests.Ack(name, 0, 0))
+                op(requests.Resume(name))
 
         threads = [threading.Thread(target=hammer, args=(name,)) for name in ("out", "other")]
         for thread in threads:
@@ -433,8 +419,8 @@ def test_sinks_that_keep_the_newest_value_are_warned_of(tmp_path: Path) -> None:
     lmdb = {"writer": {"adaptor": "lmdb", "path": "store"}}
     with operated(tmp_path, lines(4), out={}, keep=lmdb) as op:
         until(lambda: [op.route(name)["watermark"] for name in ("out", "keep")] == [3, 3])
-        assert op(Replay("out", first=0, last=1, dry_run=True))["warning"] is None
-        part = op(Replay("keep", first=0, last=1, dry_run=True))["warning"]
+        assert op(requests.Replay("out", first=0, last=1, dry_run=True))["warning"] is None
+        part = op(requests.Replay("keep", first=0, last=1, dry_run=True))["warning"]
         assert "older values overwrite newer ones, and stay where 2..3" in part
-        whole = op(Replay("keep", first=0, dry_run=True))["warning"]
+        whole = op(requests.Replay("keep", first=0, dry_run=True))["warning"]
         assert "until the replay has ended" in whole

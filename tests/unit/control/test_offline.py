@@ -6,22 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from transporter.control import requests
 from transporter.control.offline import Offline
-from transporter.control.requests import (
-    Ack,
-    CancelReplay,
-    Forget,
-    Operator,
-    Pause,
-    Reload,
-    Replay,
-    Request,
-    Resume,
-    RetryParked,
-    SkipParked,
-    Status,
-    Step,
-)
 from transporter.errors import ActionRefused, EnvironmentFault, LogLocked, OffsetRefused
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
@@ -36,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-ME = Operator("somebody", 7, 42)
+ME = requests.Operator("somebody", 7, 42)
 SECOND = 1_000_000
 
 
@@ -57,7 +43,7 @@ def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Path:
     return tmp_path / "log"
 
 
-def does(log: Path, request: Request) -> dict[str, Any]:
+def does(log: Path, request: requests.Request) -> dict[str, Any]:
     """Carry *request* out."""
     return Offline(log).perform(request, ME)
 
@@ -71,34 +57,34 @@ def time_of(log: Path, offset: int) -> int:
 
 def test_every_action_is_durable(log: Path) -> None:
     """Each action is in the offset log when it has returned."""
-    does(log, Pause("r"))
+    does(log, requests.Pause("r"))
     assert read_state(log, "r").paused
-    does(log, Resume("r"))
+    does(log, requests.Resume("r"))
     assert not read_state(log, "r").paused
-    assert does(log, Ack("r", 70, 75))["watermark"] == 75
-    does(log, Replay("r", first=5, last=20, namespace="^x"))
+    assert does(log, requests.Ack("r", 70, 75))["watermark"] == 75
+    does(log, requests.Replay("r", first=5, last=20, namespace="^x"))
     replay = read_state(log, "r").replay
     assert replay is not None
     assert (replay.first, replay.last, replay.namespace) == (5, 20, "^x")
-    does(log, CancelReplay("r"))
+    does(log, requests.CancelReplay("r"))
     assert read_state(log, "r").replay is None
-    does(log, RetryParked("r"))
+    does(log, requests.RetryParked("r"))
     assert read_state(log, "r").retries == (3,)
-    does(log, SkipParked("r", 3, 3))
+    does(log, requests.SkipParked("r", 3, 3))
     assert read_state(log, "r").retries == ()
-    does(log, Forget("r"))
+    does(log, requests.Forget("r"))
     assert declared_routes(log) == []
 
 
-@pytest.mark.parametrize("request_", [Reload(), Step("r")], ids=str)
-def test_what_needs_an_engine_says_so(log: Path, request_: Request) -> None:
+@pytest.mark.parametrize("request_", [requests.Reload(), requests.Step("r")], ids=str)
+def test_what_needs_an_engine_says_so(log: Path, request_: requests.Request) -> None:
     """A reload or a step without an engine is refused with what to do."""
     with pytest.raises(ActionRefused, match="start it with 'transporter run'"):
         does(log, request_)
 
 
-@pytest.mark.parametrize("request_", [Pause("none"), Forget("none")], ids=str)
-def test_a_route_that_never_ran_is_named(log: Path, request_: Request) -> None:
+@pytest.mark.parametrize("request_", [requests.Pause("none"), requests.Forget("none")], ids=str)
+def test_a_route_that_never_ran_is_named(log: Path, request_: requests.Request) -> None:
     """An unknown route is an error that lists those there are, and none is made."""
     with pytest.raises(EnvironmentFault, match="known: r"):
         does(log, request_)
@@ -108,7 +94,7 @@ def test_a_route_that_never_ran_is_named(log: Path, request_: Request) -> None:
 def test_a_running_engine_is_not_raced(log: Path) -> None:
     """Whoever holds the lock keeps everybody else from changing anything."""
     with CommitLog.open(log):
-        for request in (Pause("r"), Forget("r"), SkipParked("r", 3, 3)):
+        for request in (requests.Pause("r"), requests.Forget("r"), requests.SkipParked("r", 3, 3)):
             with pytest.raises(LogLocked):
                 does(log, request)
 
@@ -116,7 +102,7 @@ def test_a_running_engine_is_not_raced(log: Path) -> None:
 def test_the_status_needs_no_lock(log: Path) -> None:
     """How far routes have come is told beside whoever holds the log."""
     with CommitLog.open(log):
-        told = does(log, Status())
+        told = does(log, requests.Status())
     (route,) = told["routes"]
     assert (told["last"], route["lag"], route["parked"], route["state"]) == (
         79,
@@ -129,13 +115,13 @@ def test_the_status_needs_no_lock(log: Path) -> None:
 def test_a_time_means_the_first_entry_logged_then_or_later(log: Path) -> None:
     """Times bound a replay exactly, both ends included, whichever frames hold them."""
     since, until = time_of(log, 20), time_of(log, 49)
-    told = does(log, Replay("r", since=since, until=until, dry_run=True))
+    told = does(log, requests.Replay("r", since=since, until=until, dry_run=True))
     assert (told["first"], told["last"], told["entries"]) == (20, 49, 30)
     assert (told["oldest"], told["newest"]) == (since, until)
-    just_after = does(log, Replay("r", since=since + 1, until=until + 1, dry_run=True))
+    just_after = does(log, requests.Replay("r", since=since + 1, until=until + 1, dry_run=True))
     assert (just_after["first"], just_after["last"]) == (30, 49)
     with pytest.raises(OffsetRefused):
-        does(log, Replay("r", since=time_of(log, 79) + 1))
+        does(log, requests.Replay("r", since=time_of(log, 79) + 1))
     assert read_state(log, "r").generation == 0
 
 
@@ -147,8 +133,8 @@ def test_what_retention_has_removed_is_refused_unless_partial(log: Path) -> None
     first = gone[-1].end + 1
     assert 0 < first < 60
     with pytest.raises(ActionRefused, match=rf"does not hold 5\.\.{first - 1} any more"):
-        does(log, Replay("r", first=5))
-    told = does(log, Replay("r", first=5, partial=True))
+        does(log, requests.Replay("r", first=5))
+    told = does(log, requests.Replay("r", first=5, partial=True))
     assert (told["first"], told["missing"]) == (first, [[5, first - 1]])
     replay = read_state(log, "r").replay
     assert replay is not None

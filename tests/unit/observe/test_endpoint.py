@@ -7,10 +7,9 @@ import socket
 import threading
 import time
 from typing import TYPE_CHECKING
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
+from acceptance_tools import page
 
 from transporter.errors import EnvironmentFault
 from transporter.observe import endpoint as module
@@ -37,16 +36,6 @@ def endpoint() -> Iterator[Endpoint]:
     found.stop()
 
 
-def get(url: str) -> tuple[int, str]:
-    """Return the status code and the body."""
-    try:
-        with urlopen(url, timeout=10) as answer:  # noqa: S310 - our own
-            return answer.status, answer.read().decode()
-    except HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 def connected(endpoint: Endpoint) -> socket.socket:
     """Return a connection to *endpoint*."""
     host, _, port = endpoint.url.removeprefix("http://").rpartition(":")
@@ -55,15 +44,15 @@ def connected(endpoint: Endpoint) -> socket.socket:
 
 def test_pages_and_what_is_none(endpoint: Endpoint) -> None:
     """A page is answered, a query is no matter, anything else is not found."""
-    assert get(f"{endpoint.url}/good?x=1")[0] == 200
-    assert get(f"{endpoint.url}/other")[0] == 404
-    assert get(f"{endpoint.url}/../../etc/passwd")[0] == 404
+    assert page(f"{endpoint.url}/good?x=1")[0] == 200
+    assert page(f"{endpoint.url}/other")[0] == 404
+    assert page(f"{endpoint.url}/../../etc/passwd")[0] == 404
 
 
 def test_a_page_that_fails_does_not_tell_why(endpoint: Endpoint) -> None:
     """The caller gets 500 and the kind of error, never its text, and the next is answered."""
-    assert get(f"{endpoint.url}/bad") == (500, "RuntimeError\n")
-    assert get(f"{endpoint.url}/good")[0] == 200
+    assert page(f"{endpoint.url}/bad") == (500, "RuntimeError\n")
+    assert page(f"{endpoint.url}/good")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -73,7 +62,7 @@ def test_whatever_a_caller_says_others_are_answered(endpoint: Endpoint, said: by
     """Rubbish ends its own connection and nothing else."""
     with connected(endpoint) as caller:
         caller.sendall(said)
-        assert get(f"{endpoint.url}/good")[0] == 200
+        assert page(f"{endpoint.url}/good")[0] == 200
 
 
 def test_more_callers_than_fit_are_turned_away(endpoint: Endpoint) -> None:
@@ -94,7 +83,7 @@ def test_a_silent_caller_does_not_keep_the_end_waiting(
     monkeypatch.setattr(module._Handler, "timeout", 60)
     with connected(endpoint) as caller:
         caller.sendall(b"GET /go")
-        assert get(f"{endpoint.url}/good")[0] == 200
+        assert page(f"{endpoint.url}/good")[0] == 200
         begun = time.monotonic()
         endpoint.stop()
         assert time.monotonic() - begun < 30

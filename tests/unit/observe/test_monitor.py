@@ -7,11 +7,10 @@ import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import promql_tools
 import pytest
+from acceptance_tools import page
 from engine_tools import Events, SparklessHost, make_pipeline, offsets, until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -39,15 +38,9 @@ class Watched:
     def __init__(self, engine: Engine, url: str, events: Events) -> None:
         self.engine, self.url, self.events = engine, url, events
 
-    def get(self, page: str, accept: str = "") -> tuple[int, str]:
+    def get(self, name: str, accept: str = "") -> tuple[int, str]:
         """Return the status and the body of a page."""
-        request = Request(f"{self.url}/{page}", headers={"Accept": accept})  # noqa: S310 - our own
-        try:
-            with urlopen(request, timeout=20) as answer:  # noqa: S310 - our own
-                return answer.status, answer.read().decode()
-        except HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
+        return page(f"{self.url}/{name}", Accept=accept)
 
     def ready(self) -> bool:
         """Whether /readyz is green."""

@@ -75,6 +75,8 @@ def test_what_we_ship_is_right(validator: Draft202012Validator, file: Path) -> N
         ("{name: in, adaptor", "{adaptor"),
         ("  - name: out\n    namespace", "  - namespace"),
         ("keep: key", "keep: keys"),
+        ('attempts: "${ATTEMPTS:-5}"', "attempts: 0"),
+        ("on_error: park", "slice_rows: 10000001"),
     ],
 )
 def test_a_plain_mistake_is_refused(
