@@ -36,6 +36,7 @@ CATALOGUE: Final = {
     "log-read": "benchmarks.log_read",
     "log-reopen": "benchmarks.log_reopen",
     "compaction": "benchmarks.compaction",
+    "log-size": "benchmarks.log_size",
     "slice-overhead": "benchmarks.slice_overhead",
     "steps": "benchmarks.steps",
     "outbox-kafka-backlog": "benchmarks.outbox_backlog",
