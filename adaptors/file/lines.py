@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import orjson
@@ -18,10 +21,12 @@ from transporter.message import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
     from typing import BinaryIO
 
 _SKIP_BYTES: Final = 1024**2
+_BLOCK_BYTES: Final = 256 * 1024
+"""How much is read at once: more than a batch of usual lines, for the rest is read again."""
 
 
 def _constant(name: str) -> NoReturn:
@@ -40,6 +45,47 @@ class Line(NamedTuple):
     problem: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines by their parts, for a tuple for each costs as much as reading it.
+
+    ``problems`` says of those that cannot be used why, by their index.
+    """
+
+    data: list[bytes] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    problems: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[Line]:
+        for index, (data, start) in enumerate(zip(self.data, self.starts, strict=True)):
+            yield Line(data, start, self.problems.get(index))
+
+    def add(self, line: Line) -> None:
+        """Put *line* behind the others, unless it is blank."""
+        if not line.data or line.data.isspace():
+            return
+        if line.problem is not None:
+            self.problems[len(self.data)] = line.problem
+        self.data.append(line.data)
+        self.starts.append(line.start)
+
+    def add_whole(self, data: list[bytes], start: int) -> None:
+        """Put those lines of *data* behind the others that are not blank; the first is at *start*.
+
+        Each ended with one byte, and nothing is wrong with any.
+        """
+        starts = accumulate((len(each) + 1 for each in data), initial=start)
+        if all(data) and not any(map(bytes.isspace, data)):
+            self.data.extend(data)
+            self.starts.extend(list(starts)[:-1])
+            return
+        for each, place in zip(data, starts, strict=False):
+            self.add(Line(each, place))
+
+
 class Origin(NamedTuple):
     """What all lines of a file share; ``key`` names the field that holds the key."""
 
@@ -49,48 +95,63 @@ class Origin(NamedTuple):
     key: str | None
 
 
-def read_lines(file: BinaryIO, rows: int, size: int, limit: int, *, partial: bool) -> list[Line]:
+def read_lines(file: BinaryIO, rows: int, size: int, limit: int, *, partial: bool) -> Lines:
     """Return the next lines of *file*: at most *rows*, and none behind *size* bytes of them.
 
     Blank ones are passed over. None, and no move, when there is no whole one. A
     last line without an end counts when *partial*. Of a line of more than *limit*
     bytes only the first *limit* are kept.
     """
-    found: list[Line] = []
-    place, room, most = file.tell(), size, limit + 1
-    while room > 0 and len(found) < rows:
-        data = file.readline(most)
-        if data[-1:] != b"\n":
-            line, place = _unended(file, data, place, limit, partial=partial)
+    found, place, room = Lines(), file.tell(), size
+    while room > 0 and (count := len(found)) < rows:
+        whole = _whole(file, rows - count, room)
+        if whole and max(map(len, whole)) <= limit:
+            found.add_whole(whole, place)
+            place += sum(map(len, whole)) + len(whole)
+            file.seek(place)
+        else:
+            file.seek(place)
+            line = _single(file, place, limit, partial=partial)
             if line is None:
                 break
-        else:
-            line, place = Line(data[:-1], place), place + len(data)
-        if not line.data.isspace() and line.data:
-            found.append(line)
-            room -= len(line.data)
+            found.add(line)
+            place = file.tell()
+        room -= sum(map(len, found.data[count:]))  # blank ones take none
     return found
 
 
-def _unended(
-    file: BinaryIO, data: bytes, start: int, limit: int, *, partial: bool
-) -> tuple[Line | None, int]:
-    """Return the line that begins with *data*, longer than the limit or the last, and its end."""
+def _whole(file: BinaryIO, rows: int, room: int) -> list[bytes]:
+    """Return lines of the next block that have ends, through the one that takes up *room*."""
+    lines = file.read(_BLOCK_BYTES).split(b"\n", rows)
+    lines.pop()  # what has no end here, or is one too many
+    return lines[: bisect_left(list(accumulate(map(len, lines))), room) + 1]
+
+
+def _single(file: BinaryIO, start: int, limit: int, *, partial: bool) -> Line | None:
+    """Return the line that begins at *start*, where *file* stands, however long it is."""
+    data = file.readline(limit + 1)
+    if data.endswith(b"\n"):
+        return Line(data[:-1], start)
+    return _unended(file, data, start, limit, partial=partial)
+
+
+def _unended(file: BinaryIO, data: bytes, start: int, limit: int, *, partial: bool) -> Line | None:
+    """Return the line that begins with *data*, longer than the limit or the last."""
     rest = data
     while rest and not rest.endswith(b"\n"):
         rest = file.readline(_SKIP_BYTES)
     if not data or not (rest or partial):
         file.seek(start)
-        return None, start
+        return None
     long = len(data) > limit
     problem = f"the line has more than {limit} bytes" if long else None
-    return Line(data[:limit], start, problem), file.tell()
+    return Line(data[:limit], start, problem)
 
 
-def batch_of(lines: Sequence[Line], origin: Origin) -> pa.RecordBatch:
+def batch_of(lines: Lines, origin: Origin) -> pa.RecordBatch:
     """Return *lines* as messages; one that is not JSON carries an error header instead."""
     try:
-        keys = [_quick_key(line, origin.key) for line in lines]
+        keys = _quick_keys(lines, origin.key)
     except ValueError:
         # A quick look finds fault with more than is wrong, and does not say what it is.
         return messages_to_batch([message_of(line, origin) for line in lines])
@@ -101,8 +162,8 @@ def batch_of(lines: Sequence[Line], origin: Origin) -> pa.RecordBatch:
         "phase": _repeated("sync", "phase", count),
         "key": pa.array(keys, pa.binary()),
         "timestamp": _repeated(origin.timestamp, "timestamp", count),
-        "source_id": pa.array([f"{origin.file}:{line.start}" for line in lines], pa.string()),
-        "data": pa.array([line.data for line in lines], pa.binary()),
+        "source_id": pa.array([f"{origin.file}:{start}" for start in lines.starts], pa.string()),
+        "data": pa.array(lines.data, pa.binary()),
         "content_type": _repeated(JSON, "content_type", count),
         "headers": pa.array([()] * count, HEADERS_TYPE),
     }
@@ -113,12 +174,20 @@ def _repeated(value: object, column: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, MESSAGE_SCHEMA.field(column).type), count)
 
 
-def _quick_key(line: Line, name: str | None) -> bytes | None:
-    """Return the key of *line*; raise :class:`ValueError` when this is not the way to find it."""
-    if line.problem is not None:
-        raise ValueError(line.problem)
-    document = orjson.loads(line.data)
-    value = document.get(name) if name is not None and type(document) is dict else None
+def _quick_keys(lines: Lines, name: str | None) -> list[bytes | None]:
+    """Return the keys of *lines*; raise :class:`ValueError` when this is no way to find them."""
+    if lines.problems:
+        raise ValueError("some cannot be used")
+    if name is not None:
+        return [_quick_key(data, name) for data in lines.data]
+    for data in lines.data:
+        orjson.loads(data)
+    return [None] * len(lines)
+
+
+def _quick_key(data: bytes, name: str) -> bytes | None:
+    document = orjson.loads(data)
+    value = document.get(name) if type(document) is dict else None
     if value is None:
         return None
     if type(value) is str:

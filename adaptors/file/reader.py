@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final
 
 from adaptors.file.config import FileReaderConfig
-from adaptors.file.lines import Line, Origin, batch_of, read_lines
+from adaptors.file.lines import Lines, Origin, batch_of, read_lines
 from transporter.adaptor import Batch, EndOfSource
 from transporter.errors import EnvironmentFault, SourceUnavailable
 
@@ -106,7 +106,7 @@ class FileReader:
         origin = Origin(namespace, self._name, status.st_mtime_ns // 1000, self._config.key)
         return Batch(batch_of(lines, origin), json.dumps(asdict(place)))
 
-    def _lines(self, file: BinaryIO, *, partial: bool) -> list[Line]:
+    def _lines(self, file: BinaryIO, *, partial: bool) -> Lines:
         config = self._config
         return read_lines(
             file, config.batch_rows, config.batch_bytes, config.max_line_bytes, partial=partial

@@ -98,7 +98,7 @@ class ChoiceStep:
         find, read = self.finder, self.condition.read
         try:
             for document in documents:
-                found.append([read(value) for value in find(document)])  # noqa: PERF401 - its length tells who failed
+                found.append([*map(read, find(document))])  # noqa: PERF401 - its length tells who failed
         except WrongType as error:
             text = f"{self.name}: {self.field!r} {error}"
             raise StepFailed(text, offsets[len(found)].as_py()) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import reduce
 from operator import is_not
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from transporter.pipeline.namespace import Namespace
 
 _DATA: Final = ENTRY_SCHEMA.get_field_index("data")
-_JSON_TYPE: Final = r"(?i)^\s*[^;\s]+/([^;\s]+\+)?json\s*(;|$)"
+_JSON_TYPE: Final = re.compile(r"\s*[^;\s]+/(?:[^;\s]+\+)?json\s*(?:;|$)", re.IGNORECASE)
+
+
+def is_json(content_type: str | None) -> bool:
+    """Tell whether data of *content_type* is a JSON document."""
+    return content_type == JSON or bool(content_type and _JSON_TYPE.match(content_type))
 
 
 def holding(entries: pa.RecordBatch, namespace: Namespace) -> pa.BooleanArray | None:
@@ -31,8 +37,10 @@ def holding(entries: pa.RecordBatch, namespace: Namespace) -> pa.BooleanArray | 
 
     masks = []
     types = entries.column("content_type")
-    if types.unique().to_pylist() != [JSON]:
-        masks.append(pc.match_substring_regex(types, _JSON_TYPE).fill_null(False))  # noqa: FBT003
+    known = types.unique().to_pylist()
+    if known != [JSON]:
+        documents = pa.array([each for each in known if is_json(each)], pa.string())
+        masks.append(pc.is_in(types, value_set=documents))
     if entries.column(_DATA).null_count:
         masks.append(entries.column(_DATA).is_valid())
     if not namespace.matches_all:

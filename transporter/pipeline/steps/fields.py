@@ -191,3 +191,18 @@ def only_member(
         key = re.escape(token(parent)) + COLON
         body = others + key + rb"\{" + SPACE + body + rb"\}" + member_end() + others
     return re.compile(SPACE + rb"\{" + SPACE + body + rb"\}" + SPACE).fullmatch
+
+
+def few_members(names: tuple[str, ...]) -> Callable[[bytes], re.Match[bytes] | None]:
+    """Match a document in which at most as many members as *names* have one of them as theirs.
+
+    Proves no more than :func:`only_member` does. 1: all up to the first member;
+    then one group for each member found, with the comma behind it; last: all from the end on.
+    """
+    others = _others(names)
+    tokens = b"|".join(re.escape(token(name)) for name in names)
+    own = rb"((?:" + tokens + rb")" + COLON + flat_value() + member_end() + rb")"
+    body = others + (rb"(?:" + own + others) * len(names) + rb")?+" * len(names)
+    return re.compile(
+        rb"(" + SPACE + rb"\{" + SPACE + rb")" + body + rb"(\}" + SPACE + rb")"
+    ).fullmatch

@@ -13,13 +13,12 @@ from decimal import Decimal
 from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.message import JSON
+from transporter.pipeline.steps.documents import is_json
 from transporter.pipeline.steps.grammar import MAX_DEPTH, Refused
 
 if TYPE_CHECKING:
     from transporter.message import Message
 
-_JSON_TYPE: Final = re.compile(r"\s*[^;\s]+/(?:[^;\s]+\+)?json\s*(?:;|$)", re.IGNORECASE)
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _BRACKETS: Final = re.compile(_STRING + r"|([\[{(])|[\]})]")
 _DECIMALS: Final = re.compile(_STRING + r"|(-?[0-9]++[.e][0-9.e+-]++)")
@@ -56,11 +55,6 @@ class Given:
     source: str
     data: str | None = None
     spelt: dict[str, str] = field(default_factory=dict)
-
-
-def is_json(content_type: str | None) -> bool:
-    """Tell whether data of *content_type* is a JSON document."""
-    return content_type == JSON or bool(content_type and _JSON_TYPE.match(content_type))
 
 
 def given_of(message: Message) -> Given:

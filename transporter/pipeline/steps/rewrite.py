@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
 
 from transporter.pipeline.steps.edits import apply, check_object, check_text, cut, edits_of
-from transporter.pipeline.steps.fields import KEPT, TAKEN, fields, may_hold, only_member, token
+from transporter.pipeline.steps.fields import (
+    KEPT,
+    TAKEN,
+    few_members,
+    fields,
+    may_hold,
+    only_member,
+    token,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    import re
+    from collections.abc import Callable, Iterable, Mapping
 
     from transporter.pipeline.steps.paths import Path
+
+_SPACES: Final = b" \t\n\r"
+_FEW: Final = 4
+"""For how many fields a pattern of their own is made: each takes some 15 ms, once."""
 
 
 class Rewriter:
@@ -26,11 +40,10 @@ class Rewriter:
         """
         self._fields = fields(targets)
         self._tokens = tuple(map(token, self._fields.changes))
-        self._only = self._new = None
+        self._single = self._new = None
         if len(targets) == 1:
             ((path, new),) = targets.items()
-            names = tuple(part for part in path if isinstance(part, str))
-            self._only = only_member(names, new) if names == path else None
+            self._single = _Single.at(path, new)
             self._new = None if new is None else token(new)
 
     def __call__(self, data: bytes) -> bytes:
@@ -38,26 +51,42 @@ class Rewriter:
 
         A document that cannot hold any of the fields is not looked at further.
         """
+        found = self._single(data) if self._single else None
+        if found is not None:
+            return self._changed(data, found)
         if not may_hold(data, self._tokens):
             return data
-        done = self._one(data)
-        return self._every(data) if done is None else done
-
-    def _every(self, data: bytes) -> bytes:
         edits = edits_of(data, self._fields)
         return apply(data, edits) if edits else data
 
-    def _one(self, data: bytes) -> bytes | None:
-        """Do as :meth:`_every` twice as fast, where the field is there once and plainly spelt."""
-        found = self._only(data) if self._only else None
-        if found is None:
-            return None
-        if not data.isascii():
-            check_text(data)
+    def _changed(self, data: bytes, found: re.Match[bytes]) -> bytes:
+        """Return *data* with the change to the one field *found*."""
         if self._new is not None:
-            return data[: found.start(1)] + self._new + data[found.end(1) :]
+            start, end = found.span(1)
+            return data[:start] + self._new + data[end:]
         start, end, _ = cut(data, found.start(1), found.end(2), found.end(3))
         return data[:start] + data[end:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Single:
+    """Finds a field that is there once and plainly spelt, in half the time of the whole walk."""
+
+    name: bytes
+    match: Callable[[bytes], re.Match[bytes] | None]
+
+    @classmethod
+    def at(cls, path: Path, new: str | None = None) -> Self | None:
+        """Look for the field at *path*, with none beside it named *new*; not for items."""
+        names = tuple(part for part in path if isinstance(part, str))
+        return cls(token(names[0]), only_member(names, new)) if names == path else None
+
+    def __call__(self, data: bytes) -> re.Match[bytes] | None:
+        """Return the match of :func:`only_member`, if that proves the field and *data* is UTF-8."""
+        found = self.match(data) if self.name in data else None
+        if found is not None and not data.isascii():
+            check_text(data)
+        return found
 
 
 class Picker:
@@ -65,12 +94,36 @@ class Picker:
 
     def __init__(self, paths: Iterable[Path]) -> None:
         """Keep what is at *paths*, which are those of the document before any change."""
-        self._fields = fields(dict.fromkeys(paths, KEPT), only=True)
+        targets = dict.fromkeys(paths, KEPT)
+        self._fields = fields(targets, only=True)
+        names = tuple(str(path[0]) for path in targets)
+        flat = len(names) <= _FEW and all(len(path) == 1 for path in targets)
+        self._few = few_members(names) if flat else None
 
     def __call__(self, data: bytes) -> bytes:
         """Return *data* itself, or a copy of what is kept; see :func:`edits_of` for errors."""
+        found = self._few(data) if self._few else None
+        if found is not None:
+            return _kept(data, found)
         edits = edits_of(data, self._fields)
         return apply(data, edits) if edits else data
+
+
+def _kept(data: bytes, found: re.Match[bytes]) -> bytes:
+    """Return what the edits make of a document that :func:`few_members` has matched."""
+    if not data.isascii():
+        check_text(data)
+    count = found.re.groups
+    first, end = found.end(1), found.start(count)
+    places = [found.span(group) for group in range(2, count)]
+    kept = b"".join([data[start:stop] for start, stop in places if start >= 0])
+    if len(kept) == end - first:
+        return data
+    if end not in (stop for _, stop in places):
+        # The last one of all goes: with the comma before it, and without the space behind it.
+        kept = kept.rstrip(_SPACES)[:-1]
+        end = len(data[:end].rstrip(_SPACES))
+    return b"".join((data[:first], kept, data[end:]))
 
 
 class Finder:
@@ -80,6 +133,7 @@ class Finder:
         """Look at *path*; with *check*, refuse what is no object even if it cannot hold that."""
         self._fields = fields({path: TAKEN})
         self._tokens = tuple(map(token, self._fields.changes))
+        self._single = _Single.at(path)
         self._check = check
 
     def __call__(self, data: bytes) -> list[bytes]:
@@ -87,6 +141,9 @@ class Finder:
 
         See :func:`edits_of` for errors.
         """
+        found = self._single(data) if self._single else None
+        if found is not None:
+            return [found[2]]
         if may_hold(data, self._tokens):
             return [value for _, _, value in edits_of(data, self._fields)]
         if self._check:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path  # noqa: TC003 - pydantic reads it
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from pydantic import AfterValidator, model_validator
 
@@ -13,12 +13,12 @@ from transporter.message import Message
 from transporter.pipeline.namespace import Namespace
 from transporter.pipeline.steps.called import turned
 from transporter.pipeline.steps.changed import wrong
+from transporter.pipeline.steps.documents import is_json
 from transporter.pipeline.steps.grammar import Refused
 from transporter.pipeline.steps.literals import (
     Given,
     document_text,
     given_of,
-    is_json,
     spelt_again,
     value_of,
 )
@@ -62,12 +62,13 @@ def _from_code(code: str) -> Script:
 
 
 def _loads(load: Callable[[Any], Script]) -> AfterValidator:
-    def loaded(value: object) -> object:
+    """Return what turns a setting into the script that it names."""
+
+    def loaded(value: object) -> Script:
         try:
-            load(value)
+            return load(value)
         except ConfigError as error:
             raise ValueError(f"cannot be used: {error.problem}") from error
-        return value
 
     return AfterValidator(loaded)
 
@@ -78,6 +79,11 @@ class StarlarkSettings(StepSettings):
     file: Annotated[LocalPath, _loads(_from_file)] | None = None
     code: Annotated[str, _loads(_from_code)] | None = None
 
+    @property
+    def script(self) -> Script:
+        """The script, which was loaded to find it valid; not once more, for that takes its time."""
+        return cast("Script", self.file or self.code)
+
     @model_validator(mode="after")
     def _has_one_script(self) -> StarlarkSettings:
         if (self.file is None) == (self.code is None):
@@ -87,8 +93,7 @@ class StarlarkSettings(StepSettings):
 
 def starlark(settings: StarlarkSettings, folder: Path) -> StarlarkStep:  # noqa: ARG001 - as every step
     """Return the step that calls the script that *settings* name."""
-    script = _from_file(settings.file) if settings.file else _from_code(settings.code or "")
-    return StarlarkStep(script, Namespace(settings.namespace))
+    return StarlarkStep(settings.script, Namespace(settings.namespace))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import json
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adaptors.file.lines import Line, Origin, batch_of, message_of, read_lines
+from adaptors.file.lines import Line, Lines, Origin, batch_of, message_of, read_lines
 from transporter.message import Entries, messages_to_batch, with_offsets
 
 ORIGIN = Origin("orders", "orders.jsonl", 5, "id")
@@ -31,35 +31,53 @@ DOCUMENTS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(DOCUMENTS, min_size=1, max_size=4), st.sampled_from(["id", "none", None]))
 @example([b"[" * 3000 + b"]" * 3000], "id")
 def test_in_bulk_is_as_one_by_one(documents: list[bytes], key: str | None) -> None:
     """The fast way makes of any lines what the exact way makes of each."""
     origin = ORIGIN._replace(key=key)
-    lines = [Line(data, place) for place, data in enumerate(documents)]
+    lines = Lines(documents, list(range(len(documents))))
     made = batch_of(lines, origin)
     expected = messages_to_batch([message_of(line, origin) for line in lines])
     assert made.schema == expected.schema
     assert list(Entries(with_offsets(made, 0, 0))) == list(Entries(with_offsets(expected, 0, 0)))
 
 
+class InBlocks(io.BytesIO):
+    """A file whose blocks are only *most* bytes long."""
+
+    def __init__(self, content: bytes, most: int) -> None:
+        super().__init__(content)
+        self._most = most
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next block."""
+        return super().read(min(size or 0, self._most))
+
+
+@settings(deadline=None)
 @given(
-    st.lists(st.binary(max_size=12), max_size=12),
+    st.lists(st.binary(max_size=12) | st.text(" \t", max_size=3).map(str.encode), max_size=12),
     st.integers(1, 5),
     st.integers(1, 30),
     st.integers(1, 8),
+    st.integers(1, 40),
 )
-def test_lines_are_those_of_a_split(parts: list[bytes], rows: int, size: int, limit: int) -> None:
+@example([b" ", b" ", b" ", b"x"], 5, 1, 8, 40)
+def test_lines_are_those_of_a_split(
+    parts: list[bytes], rows: int, size: int, limit: int, block: int
+) -> None:
     """However few are taken at a time, all lines come, each with its place, and nothing else."""
     content = b"\n".join(parts)
-    file = io.BytesIO(content)
+    file = InBlocks(content, block)
     found: list[Line] = []
     while taken := (
         read_lines(file, rows, size, limit, partial=False)
         or read_lines(file, rows, size, limit, partial=True)
     ):
         assert len(taken) <= rows
-        assert sum(len(line.data) for line in taken[:-1]) < size
+        assert sum(map(len, taken.data[:-1])) < size
         found += taken
     place, expected = 0, []
     for line in content.split(b"\n"):

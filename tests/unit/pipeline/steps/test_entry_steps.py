@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from step_tools import batch_of, rows_of
 
@@ -136,6 +136,7 @@ def test_what_is_not_concerned_is_handed_on_as_it_is(steps: Compile, step: dict[
 names = st.text(st.sampled_from("ab.ß\n"), max_size=3)
 
 
+@settings(deadline=None)
 @given(st.lists(names, max_size=8), st.dictionaries(names, names, min_size=1, max_size=5))
 def test_a_remap_is_a_look_up(before: list[str], mapping: dict[str, str]) -> None:
     """Each namespace becomes what the mapping has for it, and stays if it has nothing."""

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from json_documents import documents
 
 from transporter.pipeline.steps.edits import FieldTaken, apply, edits_of
-from transporter.pipeline.steps.fields import fields
-from transporter.pipeline.steps.grammar import NotJson
-from transporter.pipeline.steps.rewrite import Rewriter
+from transporter.pipeline.steps.fields import KEPT, TAKEN, fields
+from transporter.pipeline.steps.grammar import NotJson, Refused
+from transporter.pipeline.steps.rewrite import Finder, Picker, Rewriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from transporter.pipeline.steps.fields import Fields
     from transporter.pipeline.steps.paths import Path
@@ -139,6 +139,14 @@ DAMAGE = [b"", b" ", b"NaN", b"\x00", b"\xff", *(bytes([byte]) for byte in b',:{
 edits = st.tuples(st.integers(0, 60), st.integers(0, 3), st.sampled_from(DAMAGE))
 
 
+def damaged(text: str, changes: list[tuple[int, int, bytes]]) -> bytes:
+    """Return *text* with *changes* made to its bytes."""
+    data = text.encode()
+    for start, length, put in changes:
+        data = data[:start] + put + data[start + length :]
+    return data
+
+
 @settings(max_examples=200, deadline=None)
 @given(documents, st.lists(edits, max_size=2), st.sampled_from(rewriters[: len(OMITTED)]))
 def test_json_is_what_a_strict_parser_takes(
@@ -147,9 +155,7 @@ def test_json_is_what_a_strict_parser_takes(
     case: tuple[dict[Path, str | None], Rewriter, Fields],
 ) -> None:
     """Of damaged documents exactly those are refused that are no JSON object any more."""
-    data = text.encode()
-    for start, length, put in changes:
-        data = data[:start] + put + data[start + length :]
+    data = damaged(text, changes)
     _, rewriter, looked_at = case
     if is_object(data):
         assert rewriter(data) == apply(data, edits_of(data, looked_at))
@@ -161,3 +167,47 @@ def test_json_is_what_a_strict_parser_takes(
         assert not any(json.dumps(name).encode() in data for name in looked_at.changes)
     except NotJson:
         pass
+
+
+NAMES: list[list[Path]] = [
+    [("a",)],
+    [("b",), ("a",)],
+    [("a",), ("b",), ("größe",)],
+    [("a",), ("b",), ("c",), ('q"',)],
+    [("a",), ("b",), ("c",), ('q"',), ("größe",)],
+    [("none",)],
+]
+pickers = [(Picker(paths), fields(dict.fromkeys(paths, KEPT), only=True)) for paths in NAMES]
+PATHS: list[Path] = [("a",), ("größe",), ("a", "b"), ("a", "b", "c"), ("a", 0)]
+finders = [(Finder(path, check=True), fields({path: TAKEN})) for path in PATHS]
+
+
+def told(look: Callable[[bytes], object], data: bytes) -> object:
+    """Return what *look* makes of *data*, or the error with which it refuses that."""
+    try:
+        return look(data)
+    except Refused as error:
+        return type(error)
+
+
+@settings(max_examples=300, deadline=None)
+@given(documents, st.lists(edits, max_size=1), st.sampled_from(pickers))
+def test_a_few_fields_are_kept_as_the_walk_keeps_them(
+    text: str, changes: list[tuple[int, int, bytes]], case: tuple[Picker, Fields]
+) -> None:
+    """The fast way keeps, and refuses, what the walk over all members does, byte for byte."""
+    picker, looked_at = case
+    data = damaged(text, changes)
+    assert told(picker, data) == told(lambda data: apply(data, edits_of(data, looked_at)), data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(documents, st.lists(edits, max_size=1), st.sampled_from(finders))
+def test_values_are_found_as_the_walk_finds_them(
+    text: str, changes: list[tuple[int, int, bytes]], case: tuple[Finder, Fields]
+) -> None:
+    """The fast way finds, and refuses, what the walk over all members does."""
+    finder, looked_at = case
+    data = damaged(text, changes)
+    expected = told(lambda data: [value for _, _, value in edits_of(data, looked_at)], data)
+    assert told(finder, data) == expected

@@ -15,7 +15,7 @@ from transporter.message import Message
 from transporter.pipeline.config import load
 from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.reloading import changed_routes, reread
-from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps import Steps, compile_steps
 from transporter.pipeline.steps.step import StepConfig
 
 if TYPE_CHECKING:
@@ -158,3 +158,11 @@ def test_a_file_without_scripts_loads_no_interpreter(
         "sys.exit(any(name.startswith('starlark_go') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=folder).returncode == 0
+
+
+def test_a_step_runs_its_script_once(
+    steps: Callable[..., Steps], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Making a step runs what stands outside of ``transform`` once, not to check it and again."""
+    steps({"starlark": {"code": f"print('loaded')\n{GOOD}"}})
+    assert capsys.readouterr().err == "starlark code: loaded\n"
