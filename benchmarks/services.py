@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, TopicPartition
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from adaptors.postgres.table import TableName, outbox_ddl
 from benchmarks.messages import documents
 from benchmarks.setting import ROOT
+from transporter.outbox import outbox_sql
 from transporter.quickstart.postgres import embedded_postgres
 from transporter.spark.java import find_java
 
@@ -90,8 +90,7 @@ class Outbox:
         """Create the table in the database at *dsn*."""
         self.dsn = dsn
         self.connection: psycopg.Connection[Any] = psycopg.connect(dsn, autocommit=True)
-        ddl = outbox_ddl(TableName("outbox"))
-        self.connection.execute(ddl.encode())
+        self.connection.execute(outbox_sql().encode())
 
     @property
     def empty(self) -> bool:

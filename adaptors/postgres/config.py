@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Final, Literal
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
@@ -11,16 +12,27 @@ from pydantic import AfterValidator, ConfigDict, Field, SecretStr
 from adaptors.postgres.table import TableName
 from transporter.adaptor import AdaptorConfig, Duration, Size
 
+_PORTS: Final = re.compile(r"[0-9]*(,[0-9]*)*")
+
 
 def _conninfo(dsn: SecretStr) -> SecretStr:
+    text = dsn.get_secret_value()
     try:
-        conninfo_to_dict(dsn.get_secret_value())
+        parts = conninfo_to_dict(text)
     except ProgrammingError:
         # libpq's own text quotes the part it stumbled over, which may be the password.
         raise ValueError(
             "is not a PostgreSQL connection string; write postgresql://user@host:5432/database "
             "or 'host=... dbname=... user=...'"
         ) from None
+    # A password with an @ or a / of its own is taken for a host, a port or a database: and those
+    # libpq does quote (Invariant 20).
+    misread = "@" in f"{parts.get('host', '')}{parts.get('dbname', '')}"
+    if "://" in text and (misread or not _PORTS.fullmatch(str(parts.get("port", "")))):
+        raise ValueError(
+            "cannot be parted into user, password and host; in a URL, write an @ of the password "
+            "as %40, a / as %2F and a : as %3A"
+        )
     return dsn
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from adaptors.postgres.session import faults
-from adaptors.postgres.table import TableName, outbox_ddl
+from adaptors.postgres.table import TableName
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -42,25 +42,24 @@ WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 _RIGHTS: Final = ("SELECT", "UPDATE", "DELETE")
 
 
-def locate(
-    connection: Connection, table: TableName, channel: str, rights: Sequence[str] = _RIGHTS
-) -> TableName:
+def locate(connection: Connection, table: TableName, rights: Sequence[str] = _RIGHTS) -> TableName:
     """Return the full name of *table*, which is there, complete and may be used with *rights*.
 
-    Raise ``EnvironmentFault`` otherwise, with the SQL that helps.
+    Raise ``EnvironmentFault`` otherwise, with the command or SQL that helps.
     """
     with faults(f"cannot look up the outbox table {table}"):
         found = connection.execute(_FIND, [table.identifier.as_string(connection)]).fetchone()
         if found is None:
             raise EnvironmentFault(
                 f"there is no outbox table {table} in database {connection.info.dbname}; "
-                f"create it with\n{outbox_ddl(table, channel)}"
+                "'transporter outbox init PIPELINE --run' creates it, and without --run prints "
+                "the SQL for whoever may"
             )
         oid, schema, name, *granted = found
         full = TableName(name, schema)
         held = dict(zip(_RIGHTS, granted, strict=True))
         _check_rights(full, [(right, held[right]) for right in rights], connection.info.user)
-        _check_columns(full, dict(connection.execute(_ATTRIBUTES, [oid]).fetchall()), channel)
+        _check_columns(full, dict(connection.execute(_ATTRIBUTES, [oid]).fetchall()))
     return full
 
 
@@ -73,7 +72,7 @@ def _check_rights(table: TableName, needed: list[tuple[str, bool]], role: str) -
         )
 
 
-def _check_columns(table: TableName, present: dict[str, str], channel: str) -> None:
+def _check_columns(table: TableName, present: dict[str, str]) -> None:
     wrong = [
         f"{name} is {present[name]}, not {' or '.join(sorted(types))}"
         if name in present
@@ -83,6 +82,6 @@ def _check_columns(table: TableName, present: dict[str, str], channel: str) -> N
     ]
     if wrong:
         raise EnvironmentFault(
-            f"the table {table} is no outbox: {'; '.join(wrong)}. An outbox is created by\n"
-            f"{outbox_ddl(table, channel)}"
+            f"the table {table} is no outbox: {'; '.join(wrong)}. Name another one, or mend this "
+            "one; 'transporter outbox init' prints the SQL of an outbox"
         )

@@ -71,7 +71,7 @@ class OutboxReader:
         self._reset(Position.parse(position) if position else Position(0, 0))
         config, claim = self._config, _CLAIMS[self._config.claim]
         connection = self._connection = connect(config.dsn)
-        table = locate(connection, self._table, config.notify_channel, claim.rights)
+        table = locate(connection, self._table, claim.rights)
         leading = term.acquire(connection, table)
         outbox = self._outbox = Outbox(connection, table, leading, str(self._table))
         self._claim = claim(outbox)

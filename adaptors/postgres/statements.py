@@ -142,8 +142,8 @@ class Statements:
 def compose(table: TableName, terms: TableName, connection: Connection) -> Statements:
     """Return the statements for *table*, whose terms are numbered in *terms*."""
     names: dict[str, sql.Composable] = {
-        "table": table.identifier,
-        "terms": terms.identifier,
+        "table": table.in_query,
+        "terms": terms.in_query,
         "columns": sql.SQL(", ").join(sql.Identifier("o", name) for name in COLUMNS),
         **_lengths(connection),
     }

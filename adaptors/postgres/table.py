@@ -1,10 +1,9 @@
-"""The name of the outbox table, and the statements that create it."""
+"""The name of the outbox table, and the statement that creates the table of terms."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from typing import Final
 
 from psycopg import sql
@@ -44,6 +43,11 @@ class TableName:
         """The name, safely quoted, for a composed statement."""
         return sql.Identifier(*self._parts)
 
+    @property
+    def in_query(self) -> sql.Composable:
+        """The name for a statement with parameters, where a % of its own must be doubled."""
+        return sql.SQL(self.identifier.as_string().replace("%", "%%"))
+
     def sibling(self, name: str) -> TableName:
         """Return the name of another object in the same schema."""
         return replace(self, name=name)
@@ -61,22 +65,6 @@ def _quote(part: str) -> str:
     if _PLAIN.fullmatch(part):
         return part
     return '"' + part.replace('"', '""') + '"'
-
-
-def outbox_ddl(table: TableName, channel: str = "outbox") -> str:
-    """Return the SQL that creates *table* with a trigger that notifies *channel*.
-
-    The text is ``outbox.sql`` of this folder with the names filled in; running
-    it again changes nothing.
-    """
-    template = files("adaptors.postgres").joinpath("outbox.sql").read_text(encoding="utf-8")
-    statements = sql.SQL(template).format(
-        table=table.identifier,
-        notify=table.sibling(f"{table.name}_notify").identifier,
-        trigger=sql.Identifier(f"{table.name}_notify"),
-        channel=sql.Literal(channel),
-    )
-    return statements.as_string()
 
 
 def term_ddl(terms: TableName) -> str:

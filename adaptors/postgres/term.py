@@ -77,7 +77,7 @@ def _bump(connection: Connection, table: TableName, terms: TableName) -> Term:
         " ON CONFLICT (outbox) DO UPDATE SET term = t.term + 1,"
         " leader_id = excluded.leader_id, acquired_at = excluded.acquired_at"
         " RETURNING term"
-    ).format(terms=terms.identifier)
+    ).format(terms=terms.in_query)
     row = connection.execute(statement, [str(table), leader]).fetchone()
     assert row is not None  # noqa: S101 - an upsert that RETURNs always has a row
     return Term(str(table), terms, int(row[0]), leader)

@@ -13,8 +13,8 @@ from outbox_tools import Log, ids, insert, kill_readers, messages, read, readers
 from psycopg.conninfo import make_conninfo
 
 from adaptors.postgres.outbox import Outbox
-from adaptors.postgres.table import TableName, outbox_ddl
 from transporter.errors import SourceError, SourceUnavailable
+from transporter.outbox import outbox_sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.postgres
 @pytest.fixture
 def outbox(postgres: Database) -> Database:
     """Create the outbox with its trigger."""
-    postgres.execute(outbox_ddl(TableName("outbox")))
+    postgres.execute(outbox_sql())
     return postgres
 
 
@@ -411,7 +411,7 @@ def test_other_encodings_arrive_as_utf8(
     """The bytes of a text are counted as they are sent, not as the server stores them."""
     with encoded(postgres, encoding) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute(outbox_ddl(TableName("outbox")))
+            connection.execute(outbox_sql())
             connection.execute(f"SET client_encoding = '{encoding}'")
             for text in (literal, "'plain'"):
                 connection.execute(

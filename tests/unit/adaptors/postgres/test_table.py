@@ -1,4 +1,4 @@
-"""Table names, DDL and settings of the outbox reader."""
+"""Table names and settings of the outbox reader."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from adaptors.postgres.config import OutboxConfig
 from adaptors.postgres.reader import OutboxReader
-from adaptors.postgres.table import TableName, outbox_ddl
+from adaptors.postgres.table import TableName
 from transporter.errors import SourceError
 
 DSN = "postgresql://app:hunter2@127.0.0.1/shop"
@@ -35,14 +35,6 @@ def test_what_is_no_name_is_refused(text: str) -> None:
     """Nothing but a name gets near a statement."""
     with pytest.raises(ValueError, match="not a table name"):
         TableName.parse(text)
-
-
-def test_the_ddl_quotes_every_name() -> None:
-    """The statements that are shown as a hint can be pasted, whatever the table is called."""
-    ddl = outbox_ddl(TableName('o"x', "Shop"), channel="it's")
-    assert 'CREATE TABLE IF NOT EXISTS "Shop"."o""x"' in ddl
-    assert 'FUNCTION "Shop"."o""x_notify"()' in ddl
-    assert "pg_notify('it''s', '')" in ddl
 
 
 def test_defaults() -> None:

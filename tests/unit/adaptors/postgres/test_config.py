@@ -1,0 +1,42 @@
+"""Settings of the outbox reader: what no connection string may give away."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from adaptors.postgres.config import OutboxConfig
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://app:a@hunter22@host/shop",
+        "postgresql://app:hunter/22@host/shop",
+        "postgresql://hunter22@a@host/shop",
+        "host=db port='hunter22",
+    ],
+)
+def test_a_misread_password_is_refused(dsn: str) -> None:
+    """A password that is taken for a host, a port or a database never comes as far as libpq.
+
+    Libpq quotes those in its errors (Invariant 20).
+    """
+    with pytest.raises(ValidationError) as caught:
+        OutboxConfig(dsn=dsn)
+    assert "hunter" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://app:a%40hunter22@host/shop",
+        "postgresql://app:1:hunter22@host/shop",
+        "postgresql://app:secret@one:5432,two:5433/shop",
+        "postgresql:///shop?host=/run/postgresql",
+        "host=/tmp/x dbname=shop password='a@b'",
+    ],
+)
+def test_a_whole_connection_string_is_taken(dsn: str) -> None:
+    """Escaped passwords, several hosts, sockets and key-value strings are what they are."""
+    assert OutboxConfig(dsn=dsn).dsn.get_secret_value() == dsn

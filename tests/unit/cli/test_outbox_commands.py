@@ -1,0 +1,130 @@
+"""``transporter outbox`` as far as it needs no database: which outbox is meant, and the SQL."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from transporter.cli import app
+from transporter.cli.outbox_place import VARIABLE
+from transporter.outbox import outbox_sql
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PIPELINE = """
+readers:
+  - {name: lines, adaptor: file, path: "${LINES:?set LINES}"}
+  - {name: orders, adaptor: postgres-outbox, dsn: "${ORDERS_DSN:?set it}", table: shop.outbox,
+     notify_channel: shop}
+  - {name: users, adaptor: postgres-outbox, dsn: "${USERS_DSN:?set it}", table: "${USERS_TABLE}"}
+routes: [{name: all, writer: {adaptor: kafka, bootstrap_servers: "${KAFKA:?set KAFKA}"}}]
+"""
+ONE = "readers: [{name: orders, adaptor: postgres-outbox, dsn: '${ORDERS_DSN}'}]\n"
+NONE = "readers: [{name: lines, adaptor: file, path: in.jsonl}]\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no variable of the machine name a database."""
+    for name in (VARIABLE, "ORDERS_DSN", "USERS_DSN", "KAFKA", "LINES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Path:
+    """Write pipeline files with two, one and no readers of an outbox."""
+    for name, text in (("p.yaml", PIPELINE), ("one.yaml", ONE), ("none.yaml", NONE)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_init_prints_sql_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    """What comes out can be piped into psql."""
+    assert app.execute(["outbox", "init", "--table", "Shop.events", "--channel", "c"]) == 0
+    assert capsys.readouterr() == (outbox_sql("shop.events", "c"), "")
+
+
+def test_init_reads_table_and_channel_of_a_pipeline(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Printing needs no variable that a database or a sink would."""
+    assert app.execute(["outbox", "init", str(folder / "p.yaml"), "orders"]) == 0
+    assert capsys.readouterr() == (outbox_sql("shop.outbox", "shop"), "")
+    assert app.execute(["outbox", "init", str(folder / "one.yaml"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    assert result == {"table": "outbox", "channel": "outbox", "sql": outbox_sql()}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["init", "{}/p.yaml"], "p.yaml:2: name one of the readers (orders, users)"),
+        (["init", "{}/p.yaml", "oders"], "no reader 'oders'; did you mean 'orders'?"),
+        (["init", "{}/p.yaml", "users"], "environment variable USERS_TABLE is not set"),
+        (["init", "{}/none.yaml"], "none.yaml:1: no reader is a postgres-outbox"),
+        (["init", "{}/gone.yaml"], "gone.yaml: cannot be read"),
+        (["init", "{}/one.yaml", "--table", "x"], "names database and table"),
+        (["init", "--table", "a b"], "'a b' is not a table name"),
+        (["init", "--dsn", "dbname=x"], "--dsn is for --run"),
+        (["init", "--run"], VARIABLE),
+        (["init", "{}/one.yaml", "--run"], "environment variable ORDERS_DSN is not set"),
+        (["pump"], VARIABLE),
+        (["pump", "{}/p.yaml", "orders"], "environment variable ORDERS_DSN is not set: set it"),
+        (["pump", "--dsn", "x=1", "--keys", "0"], "--keys"),
+        (["pump", "--dsn", "", "--rate", "inf"], "--rate inf"),
+        (["pump", "--dsn", "", "--topic", ""], "--topic: topic has 0 characters"),
+        (["pump", "--dsn", "", "--rows", "10000", "--value-bytes", "7000"], "exceed 67108864"),
+        (["reset"], VARIABLE),
+    ],
+)
+def test_wrong_usage_is_exit_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    """What is missing, or said twice, is named; nothing is connected to."""
+    assert app.execute(["outbox", *(word.format(folder) for word in words)]) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "password=hunter22 and nonsense",
+        "postgresql://app:hunter22%zz@h/d",
+        "postgresql://app:a@hunter22@h/d",
+        "postgresql://app:hunter22/x@h/d",
+        "postgresql://app:x/hunter22@h/d",
+        "postgresql://app:1/hunter22@h/d",
+    ],
+)
+@pytest.mark.parametrize("way", ["option", "variable", "pipeline"])
+def test_a_broken_dsn_is_not_quoted(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    dsn: str,
+    way: str,
+) -> None:
+    """A password that breaks its connection string shows in no error (Invariant 20)."""
+    words = {"option": ["--dsn", dsn], "variable": [], "pipeline": [str(folder / "one.yaml")]}
+    monkeypatch.setenv({"option": "X", "variable": VARIABLE, "pipeline": "ORDERS_DSN"}[way], dsn)
+    assert app.execute(["outbox", "pump", *words[way]]) == 2
+    captured = capsys.readouterr()
+    assert "connection string" in captured.err
+    assert "hunter22" not in captured.err + captured.out
+
+
+def test_help_shows_no_secret(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable is named, its value is not."""
+    monkeypatch.setenv(VARIABLE, "password=hunter22")
+    for command in ("init", "pump", "reset"):
+        assert app.execute(["outbox", command, "--help"]) == 0
+        captured = capsys.readouterr()
+        assert "Example: transporter outbox" in captured.out
+        assert "hunter22" not in captured.out

@@ -1,0 +1,51 @@
+"""Names of outbox tables, and the SQL that creates one."""
+
+from __future__ import annotations
+
+import pytest
+
+from adaptors.postgres.table import TableName
+from transporter.outbox import outbox_sql
+from transporter.outbox.table import quoted
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("outbox", '"outbox"'),
+        (" Outbox ", '"outbox"'),
+        ("Shop.Outbox", '"shop"."outbox"'),
+        ('"Order Outbox"', '"Order Outbox"'),
+        ('"a.b"."c""d"', '"a.b"."c""d"'),
+        ("order", '"order"'),
+    ],
+)
+def test_names_are_read_as_sql_reads_them(name: str, expected: str) -> None:
+    """Unquoted parts fold, quoted ones stay; the reader's setting understands the same."""
+    assert quoted(name) == expected == TableName.parse(name).identifier.as_string()
+
+
+@pytest.mark.parametrize("name", ["", "a.b.c", "outbox; drop table x", '"open', "a b", "1st", '"'])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    """Nothing but a name gets near a statement, here and in the reader's setting."""
+    with pytest.raises(ValueError, match="not a table name"):
+        quoted(name)
+    with pytest.raises(ValueError, match="not a table name"):
+        TableName.parse(name)
+
+
+def test_every_name_is_quoted() -> None:
+    """The SQL can be pasted, whatever table and channel are called."""
+    text = outbox_sql('Shop."o""x{table}%"', channel="it's")
+    assert 'CREATE TABLE IF NOT EXISTS "shop"."o""x{table}%" (' in text
+    assert 'FUNCTION "shop"."o""x{table}%_notify"()' in text
+    assert 'TRIGGER "o""x{table}%_notify" AFTER INSERT ON "shop"' in text
+    assert "pg_notify('it''s', '')" in text
+    assert "pg_notify( E'a\\\\''b', '')" in outbox_sql(channel="a\\'b")
+
+
+@pytest.mark.parametrize("channel", ["", "x" * 64, "é" * 32, "a\0b"])
+def test_what_is_no_channel_is_refused(channel: str) -> None:
+    """A channel that NOTIFY would refuse would make every insert fail."""
+    with pytest.raises(ValueError, match="is no channel"):
+        outbox_sql(channel=channel)

@@ -1,0 +1,46 @@
+"""The load generator: what it makes, and when."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from transporter.outbox.pump import Load, Meter
+
+
+def test_every_key_is_counted_from_one() -> None:
+    """The header seq of each key counts its records without a gap, over all transactions."""
+    load = Load("r1", keys=3, records=50, rows=7)
+    transactions = list(load.transactions(Random(5)))
+    assert [len(each) for each in transactions] == [7] * 7 + [1]
+    seen: dict[str, list[int]] = {}
+    for record in (record for each in transactions for record in each):
+        headers = dict(record.pairs)
+        assert headers["run"] == "r1"
+        assert record.topic == "pump"
+        seen.setdefault(record.key, []).append(int(headers["seq"]))
+    assert set(seen) == {"key-0", "key-1", "key-2"}
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in seen.values())
+
+
+@pytest.mark.parametrize(("value_bytes", "expected"), [(200, 200), (1000, 1000), (0, 32)])
+def test_values_are_json_of_the_size_asked_for(value_bytes: int, expected: int) -> None:
+    """A value is a document, padded; what it must say is its least size."""
+    load = Load("r", keys=1, records=1, value_bytes=value_bytes)
+    ((record,),) = load.transactions(Random(1))
+    assert record.value is not None
+    assert len(record.value) == expected
+    assert json.loads(record.value).items() >= {"key": "key-0", "seq": 1}.items()
+
+
+def test_the_meter_tells_the_rate_since_the_last_reading() -> None:
+    """Now is the rate of the last interval, in all that of the whole time."""
+    meter = Meter(100.0, interval=5.0)
+    assert meter.due(102.0) == 3.0
+    first = meter.read(50, 105.0)
+    assert (first.rate, first.mean, first.seconds) == (10.0, 10.0, 5.0)
+    second = meter.read(250, 110.0)
+    assert (second.rate, second.mean, second.rows) == (40.0, 25.0, 250)
+    assert meter.due(110.0) == 5.0

@@ -1,0 +1,140 @@
+"""Which outbox a command means: a pipeline file's reader, or a connection string and a table."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from transporter.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transporter.pipeline.document import KeyPath
+
+VARIABLE: Final = "TRANSPORTER_OUTBOX_DSN"
+_READER: Final = "postgres-outbox"
+
+PipelineFile = Annotated[
+    Path | None,
+    typer.Argument(help="A pipeline file that reads the outbox.", metavar="PIPELINE"),
+]
+ReaderName = Annotated[
+    str | None, typer.Argument(help="Its reader, where several would do.", metavar="READER")
+]
+Dsn = Annotated[
+    str | None,
+    typer.Option(
+        "--dsn",
+        help="Connection string, instead of a pipeline file. Others see a command line: "
+        f"a password is better kept in {VARIABLE}, PGPASSWORD or ~/.pgpass.",
+    ),
+]
+TableName = Annotated[
+    str | None, typer.Option("--table", help="The outbox table.  [default: outbox]")
+]
+ChannelName = Annotated[
+    str | None,
+    typer.Option("--channel", help="Channel of the table's notifications.  [default: outbox]"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An outbox: where its database is (empty when that does not matter), table and channel."""
+
+    dsn: str = field(repr=False)
+    table: str
+    channel: str
+
+
+def outbox_of(
+    pipeline: Path | None,
+    reader: str | None,
+    dsn: str | None,
+    table: str | None,
+    channel: str | None,
+    *,
+    connecting: bool = True,
+) -> Place:
+    """Return the outbox that a command line names; raise ``ConfigError`` for none, or for two.
+
+    Without *connecting* the connection string is neither needed nor looked at.
+    """
+    if pipeline is not None:
+        if (dsn, table, channel) != (None, None, None):
+            raise ConfigError(f"{pipeline} names database and table; leave out the options")
+        return _of_reader(pipeline, reader, connecting=connecting)
+    from transporter.outbox.table import DEFAULT, outbox_sql  # noqa: PLC0415 - `--help` does without
+
+    place = Place(_dsn(dsn) if connecting else "", table or DEFAULT, channel or DEFAULT)
+    try:
+        outbox_sql(place.table, place.channel)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return place
+
+
+def _dsn(given: str | None) -> str:
+    dsn = os.environ.get(VARIABLE) if given is None else given
+    if dsn is None:
+        raise ConfigError(
+            f"say which database: a pipeline file, {VARIABLE}, or --dsn "
+            "('dbname=shop' leaves the rest to PGHOST, PGUSER, PGPASSWORD, ~/.pgpass)"
+        )
+    return dsn
+
+
+def _of_reader(file: Path, name: str | None, *, connecting: bool) -> Place:
+    from transporter.pipeline.document import read  # noqa: PLC0415 - imports pydantic
+    from transporter.pipeline.explain import Section, validate  # noqa: PLC0415
+    from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415
+    from transporter.pipeline.registry import find_reader  # noqa: PLC0415
+    from transporter.units import FOLDER  # noqa: PLC0415
+
+    path = ("readers", _index(file, name))
+    document = read(file, os.environ, only=lambda key: _needed(key, path, connecting=connecting))
+    settings = dict(document.root["readers"][path[1]])
+    for key in ("name", "adaptor"):
+        settings.pop(key, None)
+    if not connecting:
+        settings["dsn"] = ""
+    section = Section(document, path, ("name", "adaptor"))
+    model = find_reader(_READER, file.absolute().parent).Config
+    found, problems = validate(model, settings, section, {FOLDER: file.absolute().parent})
+    if found is None:
+        raise InvalidPipeline(*problems)
+    config: Any = found
+    return Place(config.dsn.get_secret_value(), config.table, config.notify_channel)
+
+
+def _needed(key: KeyPath, reader: KeyPath, *, connecting: bool) -> bool:
+    """Tell whether a variable at *key* is needed: no other reader's, and no sink's secrets."""
+    return key[:2] == reader and (connecting or key[2:] != ("dsn",))
+
+
+def _index(file: Path, name: str | None) -> int:
+    """Return which of the readers is meant: *name*, or the only one that reads an outbox."""
+    from transporter.pipeline.document import read  # noqa: PLC0415 - imports pydantic
+    from transporter.pipeline.problems import suggestion  # noqa: PLC0415
+
+    document = read(file, os.environ, only=lambda _: False)
+    readers = document.root.get("readers") if isinstance(document.root, dict) else None
+    names = {
+        str(each.get("name")): index
+        for index, each in enumerate(readers if isinstance(readers, list) else ())
+        if isinstance(each, dict) and each.get("adaptor") == _READER
+    }
+    line = document.line(("readers",))
+    if not names:
+        raise ConfigError(f"no reader is a {_READER}", str(file), line)
+    if name is None and len(names) == 1:
+        return next(iter(names.values()))
+    if name is None:
+        raise ConfigError(f"name one of the readers ({', '.join(names)})", str(file), line)
+    if name not in names:
+        hint = suggestion(name, names, "readers of an outbox")
+        raise ConfigError(f"there is no reader {name!r}{hint}", str(file), line)
+    return names[name]

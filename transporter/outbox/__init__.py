@@ -1,0 +1,19 @@
+"""For applications: put records into a transactional outbox, in a transaction of your own.
+
+Needs no engine and imports none: only this package, and whatever driver you use.
+"""
+
+from transporter.outbox.record import LONGEST_TOPIC, MOST_BYTES, Record
+from transporter.outbox.stashing import stash, stash_async, stash_many, stash_many_async
+from transporter.outbox.table import outbox_sql
+
+__all__ = [
+    "LONGEST_TOPIC",
+    "MOST_BYTES",
+    "Record",
+    "outbox_sql",
+    "stash",
+    "stash_async",
+    "stash_many",
+    "stash_many_async",
+]

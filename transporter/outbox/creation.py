@@ -1,0 +1,64 @@
+"""Creates an outbox table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from psycopg import errors as pg
+
+from transporter.errors import EnvironmentFault
+from transporter.outbox.database import existing, faults, find
+from transporter.outbox.table import outbox_sql, quoted
+
+if TYPE_CHECKING:
+    from transporter.outbox.database import Connection
+
+_OLDEST: Final = 140_000
+"""PostgreSQL 14, the first with CREATE OR REPLACE TRIGGER."""
+_COLUMNS: Final = (
+    "SELECT id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys,"
+    " kafka_header_values, leader_id FROM {} LIMIT 0"
+)
+
+
+class Created(NamedTuple):
+    """The table by its full name, and whether it was not there before."""
+
+    table: str
+    created: bool
+
+
+def create(connection: Connection, table: str, channel: str) -> Created:
+    """Create the outbox *table* and its trigger on *channel*, in one transaction.
+
+    A table that is there keeps its columns and settings, and gets the trigger.
+    Raise ``EnvironmentFault`` when it is another kind of table, when the server
+    is too old, or when a right is missing.
+    """
+    _check_server(connection)
+    doing = (
+        f"cannot create the outbox table {table}; someone who has the right to may run "
+        "what 'transporter outbox init' prints"
+    )
+    with faults(doing), connection.transaction():
+        there = find(connection, table)
+        if there is not None:
+            _check_columns(connection, table, there.name)
+        connection.execute(outbox_sql(table, channel).encode())
+        return Created(existing(connection, table).name, created=there is None)
+
+
+def _check_server(connection: Connection) -> None:
+    if connection.info.server_version < _OLDEST:
+        version = connection.info.parameter_status("server_version")
+        raise EnvironmentFault(f"the server runs PostgreSQL {version}; an outbox needs 14 or newer")
+
+
+def _check_columns(connection: Connection, table: str, full: str) -> None:
+    try:
+        connection.execute(_COLUMNS.format(quoted(table)).encode())
+    except pg.UndefinedColumn as error:
+        raise EnvironmentFault(
+            f"there is a table {full}, and it is no outbox: {error.diag.message_primary}; "
+            "name another one with --table"
+        ) from error

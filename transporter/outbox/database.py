@@ -1,0 +1,123 @@
+"""A session for the outbox's tools, and the driver's errors in our words."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from transporter.errors import (
+    ConfigError,
+    EnvironmentFault,
+    SourceError,
+    SourceUnavailable,
+    TransporterError,
+)
+from transporter.outbox.table import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Connection = psycopg.Connection[Any]
+
+_OPTIONS: Final = {"application_name": "transporter outbox", "connect_timeout": "10"}
+# A tool must not stand in a queue before the application for long.
+_LOCK_TIMEOUT: Final = "10s"
+_PORTS: Final = re.compile(r"[0-9]*(,[0-9]*)*")
+_SETUP: Final = (
+    pg.InsufficientPrivilege,
+    pg.UndefinedTable,
+    pg.UndefinedColumn,
+    pg.InvalidSchemaName,
+)
+_FIND: Final = """
+SELECT c.oid::bigint, n.nspname::text, format('%%I.%%I', n.nspname, c.relname)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = pg_catalog.to_regclass(%s)
+"""
+
+
+class Found(NamedTuple):
+    """A table that is there: its oid, its schema's name, its full name as SQL writes it."""
+
+    oid: int
+    schema: str
+    name: str
+
+
+@contextmanager
+def connected(dsn: str) -> Iterator[Connection]:
+    """Hold a session in autocommit mode during the block.
+
+    Raise ``ConfigError`` when *dsn* is no connection string, and
+    ``SourceUnavailable`` when no connection comes about. Neither quotes it
+    (Invariant 20).
+    """
+    conninfo = make_conninfo(**{**_OPTIONS, **_parts(dsn), "client_encoding": "UTF8"})
+    with faults("cannot connect to the outbox's database"):
+        connection: Connection = psycopg.connect(conninfo, autocommit=True)
+    with connection:
+        with faults("cannot prepare a session for the outbox"):
+            connection.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
+        yield connection
+
+
+def _parts(dsn: str) -> dict[str, Any]:
+    try:
+        parts = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # libpq's own text quotes the part it stumbled over, which may be the password.
+        raise ConfigError(
+            "this is not a PostgreSQL connection string; write "
+            "postgresql://user@host:5432/database or 'host=... dbname=... user=...'"
+        ) from None
+    # A password with an @ or a / of its own is taken for a host, a port or a database: and those
+    # libpq does quote.
+    misread = "@" in f"{parts.get('host', '')}{parts.get('dbname', '')}"
+    if "://" in dsn and (misread or not _PORTS.fullmatch(str(parts.get("port", "")))):
+        raise ConfigError(
+            "the connection string cannot be parted into user, password and host; in a URL, "
+            "write an @ of the password as %40, a / as %2F and a : as %3A"
+        )
+    return parts
+
+
+@contextmanager
+def faults(doing: str) -> Iterator[None]:
+    """Translate the driver's errors inside the block; *doing* says what went wrong where."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _translated(error, doing) from error
+
+
+def _translated(error: psycopg.Error, doing: str) -> TransporterError:
+    # Only the server's primary message: details may hold what a row says.
+    text = (error.diag.message_primary or str(error)).strip()
+    if isinstance(error, _SETUP):
+        return EnvironmentFault(f"{doing}: {text}")
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return SourceUnavailable(f"{doing}: {text}; trying again may help")
+    return SourceError(f"{doing}: {text}")
+
+
+def find(connection: Connection, table: str) -> Found | None:
+    """Return the table that the session takes *table* for, or ``None``."""
+    with faults(f"cannot look up the table {table}"):
+        row = connection.execute(_FIND, [quoted(table)]).fetchone()
+    return Found(*row) if row else None
+
+
+def existing(connection: Connection, table: str) -> Found:
+    """Return the table that the session takes *table* for; raise ``EnvironmentFault`` for none."""
+    there = find(connection, table)
+    if there is None:
+        raise EnvironmentFault(
+            f"there is no outbox table {table} in database {connection.info.dbname}; "
+            "'transporter outbox init --run' creates it"
+        )
+    return there

@@ -1,0 +1,40 @@
+-- A transactional outbox for transporter. Running this again changes nothing.
+-- It needs PostgreSQL 14 or newer, no extension, no replication slot.
+
+-- The table: an application inserts a row in the transaction that changes its own tables, so an
+-- event exists exactly when the change does. The application never updates or deletes a row; the
+-- engine deletes it once it is durable in the engine's log.
+CREATE TABLE IF NOT EXISTS {table} (
+    -- Rows are read by id. Leave it to the sequence, and that at CACHE 1, its default.
+    id                  BIGSERIAL PRIMARY KEY,
+    -- Becomes the message's timestamp.
+    create_time         TIMESTAMPTZ NOT NULL DEFAULT now(),
+    -- The namespace that routes filter by; a topic of Kafka has at most 249 characters.
+    kafka_topic         VARCHAR(249) NOT NULL,
+    -- Order is kept among the rows of one key.
+    kafka_key           VARCHAR NOT NULL,
+    -- JSON. NULL is a tombstone: the key is gone.
+    kafka_value         VARCHAR,
+    -- The n-th name belongs to the n-th value.
+    kafka_header_keys   TEXT[] NOT NULL DEFAULT array[]::TEXT[],
+    kafka_header_values TEXT[] NOT NULL DEFAULT array[]::TEXT[],
+    -- Which reader has claimed the row (claim: mark); NULL until then.
+    leader_id           UUID
+    -- Half of each page stays free for the mark, so that marking touches no index. Where rows are
+    -- only ever taken (claim: take), 100 halves the table.
+) WITH (fillfactor = 50);
+
+-- Optional: the trigger wakes the reader at once. Without it the reader looks every poll_interval
+-- (1 s). It fires once a statement, and PostgreSQL sends one notification a transaction.
+CREATE OR REPLACE FUNCTION {notify}() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_catalog.pg_notify({channel}, '');
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {table}
+    FOR EACH STATEMENT EXECUTE FUNCTION {notify}();
+
+-- Rights, if the roles are not the table's owner. The application: INSERT on the table and USAGE
+-- on its sequence. The engine: SELECT, UPDATE, DELETE on the table; and a table transporter_term
+-- beside it, which its first start creates, or says what it lacks.

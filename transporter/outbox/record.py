@@ -1,0 +1,104 @@
+"""A record of the outbox: what an application says has happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self, cast
+
+LONGEST_TOPIC: Final = 249
+"""Characters of a topic: what Kafka allows, and the table's column."""
+MOST_BYTES: Final = 8_000_000
+"""Bytes of a record in UTF-8: what the engine's log takes in one piece, with some to spare."""
+_PER_HEADER: Final = 16
+"""Bytes that a header takes in the log besides its text."""
+
+Headers = Mapping[str, str] | Iterable[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event. Valid once it is made; immutable.
+
+    *topic* is the namespace that routes filter by, and the topic of the
+    ``kafka`` writer unless that names one. Order is kept among the records of
+    one *key*. *value* is JSON as text, and ``None`` a tombstone: the key is
+    gone. *headers* are pairs in order, names may repeat; a mapping will do.
+
+    Not checked: that *value* is JSON, which :meth:`json` sees to. Raise
+    ``TypeError`` or ``ValueError``, saying what to write instead, for what the
+    table or the engine's log would refuse.
+    """
+
+    topic: str
+    key: str
+    value: str | None
+    headers: Headers = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", _pairs(self.headers))
+        size = _checked("topic", self.topic)
+        size += _checked("key", self.key)
+        if self.value is not None:
+            size += _checked("value", self.value)
+        for name, value in self.pairs:
+            size += _checked("a header's name", name) + _checked(f"header {name!r}", value)
+        if not 0 < len(self.topic) <= LONGEST_TOPIC:
+            raise ValueError(f"topic has {len(self.topic)} characters; write 1 to {LONGEST_TOPIC}")
+        if size + _PER_HEADER * len(self.pairs) > MOST_BYTES:
+            raise ValueError(
+                f"the record of key {self.key[:100]!r} has {size} bytes, and the log takes "
+                f"{MOST_BYTES}; put the large part elsewhere and a reference to it here"
+            )
+
+    @classmethod
+    def json(cls, topic: str, key: str, document: Any, headers: Headers = ()) -> Self:  # noqa: ANN401 - whatever JSON can say
+        """Return a record whose value is *document* as JSON.
+
+        Raise ``TypeError`` or ``ValueError`` for what JSON cannot say: NaN and
+        infinities, dates, decimals.
+        """
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return cls(topic, key, text, headers)
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """The headers as pairs."""
+        return cast("tuple[tuple[str, str], ...]", self.headers)
+
+
+def _pairs(headers: object) -> tuple[tuple[str, str], ...]:
+    found = headers.items() if isinstance(headers, Mapping) else headers
+    wrong = "headers must be pairs of str, as in [('trace', '7')], or a mapping"
+    if isinstance(found, str | bytes) or not isinstance(found, Iterable):
+        raise TypeError(f"{wrong}, not {type(headers).__name__}")
+    pairs = tuple(found)
+    for pair in pairs:
+        if not (isinstance(pair, tuple | list) and len(pair) == 2):  # noqa: PLR2004 - a pair
+            raise TypeError(f"{wrong}; one of them is {type(pair).__name__}")
+    return tuple((name, value) for name, value in pairs)
+
+
+def _checked(what: str, text: object) -> int:
+    """Return the bytes of *text* in UTF-8; refuse what is no text, or none that a table holds."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be str, not {type(text).__name__}{_instead(what, text)}")
+    if "\0" in text:
+        raise ValueError(f"{what} holds a NUL character, which PostgreSQL cannot store; remove it")
+    try:
+        return len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{what} holds half of a surrogate pair at character {error.start}, which is no text"
+        ) from error
+
+
+def _instead(what: str, value: object) -> str:
+    if what == "key" and value is None:
+        return "; order is kept by key, so name what changed, such as the order's id"
+    if what == "value":
+        return "; Record.json(topic, key, document) writes a document as JSON"
+    if value is None:
+        return ""
+    return "; decode it" if isinstance(value, bytes) else "; write str(...) around it"

@@ -1,0 +1,151 @@
+"""Clears the marks of rows whose leaders may do nothing any more.
+
+A mark is the id of the leader that claimed the row. The reader's table
+``transporter_term`` says which leader's term is the last one; statements of the
+others have no effect (Invariant 10), so their marks mean nothing. The marks of
+the last one stay, for its engine may be about to purge what they name
+(Invariant 7), unless its term is ended first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
+
+from transporter.errors import ActionRefused
+from transporter.outbox.database import existing, faults
+from transporter.outbox.table import quoted
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from transporter.outbox.database import Connection, Found
+
+_BATCH: Final = 10_000
+"""Rows of one statement: short ones hold locks for a short time."""
+_THERE: Final = "SELECT pg_catalog.to_regclass(%s) IS NOT NULL"
+_TERM: Final = (
+    "SELECT outbox, term, leader_id, acquired_at FROM {terms}"
+    " WHERE pg_catalog.to_regclass(outbox)::oid::bigint = %s ORDER BY term DESC LIMIT 1"
+)
+_MARKS: Final = (
+    "SELECT leader_id, count(*) FROM {table} WHERE leader_id IS NOT NULL GROUP BY leader_id"
+)
+_END: Final = (
+    "UPDATE {terms} SET term = term + 1, leader_id = %(nobody)s,"
+    " acquired_at = clock_timestamp() WHERE outbox = %(outbox)s AND term = %(term)s"
+)
+# A row that somebody marks or deletes in the meantime no longer has one of these leaders, and
+# stays as it is.
+_RESET: Final = """
+WITH found AS MATERIALIZED (
+    SELECT id FROM {table} WHERE id > %(after)s AND leader_id = ANY(%(leaders)s::uuid[])
+    ORDER BY id LIMIT %(rows)s
+),
+reset AS (
+    UPDATE {table} AS o SET leader_id = NULL FROM found
+    WHERE o.id = found.id AND o.leader_id = ANY(%(leaders)s::uuid[]) RETURNING 1
+)
+SELECT (SELECT max(id) FROM found), (SELECT count(*) FROM reset)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LastTerm:
+    """The newest term of an outbox; whether its leader still lives nobody can tell."""
+
+    outbox: str
+    number: int
+    leader: UUID
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks of an outbox: rows by leader, and the last term, if there ever was one."""
+
+    table: Found
+    rows: dict[UUID, int]
+    last: LastTerm | None
+
+    @property
+    def ended(self) -> dict[UUID, int]:
+        """Those of leaders whose terms are over, or that never had one."""
+        return {leader: rows for leader, rows in self.rows.items() if leader != self._leader}
+
+    @property
+    def kept(self) -> int:
+        """Rows that the leader of the last term has marked."""
+        return self.rows.get(self._leader, 0) if self._leader else 0
+
+    @property
+    def _leader(self) -> UUID | None:
+        return self.last.leader if self.last else None
+
+
+def marks(connection: Connection, table: str) -> Marks:
+    """Return who has marked rows of *table*; changes nothing, reads all of it."""
+    there = existing(connection, table)
+    with faults(f"cannot look at the marks of {there.name}"):
+        rows = connection.execute(_MARKS.format(table=_table(there)), []).fetchall()
+        # In this order: the leader of a term that begins in between has no mark among these.
+        last = _last_term(connection, there)
+    return Marks(there, dict(rows), last)
+
+
+def _last_term(connection: Connection, table: Found) -> LastTerm | None:
+    terms = _terms(table)
+    if connection.execute(_THERE, [terms]).fetchone() != (True,):
+        return None
+    row = connection.execute(_TERM.format(terms=_escaped(terms)), [table.oid]).fetchone()
+    return LastTerm(*row) if row else None
+
+
+def end_term(connection: Connection, found: Marks) -> None:
+    """End the last term: its engine, if it lives, finds its statements without effect and stops.
+
+    Raise ``ActionRefused`` when another term has begun since *found* was read.
+    """
+    if found.last is None:
+        return
+    parameters = {"nobody": uuid4(), "outbox": found.last.outbox, "term": found.last.number}
+    with faults(f"cannot end term {found.last.number} of {found.table.name}"):
+        statement = _END.format(terms=_escaped(_terms(found.table)))
+        ended = connection.execute(statement, parameters).rowcount
+    if not ended:
+        raise ActionRefused(
+            f"another term of {found.table.name} has begun in the meantime: an engine has just "
+            "started on it; nothing was reset, look again"
+        )
+
+
+def reset(connection: Connection, table: Found, leaders: list[UUID]) -> int:
+    """Clear the marks of *leaders*, whose terms are over; return how many rows that were.
+
+    In id order and in several transactions; harmless beside an engine that
+    marks, purges or takes rows of the same table.
+    """
+    statement, after, done = _RESET.format(table=_table(table)), -(2**63), 0
+    while True:
+        parameters = {"after": after, "leaders": leaders, "rows": _BATCH}
+        with faults(f"cannot reset rows of {table.name} ({done} were)"):
+            row = connection.execute(statement, parameters).fetchone()
+        last, count = row or (None, 0)
+        if last is None:
+            return done
+        after, done = last, done + count
+
+
+def _table(table: Found) -> str:
+    return _escaped(quoted(table.name))
+
+
+def _terms(table: Found) -> str:
+    schema = table.schema.replace('"', '""')
+    return quoted(f'"{schema}".transporter_term')
+
+
+def _escaped(name: str) -> str:
+    """Return *name* for a statement with parameters, which begin with a per cent sign."""
+    return name.replace("%", "%%")
