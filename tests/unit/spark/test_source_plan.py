@@ -1,0 +1,185 @@
+"""How a query is parted: at frames, by bytes, within its bounds, up to what is confirmed."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from log_tools import crash, small
+
+from transporter.errors import EntriesLost, EnvironmentFault, OffsetRefused
+from transporter.log.commit_log import CommitLog
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.reader import LogReader
+from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
+from transporter.spark.source_filters import Bounds
+from transporter.spark.source_options import Options, read_options
+from transporter.spark.source_plan import (
+    Part,
+    bounds_of,
+    cut,
+    first_present,
+    look,
+    plan,
+    refuse_lost,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+FRAMES, ROWS = 40, 5
+LAST = FRAMES * ROWS - 1
+
+
+@pytest.fixture
+def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Iterator[Path]:
+    """Return a log of forty frames of five entries, a second apart, in several segments."""
+    times = iter(range(10**6, 10**9, 10**6))
+    with small():
+        with CommitLog.open(
+            tmp_path / "log", segment_bytes=9000, compression=None, clock=lambda: next(times)
+        ) as opened:
+            for _ in range(FRAMES):
+                opened.append(batch(ROWS), "r")
+        yield tmp_path / "log"
+
+
+def frames_of(directory: Path) -> set[int]:
+    """Return the first offset of each frame."""
+    with LogReader(directory) as reader:
+        return {found.frame.first for found in reader.frames(0, LAST)}
+
+
+@pytest.mark.parametrize("size", [1, 3000, 12_000, 1 << 30])
+def test_parts_cover_a_range_at_frames(log: Path, size: int) -> None:
+    """Parts follow one another without a hole, and all but the first begin with a frame."""
+    parts = cut(log, 7, LAST - 3, size)
+    assert [offset for part in parts for offset in range(part.first, part.last + 1)] == [
+        *range(7, LAST - 2)
+    ]
+    assert {part.first for part in parts[1:]} <= frames_of(log)
+
+
+def test_the_size_of_a_part_decides_how_many_there_are(log: Path) -> None:
+    """More bytes a part, fewer parts; one that holds everything is the only one."""
+    assert len(segment_bases_of(log)) > 3
+    counts = [len(cut(log, 0, LAST, size)) for size in (1, 5000, 20_000, 1 << 30)]
+    assert counts == sorted(counts, reverse=True)
+    assert (counts[0] > 10, counts[-1]) == (True, 1)
+
+
+def segment_bases_of(directory: Path) -> list[int]:
+    """Return where the segments begin."""
+    with LogReader(directory) as reader:
+        return segment_bases(reader.files, directory)
+
+
+def test_a_lost_index_changes_nothing(log: Path) -> None:
+    """Without indexes the same parts are found by a walk over headers, or nearly so."""
+    for index in log.glob("*.index"):
+        index.unlink()
+    parts = cut(log, 0, LAST, 1)
+    assert (parts[0].first, parts[-1].last) == (0, LAST)
+    assert {part.first for part in parts} <= frames_of(log)
+
+
+def test_nothing_to_cut(log: Path) -> None:
+    """An empty range has no parts."""
+    assert cut(log, 5, 4, 1) == []
+
+
+def test_a_plan_keeps_to_bounds_and_to_what_is_confirmed(log: Path) -> None:
+    """Offsets and log times bound a plan, and so does the end of what is confirmed."""
+    options = Options(log)
+    assert plan(options, Bounds()) == [Part(0, LAST)]
+    assert plan(options, Bounds(first=12, last=10**9)) == [Part(12, LAST)]
+    since, until = 5 * 10**6, 7 * 10**6
+    ((first, last),) = plan(options, Bounds(since=since, until=until))
+    with LogReader(log) as reader:
+        times = {found.frame.first: found.frame.logged_at for found in reader.frames(0, LAST)}
+    inside = [offset for offset, time in times.items() if since <= time <= until]
+    assert inside
+    assert first <= inside[0] <= inside[-1] + ROWS - 1 <= last
+    assert last - first < 6 * ROWS
+    assert plan(options, Bounds(last=-1)) == []
+
+
+def test_single_offsets_narrow_a_plan(log: Path) -> None:
+    """Of parts that hold none of the offsets nothing is read, of the others what lies between."""
+    options = replace(Options(log), partition_bytes=1)
+    offsets = (3, 4, LAST)
+    parts = plan(options, Bounds(3, LAST, offsets=offsets))
+    assert [part.first for part in parts] == [3, LAST]
+    assert (parts[0].last in (3, 4), parts[-1].last) == (True, LAST)
+
+
+def test_what_is_not_confirmed_is_not_planned(
+    tmp_path: Path, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """After an unclean stop a plan ends at what is proved durable."""
+    with small():
+        log = CommitLog.open(tmp_path / "log")
+        log.append(batch(3), "r")
+        log.append(batch(3), "r")
+        crash(log)
+        assert plan(Options(tmp_path / "log"), Bounds()) == [Part(0, 2)]
+
+
+def test_from_and_to() -> None:
+    """Offsets and times bound the log, each in its own way."""
+    now = datetime(1970, 1, 1, 1, tzinfo=UTC)
+    both = read_options({"path": "/l", "from": "3", "to": "9"}, now)
+    assert bounds_of(both) == Bounds(3, 9)
+    times = read_options({"path": "/l", "from": "10s", "to": "1970-01-01T00:59:59+00:00"}, now)
+    assert bounds_of(times) == Bounds(since=3_590_000_000, until=3_599_000_000)
+    assert bounds_of(Options(times.directory)) == Bounds()
+
+
+def test_entries_that_are_gone(log: Path) -> None:
+    """A stream that missed entries fails with what is retained, or goes on there."""
+    bases = segment_bases_of(log)
+    for base in bases[:2]:
+        (log / f"{base:020d}.log").unlink()
+    with pytest.raises(OffsetRefused, match=rf"offsets 4\.\.{bases[2] - 1} were removed .* from"):
+        first_present(Options(log), 4)
+    assert first_present(Options(log, fail_on_loss=False), 4) == bases[2]
+    assert first_present(Options(log), bases[2] + 1) == bases[2] + 1
+
+
+def test_entries_that_were_lost(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> None:
+    """Entries that a repair could not save are an error unless the query does without."""
+    with CommitLog.open(tmp_path) as opened:
+        opened.append(batch(3), "r")
+    files = RealFileSystem()
+    with closing(Segment(files, tmp_path / segment_name(0))) as old:
+        header = old.header
+    gap = replace(header, segment_id=7, base=10, previous=2, next_offset=10, lost=True)
+    write_segment(files, tmp_path, gap)
+    with CommitLog.open(tmp_path) as opened:
+        opened.append(batch(2), "r")
+    with pytest.raises(EntriesLost, match=r"offsets 3\.\.9 were lost: a repair"):
+        plan(Options(tmp_path), Bounds())
+    with pytest.raises(EntriesLost, match="failOnDataLoss to false"):
+        refuse_lost(tmp_path, 5, 5)
+    assert plan(Options(tmp_path), Bounds(last=2)) == [Part(0, 2)]
+    assert plan(Options(tmp_path, fail_on_loss=False), Bounds()) == [Part(0, 11)]
+
+
+def test_an_empty_log(tmp_path: Path) -> None:
+    """A log without entries has nothing to plan."""
+    with CommitLog.open(tmp_path):
+        assert plan(Options(tmp_path), Bounds()) == []
+    assert plan(Options(tmp_path), Bounds(since=5)) == []
+
+
+def test_no_log(tmp_path: Path) -> None:
+    """A directory without a log is told as such, whether or not it is there."""
+    for directory in (tmp_path, tmp_path / "none"):
+        with pytest.raises(EnvironmentFault, match="no transporter log here"):
+            look(directory)

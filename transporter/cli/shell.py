@@ -1,0 +1,181 @@
+"""``transporter shell``: PySpark with the log as a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from transporter.cli.log_range import From, NamespaceFilter, To, look
+from transporter.cli.output import printable, table, until_closed, write_json_list
+from transporter.cli.target import AsJson, Target, log_directory
+from transporter.errors import ActionRefused, HostFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.log.inspect import LogInfo
+
+_MODULE: Final = "transporter.spark.shell"
+_REQUEST: Final = "TRANSPORTER_SHELL"
+_TABLE_ROWS: Final = 1000
+_NOISE: Final = 2000
+"""Characters of Spark's own output that are shown when it did not come up."""
+
+
+def shell(  # noqa: PLR0913 - one argument an option
+    target: Target,
+    *,
+    sql: Annotated[
+        bool, typer.Option("--sql/--python", help="What is typed: SQL, or Python (the default).")
+    ] = False,
+    statement: Annotated[
+        str | None,
+        typer.Option("--execute", "-e", metavar="SQL", help="Run one statement and print it."),
+    ] = None,
+    start: From = None,
+    end: To = None,
+    namespace: NamespaceFilter = "",
+    spark_conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; repeatable.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of the table (docs/spark.md)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Open Spark with the log as table `log`, beside a running engine or without one.
+
+    Example: transporter shell pipeline.yaml -e "SELECT op, count(*) FROM log GROUP BY op"
+    """
+    if as_json and statement is None:
+        raise typer.BadParameter("--json is for --execute")
+    found = look(log_directory(target))
+    bounds = {"from": start, "to": end, "namespace": namespace}
+    request = {
+        "directory": str(found.directory),
+        "kind": "sql" if sql else "python",
+        "options": _options(found.directory, bounds, _pairs("--option", option)),
+        "conf": _pairs("--spark-conf", spark_conf),
+        "about": _about(found),
+    }
+    if statement is None:
+        return _open(request)
+    return _execute({**request, "kind": "execute", "statement": statement}, as_json=as_json)
+
+
+def _pairs(name: str, given: list[str] | None) -> dict[str, str]:
+    pairs = dict.fromkeys(given or (), "")
+    for text in pairs:
+        if not text.partition("=")[0] or "=" not in text:
+            raise typer.BadParameter(f"{name} {text!r}: write NAME=VALUE")
+    return dict(text.split("=", 1) for text in pairs)
+
+
+def _options(
+    directory: Path, bounds: dict[str, str | None], others: dict[str, str]
+) -> dict[str, str]:
+    """Return the table's options; say what is wrong with them before Spark is started."""
+    from transporter.spark.source_options import read_options, refuse  # noqa: PLC0415 - pyarrow
+
+    options = {name: value for name, value in bounds.items() if value} | others
+    read_options({"path": str(directory), **options}, datetime.now(UTC))
+    refuse(options, streaming=False)
+    return options
+
+
+def _about(found: LogInfo) -> str:
+    reach = (
+        f"offsets {found.first}..{found.confirmed}" if found.confirmed >= found.first else "empty"
+    )
+    return f"{printable(found.directory)}: {reach}"
+
+
+def _environment(request: dict[str, Any]) -> dict[str, str]:
+    from transporter.embed import cache_directory  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.spark.java import find_java  # noqa: PLC0415
+
+    return {
+        **os.environ,
+        "JAVA_HOME": str(find_java(os.environ, cache_directory())),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_HOSTNAME": "localhost",
+        _REQUEST: json.dumps(request),
+    }
+
+
+def _open(request: dict[str, Any]) -> int:
+    environment = _environment(request)
+    sys.stdout.flush()
+    # In our place: the terminal, its signals and the exit code are then Spark's shell's own.
+    os.execve(sys.executable, [sys.executable, "-m", _MODULE], environment)  # noqa: S606 - no shell
+
+
+def _execute(request: dict[str, Any], *, as_json: bool) -> int:
+    with until_closed(), _running(_environment(request)) as (answers, noise):
+        columns = _next(answers, noise)["columns"]
+        rows = _rows(answers, noise)
+        if as_json:
+            return write_json_list(dict(zip(columns, row, strict=True)) for row in rows)
+        cells = ([_cell(cell) for cell in row] for row in rows)
+        # A long result is laid out anew now and then (Invariant 17).
+        table(columns, islice(cells, _TABLE_ROWS))
+        while more := list(islice(cells, _TABLE_ROWS)):
+            table(columns, more)
+    return 0
+
+
+@contextmanager
+def _running(environment: dict[str, str]) -> Iterator[tuple[IO[str], IO[str]]]:
+    """Run the statement; give its answers, and what Spark says beside them."""
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as noise,
+        subprocess.Popen(
+            [sys.executable, "-m", _MODULE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=noise,
+            env=environment,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        try:
+            yield process.stdout, noise
+        except BaseException:
+            process.terminate()
+            raise
+
+
+def _rows(answers: IO[str], noise: IO[str]) -> Iterator[list[Any]]:
+    while "row" in (answer := _next(answers, noise)):
+        yield answer["row"]
+
+
+def _next(answers: IO[str], noise: IO[str]) -> dict[str, Any]:
+    """Read the next answer; the last one is an error, or says that it is the last."""
+    line = answers.readline()
+    if not line:
+        noise.seek(0)
+        said = noise.read()[-_NOISE:].strip()
+        raise HostFailed(f"Spark ended without an answer; it said:\n{said}")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise ActionRefused(answer["error"])
+    return answer
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "null"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

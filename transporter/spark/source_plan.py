@@ -1,0 +1,170 @@
+"""Which offsets a query reads, and how they are parted into tasks.
+
+Looks at headers and indexes only, takes no lock, and never looks beyond what
+is confirmed (Invariant 12).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from contextlib import closing
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from transporter.errors import EntriesLost, EnvironmentFault, OffsetRefused
+from transporter.log.filesystem import RealFileSystem, faults_of
+from transporter.log.index import blocks
+from transporter.log.inspect import inspect
+from transporter.log.meta import read_meta
+from transporter.log.reader import LogReader
+from transporter.log.search import around
+from transporter.log.segment import Segment, segment_bases, segment_name
+from transporter.offsets.offset_log import proved_offset
+from transporter.spark.source_filters import Bounds
+from transporter.spark.source_options import Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+    from transporter.log.inspect import LogInfo
+    from transporter.spark.source_options import Options, Place
+
+
+class Part(NamedTuple):
+    """The offsets, both included, that one task reads."""
+
+    first: int
+    last: int
+
+
+def look(directory: Path) -> LogInfo:
+    """Look at the log in *directory*.
+
+    Raises:
+        EnvironmentFault: there is no log.
+        Corrupt: its last segment is damaged.
+
+    """
+    with faults_of(directory):
+        if read_meta(RealFileSystem(), directory) is None:
+            raise EnvironmentFault(
+                f"{directory}: no transporter log here; load() takes the log directory of a "
+                "pipeline, its log.dir"
+            )
+        return inspect(directory, proved_offset(directory))
+
+
+def bounds_of(options: Options) -> Bounds:
+    """Return what ``from`` and ``to`` leave of a log."""
+    first, since = _place(options.start, 0)
+    last, until = _place(options.end, Bounds().last)
+    return Bounds(first, last, since, until if isinstance(options.end, Moment) else Bounds().until)
+
+
+def _place(place: Place | None, default: int) -> tuple[int, int]:
+    """Return *place* as an offset and as a time, one of which bounds nothing."""
+    if isinstance(place, Moment):
+        return default, place.time
+    return (default if place is None else place), 0
+
+
+def plan(options: Options, bounds: Bounds) -> list[Part]:
+    """Part what is in *bounds* and confirmed into tasks of about ``partition_bytes``.
+
+    Raises:
+        EntriesLost: a repair could not save some of it, and that is to fail.
+
+    """
+    found = look(options.directory)
+    first, last = max(found.first, bounds.first), min(found.confirmed, bounds.last)
+    if bounds.since > Bounds().since:
+        first = max(first, around(options.directory, bounds.since)[0])
+    if bounds.until < Bounds().until:
+        last = min(last, around(options.directory, bounds.until + 1)[1])
+    if options.fail_on_loss:
+        refuse_lost(options.directory, first, last)
+    parts = cut(options.directory, first, last, options.partition_bytes)
+    return [kept for part in parts if (kept := _around_offsets(part, bounds.offsets))]
+
+
+def refuse_lost(directory: Path, first: int, last: int) -> None:
+    """Raise :class:`EntriesLost` when a repair could not save all from *first* to *last*."""
+    with LogReader(directory) as reader:
+        gap = reader.lost(first, last)
+    if gap is not None:
+        raise EntriesLost(
+            f"{directory}: offsets {gap.first}..{gap.last} were lost: a repair could not save "
+            "them; set the option failOnDataLoss to false to read without them"
+        )
+
+
+def first_present(options: Options, first: int) -> int:
+    """Return *first*, or the oldest offset in the log where that is higher.
+
+    Raises:
+        OffsetRefused: entries from *first* on are gone, and that is to fail.
+
+    """
+    with LogReader(options.directory) as reader:
+        oldest = reader.first_offset()
+    if oldest > first and options.fail_on_loss:
+        raise OffsetRefused(
+            f"{options.directory}: offsets {first}..{oldest - 1} were removed before this query "
+            f"read them: the log is retained from {oldest}; set the option failOnDataLoss to "
+            "false to go on there"
+        )
+    return max(first, oldest)
+
+
+def cut(
+    directory: Path, first: int, last: int, size: int, files: FileSystem | None = None
+) -> list[Part]:
+    """Part the offsets from *first* to *last* at frames, about *size* bytes on the disk each.
+
+    A part is no smaller than the stride of the index, and at least one frame.
+    """
+    if last < first:
+        return []
+    files = files or RealFileSystem()
+    starts = [first]
+    held = 0
+    with faults_of(directory):
+        for offset, length in _blocks(files, directory, first, last):
+            if held >= size and first < offset <= last:
+                starts.append(offset)
+                held = 0
+            held += length
+    return [Part(start, end - 1) for start, end in pairwise([*starts, last + 1])]
+
+
+def _blocks(files: FileSystem, directory: Path, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield where blocks of about an index's stride begin, as offsets, and their bytes."""
+    bases = segment_bases(files, directory)
+    begin = max(0, bisect_right(bases, first) - 1)
+    for base in bases[begin : bisect_right(bases, last)]:
+        try:
+            with closing(Segment(files, directory / segment_name(base))) as segment:
+                found = list(_blocks_of(files, segment))
+        except FileNotFoundError:
+            continue  # removed since it was listed: whoever reads its part is told
+        # What lies before the first block that is wanted is no task's work.
+        at = max(0, bisect_right(found, first, key=lambda block: block[0]) - 1)
+        yield from (block for block in found[at:] if block[0] <= last)
+
+
+def _blocks_of(files: FileSystem, segment: Segment) -> Iterator[tuple[int, int]]:
+    starts = blocks(files, segment)
+    for byte, end in pairwise([*starts, segment.size()]):
+        frame = segment.frame_at(byte)
+        if frame is not None:
+            yield frame.first, end - byte
+
+
+def _around_offsets(part: Part, offsets: tuple[int, ...] | None) -> Part | None:
+    """Narrow *part* to those *offsets* that lie in it; ``None`` when none does."""
+    if offsets is None:
+        return part
+    inside = offsets[bisect_left(offsets, part.first) : bisect_right(offsets, part.last)]
+    return Part(inside[0], inside[-1]) if inside else None

@@ -1,0 +1,189 @@
+"""The log as a stream of Spark: ``spark.readStream.format("transporter").load(DIRECTORY)``.
+
+Spark's checkpoint holds ``{"log": id, "offset": the next one to read}``. A stream
+is no route: retention and compaction do not wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from transporter.errors import ConfigError, Corrupt, EnvironmentFault, OffsetRefused
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.follow import Follower
+from transporter.log.meta import read_meta
+from transporter.log.reader import LogReader
+from transporter.log.search import END, RETRIES, Wanted, first_since
+from transporter.spark.source_options import EARLIEST, LATEST, Moment
+from transporter.spark.source_plan import Part, cut, first_present, look, refuse_lost
+from transporter.spark.source_rows import Selection, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+    from transporter.errors import TransporterError
+    from transporter.spark.source_options import Options
+    from transporter.spark.source_rows import Shape
+
+_LOG: Final = "log"
+_OFFSET: Final = "offset"
+Progress = dict[str, Any]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc] # pyspark is untyped
+    """Plans the micro-batches of one stream and, in their tasks, reads them."""
+
+    def __init__(self, options: Options, shape: Shape) -> None:
+        """Open nothing yet: Spark pickles one of these for its tasks."""
+        self._options, self._shape = options, shape
+        self._follower: Follower | None = None
+        self._target: int | None = None
+
+    def initialOffset(self) -> Progress:  # noqa: N802 - Spark's name
+        """Return where a stream without a checkpoint begins."""
+        return self._at(_beginning(self._options, self._end()))
+
+    def latestOffset(self, start: Progress, limit: ReadLimit) -> Progress:  # noqa: N802 - Spark's name
+        """Return up to where the micro-batch from *start* is to read, *limit* respected."""
+        self._check(start)
+        end = self._end() if self._target is None else self._target
+        if end <= start[_OFFSET]:
+            return start
+        first = first_present(self._options, start[_OFFSET])
+        return self._at(max(first, _limited(self._options, first, end, limit)))
+
+    def reportLatestOffset(self) -> Progress:  # noqa: N802 - Spark's name
+        """Return the end of the log, for the query's progress."""
+        return self._at(self._end())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit that the options set."""
+        if self._options.max_rows is not None:
+            return ReadMaxRows(self._options.max_rows)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Let the stream end at what is there now."""
+        self._target = self._end()
+
+    def partitions(self, start: Progress, end: Progress) -> list[InputPartition]:
+        """Return one partition for each range of frames between *start* and *end*."""
+        self._check(start)
+        first, last = start[_OFFSET], end[_OFFSET] - 1
+        if last < first:
+            return []
+        first = first_present(self._options, first)
+        if self._options.fail_on_loss:
+            refuse_lost(self._options.directory, first, last)
+        parts = cut(self._options.directory, first, last, self._options.partition_bytes)
+        return list(map(InputPartition, parts))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the record batches of a partition."""
+        selection = Selection(Wanted(self._options.namespace))
+        return rows(self._options, Part(*partition.value), selection, self._shape)
+
+    def stop(self) -> None:
+        """Close what is open of the log."""
+        if self._follower is not None:
+            self._follower.close()
+
+    def _end(self) -> int:
+        """Return the offset behind the last one that is known to be durable (Invariant 12)."""
+        if self._follower is None:
+            confirmed = look(self._options.directory).confirmed
+            self._follower = Follower(self._options.directory, 0, confirmed)
+        return self._follower.confirmed() + 1
+
+    def _at(self, offset: int) -> Progress:
+        return {_LOG: _log_id(self._options), _OFFSET: offset}
+
+    def _check(self, start: Progress) -> None:
+        found = _log_id(self._options)
+        if start[_LOG] != found:
+            raise ConfigError(
+                f"{self._options.directory}: this stream's checkpoint is of the log {start[_LOG]}, "
+                f"and here lies {found}; give the stream a new checkpointLocation"
+            )
+
+
+class Refused(DataSourceStreamReader):  # type: ignore[misc] # pyspark is untyped
+    """Stands for a stream that cannot be: whatever is asked of it raises why."""
+
+    def __init__(self, error: TransporterError) -> None:
+        """Raise *error* when it is used."""
+        self._error = error
+
+    def initialOffset(self) -> Progress:  # noqa: N802 - Spark's name
+        """Raise."""
+        raise self._error
+
+    def latestOffset(self, start: Progress, limit: ReadLimit) -> Progress:  # noqa: ARG002, N802 - Spark's
+        """Raise."""
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Raise."""
+        raise self._error
+
+    def partitions(self, start: Progress, end: Progress) -> list[InputPartition]:  # noqa: ARG002 - Spark's
+        """Raise."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002 - Spark's
+        """Raise."""
+        raise self._error
+
+
+def _log_id(options: Options) -> str:
+    meta = read_meta(RealFileSystem(), options.directory)
+    if meta is None:
+        raise EnvironmentFault(f"{options.directory}: the log that was here is gone")
+    return meta.log_id
+
+
+def _beginning(options: Options, end: int) -> int:
+    if options.starting == LATEST:
+        return end
+    with LogReader(options.directory) as reader:
+        oldest = reader.first_offset()
+        if options.starting == EARLIEST:
+            return oldest
+        if isinstance(options.starting, Moment):
+            try:
+                return first_since(reader, options.starting.time, end - 1)
+            except OffsetRefused:
+                return end  # nothing is that new: it begins with what comes
+    return first_present(options, int(options.starting))
+
+
+def _limited(options: Options, first: int, end: int, limit: ReadLimit) -> int:
+    """Return the offset behind what *limit* lets be read of the range from *first* to *end*."""
+    most, size = END, END
+    if isinstance(limit, ReadMaxRows):
+        most = limit.max_rows
+    elif isinstance(limit, ReadMaxBytes):
+        size = limit.max_bytes
+    else:
+        return end
+    for attempt in range(RETRIES):
+        try:
+            with LogReader(options.directory) as reader:
+                return reader.bound(first, end - 1, most, size) + 1
+        except (Corrupt, EnvironmentFault):
+            # A segment may have been replaced or removed under the reader.
+            if attempt + 1 == RETRIES:
+                raise
+    return end
