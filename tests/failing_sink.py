@@ -21,7 +21,7 @@ class FailingConfig(AdaptorConfig):
 
     path: LocalPath
     how: str = "named"
-    """``named``, ``unnamed``, ``exit``, ``hang``, ``allocate`` or ``never``."""
+    """``named``, ``unnamed``, ``together``, ``exit``, ``hang``, ``allocate`` or ``never``."""
 
 
 class FailingWriter:
@@ -42,6 +42,10 @@ class FailingWriter:
         rows = [(entry.offset, json.loads(entry.message.data)) for entry in batch]
         if self._config.how == "unnamed" and any(self._bad(row) for _, row in rows):
             raise Rejected("the bulk was refused as a whole")
+        if self._config.how == "together":
+            if len(rows) > 1 and any(self._bad(row) for _, row in rows):
+                raise ValueError("odd")
+            rows = [(offset, {**row, "bad": False}) for offset, row in rows]
         with self._config.path.open("a") as file:
             for offset, row in rows:
                 if self._bad(row):

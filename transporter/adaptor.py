@@ -8,7 +8,7 @@ no I/O. Register it under an entry point group (``transporter.readers``,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict
@@ -30,6 +30,8 @@ __all__ = [
     "Duration",
     "EndOfSource",
     "Entries",
+    "FrameSlice",
+    "FrameWriter",
     "LocalPath",
     "Message",
     "Reader",
@@ -85,6 +87,10 @@ class Resume(Protocol):
     """What the log remembers of a reader."""
 
     @property
+    def log_id(self) -> str:
+        """Names the log, for ever: for marks that a reader leaves at its source."""
+
+    @property
     def position(self) -> str | None:
         """The newest position logged by this reader; ``None`` before the first."""
 
@@ -135,7 +141,11 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """How far a sink that keeps its own offset has come, read once at open."""
+    """How far a sink that keeps its own offset has come, read once at open.
+
+    ``epoch`` is that of the engine that wrote last, ``generation`` counts the replays of the
+    route (below 0: a retry of a parked entry); see :meth:`WriterContext.stored`.
+    """
 
     log_id: str
     route: str
@@ -158,11 +168,17 @@ class WriterContext:
     shards: int = 1
     deadline: float = 30.0
 
-    def stored(self, generation: int, offset: int) -> StoredOffset:
+    def stored(
+        self, generation: int, offset: int, known: StoredOffset | None = None
+    ) -> StoredOffset:
         """Return what a sink stores when this writer has delivered up to *offset*.
 
-        *generation* is that of the batch, which changes while a writer is open.
+        *generation* is that of the batch, which changes while a writer is open; below 0 it is
+        a retry of a parked entry, which tells nothing of how far the route has come. So then
+        *known*, what the sink stores now, stays as it is but for the epoch.
         """
+        if generation < 0 and known is not None and known.log_id == self.log_id:
+            return replace(known, epoch=self.epoch)
         return StoredOffset(
             self.log_id,
             self.route,
@@ -217,3 +233,41 @@ class Writer(Protocol):
 
     def close(self) -> None:
         """Release everything, flush nothing; safe before ``open``, after a failed one, twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSlice:
+    """Which entries a DataFrame holds: some of the offsets ``first`` to ``last``.
+
+    ``generation`` counts the replays of the route; a retried parked entry has one below 0.
+    """
+
+    first: int
+    last: int
+    generation: int
+
+
+class FrameWriter(Protocol):
+    """Writes Spark DataFrames: what a route writes to whose entries stay on Spark.
+
+    Used in place of :class:`Writer`, whose ``open`` and ``close`` it shares. Lives in the Spark
+    driver; every method is called from one thread.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]]
+
+    def __init__(self, config: Any) -> None:  # noqa: ANN401 - an instance of its own Config
+        """Keep *config*; no I/O here."""
+
+    def open(self, context: WriterContext) -> StoredOffset | None:
+        """Connect; see :meth:`Writer.open`."""
+
+    def save(self, frame: Any, part: FrameSlice) -> None:  # noqa: ANN401 - a DataFrame
+        """Write *frame*, a ``pyspark.sql.DataFrame``; return when the sink has all of it.
+
+        What it raises fails the slice. An error of Spark's is told apart by its cause; where
+        no entry is named the slice is halved until the guilty one is found.
+        """
+
+    def close(self) -> None:
+        """Release everything; see :meth:`Writer.close`."""

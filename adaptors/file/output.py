@@ -133,7 +133,8 @@ class Output:
             raise
 
     def _grown(self, state: State, text: bytes, part: Part, generation: int) -> State:
-        stored = self._context.stored(generation, part.offsets[-1])
+        known = state.stored_for(self._context)
+        stored = self._context.stored(generation, part.offsets[-1], known)
         length = state.length + len(text)
         grown = replace(state, length=length, end=self._end(length), period=part.period)
         return grown.with_stored(stored)

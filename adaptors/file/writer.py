@@ -131,6 +131,9 @@ class FileWriter:
         return groups
 
     def _text(self, batch: Entries, *, terminal: bool = False) -> bytes:
+        if self._config.format == "data" and not terminal:
+            # As _line has it; without an object for each entry it takes a tenth of the time.
+            return b"".join([b"%b\n" % (data or b"") for data in batch.batch["data"].to_pylist()])
         return b"".join(self._line(entry, terminal=terminal) + b"\n" for entry in batch)
 
     def _line(self, entry: Entry, *, terminal: bool = False) -> bytes:

@@ -72,7 +72,7 @@ class Client:
             raise SinkUnavailable(f"{self._place}: {error}") from error
         if not exchange.wait(end - time.monotonic()):
             self._connection, self._left = None, exchange
-            raise SinkTimeout(f"{self._place}: no answer within {seconds:g} s")
+            raise SinkTimeout(f"{self._place}: no answer within {round(seconds, 2):g} s")
         if exchange.error is not None:
             self.close()
             raise self._translated(exchange.error, seconds) from exchange.error
@@ -112,7 +112,7 @@ class Client:
                 "(see the setting ca_file)"
             )
         if isinstance(error, _TIMEOUTS) and not isinstance(error, NewConnectionError):
-            return SinkTimeout(f"{place}: no answer within {seconds:g} s")
+            return SinkTimeout(f"{place}: no answer within {round(seconds, 2):g} s")
         if isinstance(error, OSError | HTTPException | HTTPError):
             # urllib3 puts its own name for the connection before the reason.
             cause = (isinstance(error, NewConnectionError) and error.__cause__) or error

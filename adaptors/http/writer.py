@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 import time
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
 
 _MOST_REDIRECTS: Final = 3
+_MOST_REST: Final = 5.0
+"""Seconds of a Retry-After that are slept off within a slice; a pause waits for that, too."""
 
 
 class HttpWriter:
@@ -65,7 +68,7 @@ class HttpWriter:
         end = time.monotonic() + self._seconds
         try:
             for request in requests_of(batch, self._config, self._route):
-                self._check_time(end)
+                self._rest(end)
                 self._deliver(request)
                 ack(offsets[done : batch.whole(done + request.rows)])
                 done += request.rows
@@ -78,13 +81,17 @@ class HttpWriter:
         if client is not None:
             client.close()
 
-    def _check_time(self, end: float) -> None:
+    def _rest(self, end: float) -> None:
+        """Wait while the receiver is to be left alone, if that is short and leaves enough time."""
         now = time.monotonic()
-        if now < self._not_before:
+        rest = max(0.0, self._not_before - now)
+        if rest > _MOST_REST or (rest and now + rest + self._timeout > end):
             raise SinkUnavailable(
-                f"{self._place} asked to be left alone for {self._not_before - now:.1f} s more"
+                f"{self._place} asked to be left alone for {math.ceil(rest * 10) / 10:g} s more"
             )
-        if now + self._timeout > end:
+        if rest:
+            time.sleep(rest)
+        if now + rest + self._timeout > end:
             raise SinkTimeout(
                 f"{self._place}: not everything was taken within {self._seconds:g} s "
                 "(smaller slices, or larger requests, would be)"

@@ -105,8 +105,9 @@ class LmdbWriter:
             written, refused = self._put_all(transaction, database, batch)
             written = batch.whole(written)
             if written:
-                last = self._context.stored(batch.generation, offsets[written - 1])
-                progress = Progress(last, before + written)
+                known = before.stored if before else None
+                stored = self._context.stored(batch.generation, offsets[written - 1], known)
+                progress = Progress(stored, (before.entries if before else 0) + written)
                 transaction.put(self._slot, progress.encode(), db=database.progress_db)
             return written, refused
 
@@ -114,11 +115,11 @@ class LmdbWriter:
         ack(offsets[:written])
         return refused
 
-    def _entitled(self, transaction: lmdb.Transaction, database: _Database) -> int:
-        """Return how many entries were written before, if this epoch may still write."""
+    def _entitled(self, transaction: lmdb.Transaction, database: _Database) -> Progress | None:
+        """Return what was written before, if this epoch may still write."""
         text = transaction.get(self._slot, db=database.progress_db)
         if text is None:
-            return 0
+            return None
         before = Progress.decode(bytes(text))
         context, stored = self._context, before.stored
         if stored.log_id == context.log_id and stored.epoch > context.epoch:
@@ -131,7 +132,7 @@ class LmdbWriter:
                 f"{self._config.path}: holds entries of log {stored.log_id}, whose offsets are "
                 f"not those of {context.log_id}: give the route another path"
             )
-        return before.entries
+        return before
 
     def _put_all(
         self, transaction: lmdb.Transaction, database: _Database, batch: Entries

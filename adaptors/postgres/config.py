@@ -30,7 +30,7 @@ def _conninfo(dsn: SecretStr) -> SecretStr:
     misread = "@" in f"{parts.get('host', '')}{parts.get('dbname', '')}"
     if "://" in text and (misread or not _PORTS.fullmatch(str(parts.get("port", "")))):
         raise ValueError(
-            "cannot be parted into user, password and host; in a URL, write an @ of the password "
+            "is a connection string that cannot be parted into user, password and host; in a URL, write an @ of the password "
             "as %40, a / as %2F and a : as %3A"
         )
     return dsn

@@ -71,9 +71,9 @@ def test_a_wrong_password(tmp_path: Path, postgres: Database) -> None:
 
 @pytest.mark.postgres
 def test_a_missing_table(tmp_path: Path, postgres: Database) -> None:
-    """A missing outbox table ends the start with exit 3 and the SQL that makes it."""
+    """A missing outbox table ends the start with exit 3 and the command that makes it."""
     done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), DSN=postgres.dsn)
-    refused(done, "outbox", "CREATE TABLE")
+    refused(done, "outbox", "transporter outbox init")
 
 
 def test_a_second_engine_on_the_same_log(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,19 +41,18 @@ def list_adaptors(*, as_json: AsJson = False) -> None:
 
 
 def show_adaptor(
-    name: Annotated[str, typer.Argument(help="A name that `adaptors list` shows.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A name that `adaptors list` shows, or module:Class of this folder."),
+    ],
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show an adaptor's settings, and an example to start a pipeline file from."""
-    from transporter.pipeline.describe import installed  # noqa: PLC0415 - imports all of them
-    from transporter.pipeline.problems import suggestion  # noqa: PLC0415
+    """Show an adaptor's settings, and an example to start a pipeline file from.
 
-    everything = installed()
-    found = [each for each in everything if each.name == name]
-    if not found:
-        names = {each.name for each in everything}
-        raise ConfigError(f"there is no adaptor {name!r}{suggestion(name, names, 'installed')}")
+    Example: transporter adaptors show my_sink:MySinkWriter
+    """
+    found = _found(name)
     if as_json:
         write_json([asdict(each) for each in found])
         return
@@ -60,12 +60,27 @@ def show_adaptor(
         _show(each)
 
 
+def _found(name: str) -> list[AdaptorInfo]:
+    from transporter.pipeline.describe import beside, installed  # noqa: PLC0415 - imports all
+    from transporter.pipeline.problems import suggestion  # noqa: PLC0415
+
+    if ":" in name:
+        return [beside(name, Path.cwd())]
+    everything = installed()
+    found = [each for each in everything if each.name == name]
+    if not found:
+        names = {each.name for each in everything}
+        raise ConfigError(f"there is no adaptor {name!r}{suggestion(name, names, 'installed')}")
+    return found
+
+
 def _headline(adaptor: AdaptorInfo) -> str:
     return adaptor.doc.partition("\n")[0]
 
 
 def _show(adaptor: AdaptorInfo) -> None:
-    write(printable(f"{adaptor.name} ({adaptor.kind}, {adaptor.reference})"))
+    where = "" if adaptor.name == adaptor.reference else f", {adaptor.reference}"
+    write(printable(f"{adaptor.name} ({adaptor.kind}{where})"))
     write()
     if adaptor.problem:
         write(f"It cannot be used: {printable(adaptor.problem)}")
@@ -87,20 +102,20 @@ def _default(setting: Setting) -> str:
 
 def example(adaptor: AdaptorInfo) -> list[str]:
     """Return the lines of a pipeline file that use *adaptor*, with its required settings."""
-    from transporter.starting.pipelines import variable_line  # noqa: PLC0415 - imports adaptors
+    from transporter.starting.pipelines import quoted, variable_line  # noqa: PLC0415 - imports adaptors
 
     required = [variable_line(adaptor, each) for each in adaptor.settings if each.required]
     if adaptor.kind == "reader":
         return [
             "readers:",
-            f"  - name: my-{adaptor.name}",
-            f"    adaptor: {adaptor.name}",
+            f"  - name: my-{adaptor.short}",
+            f"    adaptor: {quoted(adaptor.name)}",
             *(f"    {line}" for line in required),
         ]
     return [
         "routes:",
-        f"  - name: to-{adaptor.name}",
+        f"  - name: to-{adaptor.short}",
         "    writer:",
-        f"      adaptor: {adaptor.name}",
+        f"      adaptor: {quoted(adaptor.name)}",
         *(f"      {line}" for line in required),
     ]

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transporter.cli.output import printable
+from transporter.cli.status import patience
 from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State, level_of
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class LiveTable(Lines):
 
     def _problems(self, status: EngineStatus) -> list[Text]:
         told = [(each.name, each.problem) for each in status.readers]
-        told += [(each.name, each.problem) for each in status.routes]
+        told += [(each.name, _patient(each)) for each in status.routes]
         return [Text(f"{name}: {printable(text)}", style="yellow") for name, text in told if text]
 
     def _footer(self, status: EngineStatus, doing: str) -> Text:
@@ -174,6 +175,13 @@ class LiveTable(Lines):
         parts += [doing] if doing else [] if status.spark else ["Spark is starting"]
         text = " · ".join(parts)
         return Text(f"{text}\n{self._hints}", style="dim")
+
+
+def _patient(route: RouteStatus) -> str:
+    """Return the problem of *route*, and when it tries again."""
+    if route.patience is None:
+        return route.problem
+    return f"{route.problem} ({patience(route.patience.since, route.patience.left)})"
 
 
 def _state(state: State) -> Text:

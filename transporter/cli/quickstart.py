@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_PLACE: Final = re.compile(r"\$\{QUICKSTART_DIR:-[^}]*\}")
 
 
 def quickstart(
@@ -31,9 +34,14 @@ def quickstart(
     from transporter.cli.run import run_pipeline  # noqa: PLC0415 - heavy; `--help` does without
     from transporter.pipeline.config import load  # noqa: PLC0415
 
+    if postgres:
+        from transporter.quickstart.postgres import require_wheel  # noqa: PLC0415 - optional
+
+        # Before anything is written.
+        require_wheel()
     folder = folder.absolute()
     file = _pipeline_file(folder, "postgres.yaml" if postgres else "demo.yaml")
-    environ = {**os.environ, "QUICKSTART_DIR": str(folder)}
+    environ = dict(os.environ)
     with ExitStack() as services:
         if postgres:
             environ["ORDERS_DSN"] = services.enter_context(_shop(folder / "postgres"))
@@ -45,8 +53,9 @@ def _pipeline_file(folder: Path, name: str) -> Path:
     file = folder / name
     folder.mkdir(parents=True, exist_ok=True)
     if not file.exists():
-        packaged = files("transporter.quickstart").joinpath(name)
-        file.write_text(packaged.read_text(encoding="utf-8"), encoding="utf-8")
+        packaged = files("transporter.quickstart").joinpath(name).read_text(encoding="utf-8")
+        # Beside its log and its sink it needs no variable to name them.
+        file.write_text(_PLACE.sub(".", packaged), encoding="utf-8")
     return file
 
 

@@ -48,7 +48,7 @@ def pause(
 def resume(
     target: Target, route: RouteName, *, reason: Reason = "", as_json: AsJson = False
 ) -> None:
-    """Let a route go on that is paused, or that has halted at a failure.
+    """Let a route go on that is paused, that has halted at a failure, or that waits to try again.
 
     Example: transporter route resume pipeline.yaml events
     """

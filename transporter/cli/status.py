@@ -66,8 +66,8 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
 
 
 def doing(route: dict[str, Any]) -> str:
-    """Return what an operator has asked of a route."""
-    parts = []
+    """Return what an operator has asked of a route, and what it waits for."""
+    parts = [] if route.get("waiting") is None else [patience(**route["waiting"])]
     if (replay := route["replay"]) is not None:
         only = f" of {replay['namespace']}" if replay["namespace"] else ""
         parts.append(f"replays {replay['next']:,}..{replay['last']:,}{only}")
@@ -78,6 +78,20 @@ def doing(route: dict[str, Any]) -> str:
     if route["paused"] and route["state"] != "paused":
         parts.append("paused")
     return ", ".join(parts)
+
+
+def patience(since: float, left: float) -> str:
+    """Return for how many seconds a route has failed, and in how many it tries again."""
+    upcoming = f"next try in {about(left)}" if left else "tries now"
+    return f"failing for {about(since)}, {upcoming}"
+
+
+def about(seconds: float) -> str:
+    """Return *seconds* in the largest unit of which there are two."""
+    for unit, width in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * width:
+            return f"{seconds / width:.0f} {unit}"
+    return f"{max(1.0, seconds):.0f} s"
 
 
 def problems(found: dict[str, Any]) -> Iterator[str]:

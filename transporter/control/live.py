@@ -208,6 +208,7 @@ class Live:
 
     def _route_status(self, status: Any) -> dict[str, Any]:  # noqa: ANN401 - a RouteStatus
         fields = {name: getattr(status, name) for name in _SHOWN} | {"state": status.state.value}
+        fields["waiting"] = asdict(status.patience) if status.patience else None
         found = self._engine.route(status.name)
         return fields | (progress(found[1].state) if found else {})
 

@@ -13,15 +13,20 @@ if TYPE_CHECKING:
     from transporter.offsets.offset_log import OffsetLog
 
 
-def adopt(stored: StoredOffset | None, offsets: OffsetLog, log: CommitLog) -> Failure | None:
-    """Settle what the sink has *stored*; return why that cannot be, if it cannot."""
+def adopt(
+    stored: StoredOffset | None, offsets: OffsetLog, log: CommitLog, shards: int = 1
+) -> Failure | None:
+    """Settle what the sink has *stored*; return why that cannot be, if it cannot.
+
+    What was stored when the keys went to another number of *shards* says nothing of these.
+    """
     state = offsets.state
     if stored is None or (
         stored.log_id,
         stored.route,
         stored.generation,
         stored.shards,
-    ) != (log.log_id, offsets.route, state.generation, state.shards):
+    ) != (log.log_id, offsets.route, state.generation, shards):
         return None
     if stored.offset > log.durable:
         return _ahead(stored, log.durable)

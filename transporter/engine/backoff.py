@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Failures in a row: for so many seconds, and the seconds until the next attempt (0: now)."""
+
+    since: float
+    left: float
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Doubling delays with jitter, from *first* to *most* seconds. Not thread-safe."""
+    """Doubling delays with jitter, from *first* to *most* seconds.
+
+    Not thread-safe, but :meth:`waiting` may be asked from any thread.
+    """
 
     first: float = 0.2
     most: float = 30.0
     failures: int = 0
+    _times: tuple[float, float] | None = None
+    """When the first failure was, and when the next attempt is to be."""
 
     def next(self) -> float:
         """Count a failure and return the seconds to wait: between half of the delay and all."""
         delay = min(self.most, self.first * 2.0 ** min(self.failures, 32))
         self.failures += 1
-        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        delay *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        now = time.monotonic()
+        first, _ = self._times or (now, now)
+        self._times = first, now + delay
+        return delay
 
     def reset(self) -> None:
         """Begin anew after a success."""
-        self.failures = 0
+        self.failures, self._times = 0, None
+
+    def waiting(self) -> Waiting | None:
+        """Return since when there have been failures only; ``None`` after a success."""
+        times, now = self._times, time.monotonic()
+        return times and Waiting(now - times[0], max(0.0, times[1] - now))

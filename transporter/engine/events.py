@@ -12,6 +12,8 @@ from transporter.engine.timings import NOTHING, Histogram
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from transporter.engine.backoff import Waiting
+
 
 class Observer(Protocol):
     """Hears every event: a stable name and plain values. Called from any thread."""
@@ -56,6 +58,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "worker-connected": Event("info", ("route", "shard", "pid"), "a worker has called back"),
         "worker-lost": Event(
             "warning", ("route", *_PROGRESS), "a route's worker is gone; it gets another"
+        ),
+        "worker-held-back": Event(
+            "info",
+            ("route", "shard", "seconds"),
+            "on a cluster: the worker before this one may still be delivering, for so long",
         ),
         "reader-opened": Event("info", ("reader",), "a source is open, or open again"),
         "reader-unavailable": Event(
@@ -114,6 +121,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "info",
             ("route", "state", "delivered", "skipped", "parked", "watermark", "lag"),
             "now and then, where there is no live table",
+        ),
+        "slice-divided": Event(
+            "warning",
+            ("route", "first", "last", "problem"),
+            "a slice failed and no entry was named; its entries are delivered one at a time",
         ),
         "entry-parked": Event("warning", _GIVEN_UP, "an entry was given up and set aside"),
         "entry-skipped": Event("warning", _GIVEN_UP, "an entry was given up and passed"),
@@ -179,7 +191,8 @@ class RouteStatus:
     """A route at one moment; the counts are of this run, *lag* is in entries.
 
     ``size`` counts delivered bytes; ``still`` tells for how many seconds it has settled
-    nothing while there was something to do; ``slices`` how long its slices took.
+    nothing while there was something to do; ``slices`` how long its slices took;
+    ``waiting`` since when it has only failed, and when it tries again, if it still does.
     """
 
     name: str
@@ -195,6 +208,12 @@ class RouteStatus:
     still: float = 0.0
     replaying: bool = False
     slices: Histogram = NOTHING
+    waiting: Waiting | None = None
+
+    @property
+    def patience(self) -> Waiting | None:
+        """What there is to say of a route that is retrying."""
+        return self.waiting if self.state is State.RETRYING else None
 
 
 @dataclass(frozen=True, slots=True)

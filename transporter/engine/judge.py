@@ -78,18 +78,17 @@ class Judge:
         if failure.kind not in (FailureKind.REJECTED, FailureKind.POISON):
             return self.not_its_fault(failure)
         first = self._next_unsettled()
-        plan = self._cutter.plan
-        self._cutter.plan = plan.failed(first, asked.last, failure.offset, single=asked.single)
-        return self._attempted(failure)
+        plan = self._cutter.plan.failed(first, asked.last, failure.offset, single=asked.single)
+        return self._replanned(asked, plan, failure)
 
     def died(self, asked: Slice, announced: int | None) -> Verdict:
         """Decide after the worker died by itself while it delivered *asked*."""
         if self._begun_anew(asked):
             return GO
         first = self._next_unsettled()
-        plan = self._cutter.plan
-        self._cutter.plan = plan.died(first, asked.last, announced, single=asked.single)
-        return self._attempted(Failure(FailureKind.REJECTED, _DIED, announced))
+        plan = self._cutter.plan.died(first, asked.last, announced, single=asked.single)
+        failure = Failure(FailureKind.REJECTED, _DIED, announced)
+        return self._replanned(asked, plan, failure)
 
     def judge_parked(self, offset: int, failure: Failure | None) -> Verdict:
         """Decide after the parked entry at *offset* was delivered, or failed again."""
@@ -115,6 +114,20 @@ class Judge:
     def no_room(self, offset: int) -> Verdict:
         """Halt before *offset*, which must be parked and cannot be."""
         return Verdict(Action.HALT, _NO_ROOM, offset)
+
+    def _replanned(self, asked: Slice, plan: Redelivery, failure: Failure) -> Verdict:
+        """Go on by *plan*; say so where *failure* named no entry, for later all may succeed."""
+        suspects, before = plan.suspects, self._cutter.plan.suspects
+        self._cutter.plan = plan
+        if failure.offset is None and suspects is not None and suspects != before:
+            self._observe(
+                "slice-divided",
+                route=self.config.name,
+                first=suspects.first,
+                last=asked.last,
+                problem=failure.text,
+            )
+        return self._attempted(failure)
 
     def _attempted(self, failure: Failure) -> Verdict:
         """Try the entry again, or give it up once it has failed alone often enough."""

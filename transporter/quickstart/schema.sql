@@ -1,4 +1,4 @@
--- The shop's own migration: its business tables, and an outbox beside them.
+-- The shop's own migration: its business tables. The outbox beside them is transporter's SQL.
 CREATE TABLE IF NOT EXISTS customers (
     id    BIGINT PRIMARY KEY,
     name  TEXT NOT NULL,
@@ -14,23 +14,3 @@ CREATE TABLE IF NOT EXISTS orders (
     placed_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
     shipped_at  TIMESTAMPTZ
 );
-
-CREATE TABLE IF NOT EXISTS outbox (
-    id                  BIGSERIAL PRIMARY KEY,
-    create_time         TIMESTAMPTZ NOT NULL DEFAULT now(),
-    kafka_topic         VARCHAR(249) NOT NULL,
-    kafka_key           VARCHAR NOT NULL,
-    kafka_value         VARCHAR,
-    kafka_header_keys   TEXT[] NOT NULL,
-    kafka_header_values TEXT[] NOT NULL,
-    leader_id           UUID
-) WITH (fillfactor = 50);
-
-CREATE OR REPLACE FUNCTION outbox_notify() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_notify('outbox', '');
-    RETURN NULL;
-END
-$$;
-CREATE OR REPLACE TRIGGER outbox_notify AFTER INSERT ON outbox
-    FOR EACH STATEMENT EXECUTE FUNCTION outbox_notify();

@@ -9,7 +9,6 @@ event exists exactly when the change does. Run a pipeline beside it with::
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -29,6 +28,7 @@ from uuid import UUID
 import psycopg
 
 from transporter.errors import EnvironmentFault, TransporterError
+from transporter.outbox import Record, outbox_sql, stash
 from transporter.quickstart.postgres import embedded_postgres
 
 if TYPE_CHECKING:
@@ -128,18 +128,7 @@ class Shop:
 
     def _emit(self, topic: str, order: int, event: dict[str, Any]) -> None:
         headers = {"event-id": str(UUID(int=self.chance.getrandbits(128), version=4)), "shop": "1"}
-        self.connection.execute(
-            "INSERT INTO outbox"
-            " (kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values)"
-            " VALUES (%s, %s, %s, %s, %s)",
-            [
-                topic,
-                str(order),
-                json.dumps(event, ensure_ascii=False),
-                list(headers),
-                list(headers.values()),
-            ],
-        )
+        stash(self.connection, Record.json(topic, str(order), event, headers))
 
 
 def create_schema(dsn: str) -> None:
@@ -147,6 +136,7 @@ def create_schema(dsn: str) -> None:
     schema = files("transporter.quickstart").joinpath("schema.sql").read_text(encoding="utf-8")
     with psycopg.connect(dsn) as connection:
         connection.execute(schema)
+        connection.execute(outbox_sql().encode())
         connection.cursor().executemany(
             "INSERT INTO customers VALUES (%s, %s, %s, %s) ON CONFLICT (id) DO NOTHING",
             [(number, *customer) for number, customer in enumerate(_CUSTOMERS, 1)],

@@ -1,49 +1,91 @@
-"""A package with an adaptor in it: a writer that works, its contract tests, a pipeline."""
+"""A package with an adaptor in it: a writer, a reader or both that work, with their tests."""
 
 from __future__ import annotations
 
 import keyword
 import re
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
+from importlib.util import find_spec
 from string import Template
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import ConfigError
+from transporter.pipeline.registry import READER, WRITER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _OURS: Final = ("adaptors", "transporter")
-_FILES: Final = {
-    "README.md": "README.md",
-    "module.py": "{module}.py",
-    "pipeline.yaml": "pipeline.yaml",
-    "pyproject.toml": "pyproject.toml",
-    "test.py": "test_{module}.py",
-}
+_SYSTEMS: Final = {READER: "source", WRITER: "sink"}
 
 
-def adaptor_package(name: str) -> dict[str, str]:
-    """Return the files of a package for the adaptor *name*: what each is called and holds."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A reader or a writer of the package."""
+
+    kind: str
+    module: str
+    class_name: str
+
+    @property
+    def reference(self) -> str:
+        return f"{self.module}:{self.class_name}"
+
+    def files(self, name: str) -> dict[str, str]:
+        words = {"name": name, "module": self.module, "class": self.class_name}
+        made = {
+            f"{self.module}.py": _filled(f"{self.kind}.py", words),
+            f"test_{self.module}.py": _filled(f"{self.kind}_test.py", words),
+        }
+        return made | ({"fill.py": _filled("fill.py", words)} if self.kind == READER else {})
+
+    def told(self) -> str:
+        """Return what the package's own README says of the files."""
+        system = _SYSTEMS[self.kind]
+        run = "`pytest` runs it"
+        lines = [
+            f"- `{self.module}.py`: the {self.kind}. Put your {system} in the place of SQLite.",
+            f"- `test_{self.module}.py`: the contract of every {self.kind}, on a database; {run}.",
+        ]
+        if self.kind == READER:
+            lines.append(f"- `fill.py`: makes `{self.module}.db`, for the reader to read.")
+        return "\n".join(lines)
+
+    def setting(self) -> str:
+        """Return how a pipeline file says that it uses this part."""
+        return f'adaptor: "{self.reference}", path: {self.module}.db'
+
+
+def adaptor_package(name: str, kinds: tuple[str, ...] = (WRITER,)) -> dict[str, str]:
+    """Return the files of a package for the adaptor *name*: what each is called and holds.
+
+    *kinds* are what is in it: ``reader``, ``writer`` or both. Raise :class:`ConfigError` for
+    a name that cannot be, or that something has that is installed.
+    """
+    parts = {kind: _part(name, kind, alone=len(kinds) == 1) for kind in kinds}
     module = name.replace("-", "_")
     if not _NAME.fullmatch(name) or keyword.iskeyword(module) or module in _OURS:
         raise ConfigError(
             f"{name!r} cannot name an adaptor: write small letters, digits and single -, "
             "such as my-sink"
         )
-    words = {"name": name, "module": module, "class": f"{_camel(name)}Writer"}
-    folder = files(__package__) / "adaptor"
-    return {
-        target.format(module=module): Template((folder / f"{source}.txt").read_text()).substitute(
-            words
-        )
-        for source, target in _FILES.items()
+    _refuse_taken(name, [module, *(part.module for part in parts.values())], kinds[-1])
+    made: dict[str, str] = {}
+    for part in parts.values():
+        made |= part.files(name)
+    words = _words(name, parts)
+    return made | {
+        file: _filled(file, words) for file in ("README.md", "pipeline.yaml", "pyproject.toml")
     }
 
 
-def _camel(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("-"))
+def next_steps(name: str, kinds: tuple[str, ...]) -> str:
+    """Return the commands that try the package that was made."""
+    fill = "python fill.py && " if READER in kinds else ""
+    return f"cd {name} && pytest && {fill}transporter run pipeline.yaml"
 
 
 def write_all(folder: Path, contents: dict[str, str]) -> None:
@@ -53,3 +95,73 @@ def write_all(folder: Path, contents: dict[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         (folder / name).write_text(content)
+
+
+def _part(name: str, kind: str, *, alone: bool) -> _Part:
+    module = name.replace("-", "_") + ("" if alone else f"_{kind}")
+    return _Part(kind, module, f"{_camel(name)}{kind.capitalize()}")
+
+
+def _refuse_taken(name: str, modules: list[str], kind: str) -> None:
+    """Refuse a name that something else has: one of the two would hide the other.
+
+    One word is what a system's own client is called, which may be installed later.
+    """
+    taken = [module for module in modules if _importable(module)]
+    if taken:
+        why = f"there is a module {taken[0]!r} already, and your own would hide it"
+    elif _distributed(name):
+        why = f"there is a package {name!r} already, and your own would take its place"
+    elif "-" not in name:
+        why = f"a client library may be called {name!r}, and your own module would hide it"
+    else:
+        return
+    system = _SYSTEMS[kind]
+    other = f"my-{name}" if name.endswith(system) else f"{name}-{system}"
+    raise ConfigError(f"{why}; name the adaptor {other}")
+
+
+def _importable(module: str) -> bool:
+    try:
+        spec = find_spec(module)
+    except ValueError:  # loaded without saying from where
+        return True
+    # A mere folder is importable, too, and hides nothing.
+    return spec is not None and spec.origin is not None
+
+
+def _distributed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _words(name: str, parts: dict[str, _Part]) -> dict[str, str]:
+    reader, writer = parts.get(READER), parts.get(WRITER)
+    return {
+        "name": name,
+        "what": " and ".join(f"a {kind}" for kind in parts),
+        "contents": "\n".join(part.told() for part in parts.values()),
+        "references": ", ".join(f'`adaptor: "{part.reference}"`' for part in parts.values()),
+        "before": "python fill.py && " if reader else "",
+        "reader": f"{{name: {name}, {reader.setting()}}}"
+        if reader
+        else "{name: demo, adaptor: demo, count: 100}",
+        "writer": f"{{{writer.setting()}}}" if writer else '{adaptor: file, path: "-"}',
+        "entry_points": "\n\n".join(
+            f'[project.entry-points."transporter.{kind}s"]\n{name} = "{part.reference}"'
+            for kind, part in parts.items()
+        ),
+        "modules": ", ".join(f'"{part.module}.py"' for part in parts.values()),
+    }
+
+
+def _filled(file: str, words: dict[str, str]) -> str:
+    template = files(__package__) / "adaptor" / f"{file}.txt"
+    return Template(template.read_text()).substitute(words)
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("-"))

@@ -8,12 +8,13 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import ConfigError
-from transporter.pipeline.describe import installed
+from transporter.pipeline.describe import beside, installed
 from transporter.pipeline.problems import suggestion
 from transporter.pipeline.registry import READER, WRITER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from transporter.pipeline.describe import AdaptorInfo, Setting
 
@@ -22,14 +23,16 @@ _PLAIN: Final = re.compile(r"[A-Za-z][\w./-]*")
 """What YAML takes for text without quotes."""
 
 
-def first_pipeline(source: str, sink: str) -> str:
+def first_pipeline(source: str, sink: str, folder: Path) -> str:
     """Return a pipeline file from the reader *source* to the writer *sink*.
 
     What must be set is taken from variables that say so; what may be set stands
-    there with its default, commented out. Raise :class:`ConfigError` for an
-    adaptor that is not there or cannot be imported.
+    there with its default, commented out. ``module:Class`` is looked for in
+    *folder*. Raise :class:`ConfigError` for an adaptor that is not there or
+    cannot be imported.
     """
-    reader, writer = _adaptor(READER, source), _adaptor(WRITER, sink)
+    reader, writer = _adaptor(READER, source, folder), _adaptor(WRITER, sink, folder)
+    source, sink = reader.short, writer.short
     lines = [
         f"# From {source} to {sink}. 'transporter check' tells what is still missing;",
         "# 'transporter schema' lets an editor complete this file.",
@@ -42,7 +45,7 @@ def first_pipeline(source: str, sink: str) -> str:
         "readers:",
         f"  # {_headline(reader)}",
         f"  - name: {source}",
-        f"    adaptor: {source}",
+        f"    adaptor: {quoted(reader.name)}",
         *(f"    {line}".rstrip() for line in _settings(reader)),
         "",
         "routes:",
@@ -56,13 +59,23 @@ def first_pipeline(source: str, sink: str) -> str:
         "    on_error: stop",
         f"    # {_headline(writer)}",
         "    writer:",
-        f"      adaptor: {sink}",
+        f"      adaptor: {quoted(writer.name)}",
         *(f"      {line}".rstrip() for line in _settings(writer)),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _adaptor(kind: str, name: str) -> AdaptorInfo:
+def quoted(name: str) -> str:
+    """Return *name* as a pipeline file would write it."""
+    return json.dumps(name) if ":" in name else name
+
+
+def _adaptor(kind: str, name: str, folder: Path) -> AdaptorInfo:
+    if ":" in name:
+        found = beside(name, folder)
+        if found.kind != kind:
+            raise ConfigError(f"{name!r} is a {found.kind}, not a {kind}")
+        return found
     known = {each.name: each for each in installed() if each.kind == kind}
     if name not in known:
         raise ConfigError(f"there is no {kind} {name!r}{suggestion(name, known, f'{kind}s')}")
@@ -94,5 +107,5 @@ def _optional(setting: Setting) -> str:
 def variable_line(adaptor: AdaptorInfo, setting: Setting) -> str:
     """Return the line that takes a required setting from a variable."""
     # With the adaptor's name in front, a setting `path` does not become $PATH.
-    variable = f"{adaptor.name}_{setting.name}".upper().replace("-", "_")
+    variable = f"{adaptor.short}_{setting.name}".upper().replace("-", "_")
     return f"{setting.name}: ${{{variable}:?set it to the {setting.name}}}"

@@ -160,14 +160,60 @@ class StoredOffsetContract(WriterContract):
 
         assert stored == StoredOffset("log-1", "route", 3, 0, 0, 1, 10)
 
-    def test_an_older_epoch_is_fenced(self, writer: Writer) -> None:
-        """After a newer epoch has written, an older one cannot, and changes nothing."""
-        write(writer, entries(numbered(2)))
+    def test_a_retry_leaves_the_stored_offset(self, writer: Writer) -> None:
+        """A parked entry that is retried, in a generation below 0, moves the offset nowhere."""
+        context, messages = replace(CONTEXT, generation=2), numbered(4)
+        write(writer, replace(entries(messages[:3], first=20), generation=2))
+        assert write(writer, replace(entries(messages[3:], first=10), generation=-1)).complete
         writer.close()
-        zombie = self.make_writer()
-        zombie.open(replace(CONTEXT, epoch=2))
+
+        second = self.make_writer()
+        stored = second.open(context)
+        second.close()
+
+        assert stored == StoredOffset("log-1", "route", 3, 2, 0, 1, 22)
+
+    def test_a_retry_alone_claims_nothing(self, writer: Writer) -> None:
+        """Where only a parked entry has been written, no generation of the route has an offset."""
+        write(writer, replace(entries(numbered(1), first=10), generation=-1))
+        writer.close()
+
+        second = self.make_writer()
+        stored = second.open(CONTEXT)
+        second.close()
+
+        assert stored is None or stored.generation < 0
+
+    def test_an_older_epoch_is_fenced(self, writer: Writer) -> None:
+        """After a newer epoch has written, an older one cannot, and changes nothing.
+
+        It may be told so by ``open`` or by ``write``, and either may raise the fault.
+        """
+        write(writer, entries(numbered(2)))
+        self.check_fenced(writer)
+
+    def test_a_retry_fences_too(self, writer: Writer) -> None:
+        """An engine that has retried a parked entry, and nothing else, has taken over, too."""
+        newer = self.make_writer()
+        write(writer, entries(numbered(1)))
+        writer.close()
         try:
-            ack = write(zombie, entries(numbered(4)[2:], 3))
+            newer.open(replace(CONTEXT, epoch=4))
+            write(newer, replace(entries(numbered(2)[1:], 2), generation=-1))
+        finally:
+            newer.close()
+        self.check_fenced(writer, epoch=3)
+
+    def check_fenced(self, writer: Writer, epoch: int = 2) -> None:
+        """Close *writer*; see that one of an older *epoch* adds nothing to its two entries."""
+        writer.close()
+        zombie, batch = self.make_writer(), entries(numbered(4)[2:], 3)
+        ack = RecordingAck(batch)
+        try:
+            zombie.open(replace(CONTEXT, epoch=epoch))
+            zombie.write(batch, ack)
+        except RouteFault as fault:
+            ack.fail(fault)
         finally:
             zombie.close()
 

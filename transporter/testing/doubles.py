@@ -30,9 +30,9 @@ _FAILURES: Final[dict[FailureName, Callable[[str, int], SinkError]]] = {
 class FixedResume:
     """Implements ``transporter.adaptor.Resume`` for a position that a test chose."""
 
-    def __init__(self, position: str | None = None) -> None:
-        """Remember *position*, and no batches."""
-        self.position = position
+    def __init__(self, position: str | None = None, log_id: str = "log-1") -> None:
+        """Remember *position*, and no batches, of the log *log_id*."""
+        self.position, self.log_id = position, log_id
 
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
         """Yield nothing: no batch is remembered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -115,3 +116,39 @@ def test_example_has_what_is_required(kind: str, lines: list[str]) -> None:
         Setting("size", "size", required=False, default="1", doc=""),
     )
     assert example(AdaptorInfo("x", kind, "m:X", settings=settings)) == lines
+
+
+def test_show_of_a_class_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A module of the current folder is shown as an installed adaptor is, under its reference."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "zz_own_sink.py").write_text(MODULE)
+    monkeypatch.chdir(folder)
+    assert app.execute(["adaptors", "show", "zz_own_sink:Sink"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("zz_own_sink:Sink (writer)\n")
+    assert '  - name: to-zz-own-sink\n    writer:\n      adaptor: "zz_own_sink:Sink"\n' in told
+    assert "path: ${ZZ_OWN_SINK_PATH:?" in told
+    assert app.execute(["adaptors", "show", "zz_own_sink:Source"]) == 2
+    assert "has no 'Source'" in capsys.readouterr().err
+
+
+def test_a_pipeline_is_begun_with_a_class_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The class is looked for beside the file that is written, and must be of the right kind."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "zz_beside_sink.py").write_text(MODULE)
+    file = folder / "p.yaml"
+    assert app.execute(["init", "pipeline", "demo", "zz_beside_sink:Sink", str(file)]) == 0
+    assert 'adaptor: "zz_beside_sink:Sink"' in file.read_text()
+    monkeypatch.setenv("ZZ_BESIDE_SINK_PATH", "there")
+    assert app.execute(["check", str(file)]) == 0
+    other = str(folder / "q.yaml")
+    assert app.execute(["init", "pipeline", "zz_beside_sink:Sink", "file", other]) == 2
+    assert "is a writer, not a reader" in capsys.readouterr().err

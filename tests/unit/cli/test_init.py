@@ -14,15 +14,22 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from transporter.cli import app
+from transporter.errors import ConfigError
 from transporter.pipeline.config import load
-from transporter.pipeline.registry import READER, WRITER, known
+from transporter.pipeline.registry import READER, WRITER, find_reader, find_writer, known
 from transporter.pipeline.schema import pipeline_schema
+from transporter.starting import adaptors
 from transporter.starting.pipelines import first_pipeline
+from transporter.testing.contracts import joined, read_all
 
 PAIRS = [
     *((reader, "file") for reader in sorted(known(READER).names)),
     *(("demo", writer) for writer in sorted(known(WRITER).names)),
 ]
+CHOICES = {
+    (READER, "kafka"): ("# topics: []  # list of text", "topics: [orders]"),
+    (WRITER, "spark"): ("# path:  # text", "path: ./folder"),
+}
 
 
 class Anything(dict[str, str]):
@@ -57,7 +64,12 @@ def test_a_pipeline_is_written_once(
 def test_what_is_written_is_a_right_pipeline(tmp_path: Path, source: str, sink: str) -> None:
     """Once its variables are set every first pipeline is valid, also with all that it proposes."""
     file = tmp_path / "p.yaml"
-    text = first_pipeline(source, sink)
+    text = first_pipeline(source, sink, tmp_path)
+    for adaptor in ((READER, source), (WRITER, sink)):
+        # One of several settings is needed, so that none is required: a person chooses.
+        left, chosen = CHOICES.get(adaptor, ("", ""))
+        assert left in text
+        text = text.replace(left, chosen, 1)
     file.write_text(text)
     load(file, Anything())
     document = YAML(typ="safe", pure=True).load(text)
@@ -73,11 +85,19 @@ def test_what_is_written_is_a_right_pipeline(tmp_path: Path, source: str, sink: 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["init", "pipeline", "kafka", "file"], "there is no reader 'kafka'"),
+        (["init", "pipeline", "http", "file"], "there is no reader 'http'"),
         (["init", "pipeline", "demo", "kafak"], "did you mean 'kafka'?"),
         (["init", "adaptor", "My_Sink"], "cannot name an adaptor"),
         (["init", "adaptor", "class"], "cannot name an adaptor"),
         (["init", "adaptor", "../x"], "cannot name an adaptor"),
+        (["init", "adaptor", "lmdb"], "there is a module 'lmdb' already, and your own would hide"),
+        (["init", "adaptor", "lmdb"], "name the adaptor lmdb-sink"),
+        (["init", "adaptor", "json", "--reader"], "name the adaptor json-source"),
+        (["init", "adaptor", "quux"], "a client library may be called 'quux', and your own module"),
+        (["init", "adaptor", "quux"], "name the adaptor quux-sink"),
+        (["init", "adaptor", "sink"], "name the adaptor my-sink"),
+        (["init", "adaptor", "confluent-kafka"], "name the adaptor confluent-kafka-sink"),
+        (["init", "adaptor", "pytest-xdist"], "there is a package 'pytest-xdist' already"),
     ],
 )
 def test_what_cannot_be_is_told(
@@ -94,17 +114,31 @@ def test_what_cannot_be_is_told(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "passed", "file"),
+    [
+        ([], 6, "test_my_own.py"),
+        (["--reader"], 5, "fill.py"),
+        (["--reader", "--writer"], 11, "my_own_reader.py"),
+    ],
+)
 def test_a_new_adaptor_keeps_its_contract(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    passed: int,
+    file: str,
 ) -> None:
     """The contract tests of the package that is made pass as it is, and its pipeline is valid."""
     monkeypatch.chdir(tmp_path)
-    assert app.execute(["init", "adaptor", "my-sink", "--json"]) == 0
+    assert app.execute(["init", "adaptor", "my-own", *options, "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["result"]["files"]
-    assert "my-sink/test_my_sink.py" in files
+    assert f"my-own/{file}" in files
+    assert all((tmp_path / each).exists() for each in files)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"],
-        cwd=tmp_path / "my-sink",
+        cwd=tmp_path / "my-own",
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
@@ -112,8 +146,39 @@ def test_a_new_adaptor_keeps_its_contract(
         check=False,
     )
     assert run.returncode == 0, run.stdout
-    assert " 6 passed" in f" {run.stdout.splitlines()[-1]}"
-    check = [sys.executable, "-m", "transporter.cli.app", "check", "my-sink/pipeline.yaml"]
+    assert f" {passed} passed" in f" {run.stdout.splitlines()[-1]}"
+    check = [sys.executable, "-m", "transporter.cli.app", "check", "my-own/pipeline.yaml"]
     subprocess.run(check, check=True, capture_output=True, timeout=60)
-    assert app.execute(["init", "adaptor", "my-sink"]) == 2
+    assert app.execute(["init", "adaptor", "my-own"]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_a_new_reader_reads_what_its_own_script_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script of the package fills a database, and the reader finds all of it."""
+    adaptors.write_all(tmp_path / "filled-in", adaptors.adaptor_package("filled-in", ("reader",)))
+    subprocess.run([sys.executable, "fill.py"], cwd=tmp_path / "filled-in", check=True, timeout=60)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = find_reader("filled_in:FilledInReader", tmp_path / "filled-in")
+
+    reader = found(found.Config(path=tmp_path / "filled-in" / "filled_in.db", batch_rows=30))
+    rows = joined(read_all(reader))
+
+    assert [row.data for row in rows] == [b'{"n": %d}' % n for n in range(100)]
+
+
+def test_an_installed_adaptor_names_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module beside the pipeline file that an installed adaptor hides: its short name is told."""
+    site = tmp_path / "site"
+    adaptors.write_all(site, {"put_in.py": "class PutInWriter: ...\n"})
+    entry = "[transporter.writers]\nput-in = put_in:PutInWriter\n"
+    about = {"METADATA": "Metadata-Version: 2.1\nName: put-in\nVersion: 1\n"}
+    adaptors.write_all(site / "put_in-1.dist-info", {**about, "entry_points.txt": entry})
+    monkeypatch.setattr(sys, "path", [str(site), *sys.path])
+    adaptors.write_all(tmp_path / "here", {"put_in.py": ""})
+
+    with pytest.raises(ConfigError, match=r"it is installed: write 'adaptor: put-in', or unins"):
+        find_writer("put_in:PutInWriter", tmp_path / "here")

@@ -239,13 +239,29 @@ def test_a_dead_sink_is_paused_acked_and_resumed(tmp_path: Path) -> None:
     retry = {"attempts": 2, "backoff": "20s..30s"}
     with operated(tmp_path, lines(4), out={"retry": retry}) as op:
         op.events.await_count("route-retrying")
+        waiting = op.route()["waiting"]
+        assert 0 <= waiting["since"] < 20
+        assert 0 < waiting["left"] <= 30
         assert op(requests.Pause("out"))["in_effect"]
-        assert op.route()["state"] == "paused"
+        assert (op.route()["state"], op.route()["waiting"]) == ("paused", None)
         op(requests.Ack("out", 0, 1, "nobody wants them"))
         down.unlink()
         op(requests.Resume("out"))
         until(lambda: offsets(sink(tmp_path)) == [2, 3])
         assert len(op.events.named("route-retrying")) == 1
+
+
+def test_a_resume_makes_a_retrying_route_try_at_once(tmp_path: Path) -> None:
+    """Nobody has to wait for the end of a back-off once the sink is back."""
+    down = tmp_path / "out.down"
+    down.write_text("write")
+    retry = {"attempts": 2, "backoff": "10m..20m"}
+    with operated(tmp_path, lines(2), out={"retry": retry}) as op:
+        op.events.await_count("route-retrying")
+        down.unlink()
+        op(requests.Resume("out"))
+        until(lambda: offsets(sink(tmp_path)) == [0, 1])
+        until(lambda: op.route()["waiting"] is None)
 
 
 def test_an_ack_inside_a_replay_moves_that_on(tmp_path: Path) -> None:

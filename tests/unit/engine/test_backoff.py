@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from transporter.engine.backoff import Backoff
+from typing import TYPE_CHECKING
+
+from transporter.engine.backoff import Backoff, Waiting
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_delays_double_up_to_the_most() -> None:
@@ -24,6 +29,24 @@ def test_a_success_begins_anew() -> None:
         backoff.next()
     backoff.reset()
     assert backoff.next() <= 1.0
+
+
+def test_it_tells_how_long_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since the first failure in a row, until the next attempt; nothing after a success."""
+    now = [100.0]
+    monkeypatch.setattr("transporter.engine.backoff.time.monotonic", lambda: now[0])
+    backoff = Backoff(first=8.0)
+    assert backoff.waiting() is None
+    backoff.next()
+    now[0] += 60.0
+    assert backoff.waiting() == Waiting(60.0, 0.0)
+    delay = backoff.next()
+    now[0] += 1.0
+    waiting = backoff.waiting()
+    assert waiting is not None
+    assert (waiting.since, round(waiting.left, 6)) == (61.0, round(delay - 1.0, 6))
+    backoff.reset()
+    assert backoff.waiting() is None
 
 
 def test_failing_for_ever_overflows_nothing() -> None:

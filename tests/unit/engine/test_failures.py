@@ -78,9 +78,29 @@ def test_the_table_of_the_ancestors_design(tmp_path: Path) -> None:
     assert read_state(tmp_path / "log", "out").watermark == 13
     assert engine.halted == ["out"]
     assert events.named("route-stopped")[0]["offset"] == 14
+    (divided,) = events.named("slice-divided")
+    assert (divided["route"], divided["first"], divided["last"]) == ("out", 9, 15)
+    assert divided["problem"] == "the bulk was refused as a whole"
     operator_acks(tmp_path, 14, 14)
     run_to_end(make(tmp_path, [], "unnamed"))
     assert numbers(tmp_path) == [*range(14), 15]
+
+
+def test_what_fails_only_together_is_told(tmp_path: Path) -> None:
+    """An error that no entry repeats alone loses nothing, and its text is in an event."""
+    events = Events()
+    run_to_end(make(tmp_path, rows(10, 4), "together"), events)
+    assert numbers(tmp_path) == list(range(10))
+    (divided,) = events.named("slice-divided")
+    assert divided == {"route": "out", "first": 0, "last": 9, "problem": "ValueError: odd"}
+
+
+def test_a_named_entry_divides_nothing(tmp_path: Path) -> None:
+    """Where the sink names the entry that it refuses, no event speaks of a whole slice."""
+    events = Events()
+    run_to_end(make(tmp_path, rows(10, 4), on_error="skip"), events)
+    assert events.named("entry-skipped")
+    assert events.named("slice-divided") == []
 
 
 @pytest.mark.parametrize("how", ["named", "unnamed"])

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from file_sink import (
     MOMENTS,
@@ -193,6 +194,7 @@ STEPS = st.lists(
 )
 
 
+@hypothesis.settings(deadline=None)
 @given(steps=STEPS, roll=st.sampled_from([None, 1, 60, 200]))
 def test_any_history_leaves_what_was_delivered(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Step], roll: int | None

@@ -226,6 +226,7 @@ def test_a_receiver_that_hangs_is_a_timeout(make_writer: Open, how: str) -> None
         assert time.monotonic() - begun < 10  # without the limit, 20 s or more
         assert ack.prefix == []
         assert isinstance(failure(ack), SinkTimeout)
+        assert str(failure(ack)).endswith("no answer within 0.3 s")
         writer._timeout = 10.0  # enough on a busy machine
         assert write(writer, numbered(1)).complete
         assert receiver.connections == 2
@@ -391,6 +392,55 @@ def test_a_receiver_that_asks_to_be_left_alone_is(
         assert len(receiver.requests) == 1
         writer._not_before = time.monotonic()  # as if it were over
         assert write(writer, numbered(1)).complete
+
+
+class Clock:
+    """A clock that goes on when somebody sleeps; in the writer's place of ``time``."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 1000.0, []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def test_a_short_rest_is_waited_for_without_a_word(
+    make_writer: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to five seconds of a Retry-After are slept off, and then the entries are delivered."""
+    clock = Clock()
+    monkeypatch.setattr("adaptors.http.writer.time", clock)
+    with Receiver([Reply(429, (("Retry-After", "5"),))]) as receiver:
+        writer = make_writer(receiver.url)
+        assert "answered 429" in str(failure(write(writer, numbered(1))))
+        clock.now += 0.5
+        assert write(writer, numbered(1)).complete
+        assert write(writer, numbered(1, 2)).complete
+    assert clock.slept == [4.5]
+
+
+@pytest.mark.parametrize(
+    ("asked", "later", "told"),
+    [("6", 0.0, "for 6 s more"), ("6", 0.99, "for 5.1 s more"), ("5", 0.0, "for 5 s more")],
+)
+def test_a_rest_that_is_too_long_is_the_routes(
+    make_writer: Open, monkeypatch: pytest.MonkeyPatch, asked: str, later: float, told: str
+) -> None:
+    """What is longer than five seconds, or than the slice has, is told, never as nothing."""
+    clock = Clock()
+    monkeypatch.setattr("adaptors.http.writer.time", clock)
+    with Receiver([Reply(429, (("Retry-After", asked),))]) as receiver:
+        writer = make_writer(receiver.url, deadline=20.0 if asked == "6" else 9.0, timeout="4500ms")
+        assert "answered 429" in str(failure(write(writer, numbered(1))))
+        clock.now += later
+        error = failure(write(writer, numbered(1)))
+        assert isinstance(error, SinkUnavailable)
+        assert told in str(error)
+    assert clock.slept == []
 
 
 @pytest.mark.parametrize("reply", [Reply(503), Reply(429, (("Retry-After", "9"),))])

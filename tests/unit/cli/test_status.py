@@ -1,0 +1,58 @@
+"""What ``transporter status`` says of a route."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from transporter.cli.live import _patient
+from transporter.cli.status import about, doing
+from transporter.engine.backoff import Waiting
+from transporter.engine.events import RouteStatus, State
+
+
+def route(**changes: Any) -> dict[str, Any]:
+    """Return the status of a route that does nothing special."""
+    plain = {"replay": None, "retries": 0, "step": None, "next": 5, "paused": False}
+    return {**plain, "state": "running", **changes}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "told"),
+    [
+        (None, ""),
+        ({"since": 125.0, "left": 18.2}, "failing for 2 min, next try in 18 s"),
+        ({"since": 0.2, "left": 0.1}, "failing for 1 s, next try in 1 s"),
+        ({"since": 9000.0, "left": 0.0}, "failing for 2 h, tries now"),
+    ],
+)
+def test_a_retrying_route_tells_since_when_and_until_when(
+    waiting: dict[str, float] | None, told: str
+) -> None:
+    """How long it has failed and when it tries again stand beside what else it does."""
+    assert doing(route(waiting=waiting)) == told
+    assert doing(route(waiting=waiting, retries=2)).endswith("2 retries asked for")
+
+
+def test_a_log_without_an_engine_waits_for_nothing() -> None:
+    """What the disk tells has no back-off."""
+    assert doing(route()) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "1 s"), (59.6, "60 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200_000, "2 d")],
+)
+def test_times_are_told_in_their_largest_unit(seconds: float, text: str) -> None:
+    """A unit is used from two of it on."""
+    assert about(seconds) == text
+
+
+def test_the_live_table_tells_it_too() -> None:
+    """Behind the problem of a route that is retrying, and of no other."""
+    waiting = Waiting(61.0, 3.0)
+    status = RouteStatus("r", "http", State.RETRYING, 0, 0, 0, 9, problem="away", waiting=waiting)
+    assert _patient(status) == "away (failing for 61 s, next try in 3 s)"
+    other = RouteStatus("r", "http", State.STARTING, 0, 0, 0, 9, problem="away", waiting=waiting)
+    assert _patient(other) == "away"
