@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.log_entries import EPOCH, note, note_lost
+from transporter.cli.log_entries import note, note_lost
 from transporter.cli.target import offset_range
+from transporter.log.moments import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,30 +121,12 @@ def moment(text: str, now: datetime) -> int:
     Where ISO 8601 names no zone the local one is meant, and that is said.
     """
     try:
-        time = datetime.fromisoformat(text)
-        if time.tzinfo is None:
-            time = time.astimezone()
-            note(f"{text} is taken as local time: {time.isoformat()}")
-        return max(0, _microseconds(time))
-    except (ValueError, OverflowError, OSError):
-        return max(0, _microseconds(now) - _age(text))
-
-
-def _age(text: str) -> int:
-    """Return the microseconds that a text like ``10m`` or ``10m ago`` stands for."""
-    from transporter.units import duration  # noqa: PLC0415 - imports pydantic
-
-    try:
-        return round(duration(text.removesuffix("ago").strip()) * 1e6)
+        time, local = named(text, now)
     except ValueError as error:
-        raise typer.BadParameter(
-            f"{text!r} is neither an offset nor a time; write 1200, 10m, "
-            "2030-01-31T08:00 or 2030-01-31T08:00:00+00:00"
-        ) from error
-
-
-def _microseconds(time: datetime) -> int:
-    return (time - EPOCH) // timedelta(microseconds=1)
+        raise typer.BadParameter(f"{text!r} {error}") from error
+    if local is not None:
+        note(f"{text} is taken as local time: {local.isoformat()}")
+    return time
 
 
 def _from(found: LogInfo, text: str, wanted: Wanted) -> tuple[int, Wanted]:

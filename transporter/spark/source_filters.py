@@ -29,9 +29,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from transporter.log.moments import microseconds
 from transporter.log.search import END
 from transporter.message import ENTRY_SCHEMA
-from transporter.spark.source_options import microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from transporter.errors import ConfigError
+from transporter.log.moments import named
 from transporter.message import ENTRY_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
     from typing import TypeVar
 
     T = TypeVar("T")
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TEXT: Final = ("data", "key")
 """Columns of bytes that a query may have as text."""
 EARLIEST: Final = "earliest"
@@ -139,30 +139,7 @@ def place_of(text: str, now: datetime) -> Place:
 
     Raise :class:`ValueError` for anything else.
     """
-    if text.strip().isdecimal():
-        return int(text)
-    try:
-        time = datetime.fromisoformat(text)
-        return Moment(max(0, microseconds(time if time.tzinfo else time.astimezone())))
-    except (ValueError, OverflowError, OSError):
-        return Moment(max(0, microseconds(now) - _age(text)))
-
-
-def microseconds(time: datetime) -> int:
-    """Return *time* as µs UTC."""
-    return (time - EPOCH) // timedelta(microseconds=1)
-
-
-def _age(text: str) -> int:
-    from transporter.units import duration  # noqa: PLC0415 - imports pydantic
-
-    try:
-        return round(duration(text.removesuffix("ago").strip()) * 1e6)
-    except ValueError as error:
-        raise ValueError(
-            "is neither an offset nor a time; write 1200, 10m, "
-            "2030-01-31T08:00 or 2030-01-31T08:00:00+00:00"
-        ) from error
+    return int(text) if text.strip().isdecimal() else Moment(named(text, now).microseconds)
 
 
 def _named(given: Mapping[str, str]) -> dict[str, str]:
