@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from compaction_tools import LATE, SECOND
+from frame_tools import launched
 from log_tools import damage, unsynced
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import SparkSession
 
-from transporter.embed import cache_directory
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.reader import LogReader
 from transporter.message import Message, messages_to_batch
-from transporter.spark.java import find_java
 from transporter.spark.shell import Request, answer, python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -44,6 +40,7 @@ COUNT, EACH = 2000, 100
 def spark() -> Iterator[SparkSession]:
     """Run Spark in this environment, as one that is activated: nothing else is configured."""
     settings = {
+        "spark.master": "local[2]",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
@@ -52,19 +49,8 @@ def spark() -> Iterator[SparkSession]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "1",
     }
-    builder = SparkSession.builder.master("local[2]")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_HOME", str(find_java(os.environ, cache_directory())))
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        session = builder.getOrCreate()
-        gateway = session.sparkContext._gateway
+    with launched(settings) as session:
         yield session
-        session.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(30)
 
 
 @pytest.fixture(scope="module")

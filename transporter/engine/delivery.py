@@ -115,7 +115,7 @@ def deliver(
     good, failure = _before_poison(accepted)
     made, broken = _stepped(good, route)
     made, held = _one_per_key(made) if route.one_per_key else (made, None)
-    count, refused = _write(Entries(made, route.log_id, generation), writer)
+    count, refused = write(Entries(made, route.log_id, generation), writer)
     if refused is not None:
         through, failure = made.column("offset")[count].as_py() - 1, refused
     elif held is not None:
@@ -200,7 +200,8 @@ def _one_per_key(entries: pa.RecordBatch) -> tuple[pa.RecordBatch, int | None]:
     return entries, None
 
 
-def _write(entries: Entries, writer: Writer) -> tuple[int, Failure | None]:
+def write(entries: Entries, writer: Writer) -> tuple[int, Failure | None]:
+    """Give *entries* to *writer*; return how many rows count as delivered, and why not more."""
     if not len(entries):
         return 0, None
     acks = Acks(entries.offsets)

@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from transporter.errors import ConfigError
+from transporter.pipeline.address import checked_address, checked_host
 from transporter.pipeline.document import Document, KeyPath, from_values, read
 from transporter.pipeline.explain import Section, validate
 from transporter.pipeline.keeping import CompactionConfig, MaxBytes, OnFull, RetentionConfig
@@ -32,18 +33,21 @@ from transporter.pipeline.options import (
 )
 from transporter.pipeline.place import Place
 from transporter.pipeline.problems import MOST_PROBLEMS, InvalidPipeline, one_line, suggestion
-from transporter.pipeline.registry import READER, WRITER, find
+from transporter.pipeline.registry import READER, WRITER, find, takes_frames
 from transporter.pipeline.secrets import Secrets, secrets_of
+from transporter.pipeline.steps.sql import SQL
 from transporter.pipeline.steps.step import StepConfig  # noqa: TC001 - pydantic reads it
 from transporter.pipeline.steps.table import step_config
 from transporter.units import FOLDER, Duration, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _SMALLEST_SEGMENT: Final = 64 * 1024
 _MOST_ROWS: Final = 10_000_000
+_MOST_SHARDS: Final = 64
+"""Workers of one route: each is a process, and holds a slot of Spark's."""
 
 
 def _name(text: str) -> str:
@@ -59,6 +63,34 @@ def _spark_text(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
+
+
+def is_local(master: str) -> bool:
+    """Tell whether Spark's *master* runs everything in this host's own process."""
+    return master == "local" or master.startswith("local[")
+
+
+def _on_a_cluster(value: str, info: ValidationInfo) -> str:
+    if is_local(info.data.get("master", "")):
+        raise ValueError("is for a cluster: with a local master everything runs on this host")
+    return value
+
+
+_OnACluster: Final = AfterValidator(_on_a_cluster)
+
+
+def _on_frames(writer: WriterConfig | None, steps: Iterable[StepConfig]) -> bool:
+    frames = writer is not None and takes_frames(writer.cls)
+    return frames or any(step.name == SQL for step in steps)
+
+
+def _in_python_only(value: int | None, info: ValidationInfo) -> int | None:
+    if value is not None and _on_frames(info.data.get("writer"), info.data.get("steps", ())):
+        raise ValueError(
+            "is not for a route with a sql step or a Spark sink: its slices are DataFrames, "
+            "which hold entries of a key in any order; leave it out"
+        )
+    return value
 
 
 def _spark_key(key: str) -> str:
@@ -120,13 +152,19 @@ class RouteConfig(Model):
     slice_rows: Annotated[Count, Field(le=_MOST_ROWS)] = 50_000
     slice_bytes: Annotated[Size, Field(ge=1)] = 16 * 1024**2
     linger: Duration = 0.0
-    max_in_flight_per_key: OneOrUnlimited = None
+    parallelism: Annotated[Count, Field(le=_MOST_SHARDS)] = 1
+    max_in_flight_per_key: Annotated[OneOrUnlimited, AfterValidator(_in_python_only)] = None
     retry: RetryConfig = RetryConfig()
     on_error: OnError = "stop"
     park_order: ParkOrder = "key"
     park_limit: ParkLimit = ParkLimit()
     slice_timeout: PositiveDuration = 60.0
     worker_memory: WorkerMemory = 1024**3
+
+    @property
+    def on_frames(self) -> bool:
+        """Whether its slices are Spark DataFrames: it has a ``sql`` step, or a sink of Spark's."""
+        return _on_frames(self.writer, self.steps)
 
 
 class SparkConfig(Model):
@@ -136,6 +174,13 @@ class SparkConfig(Model):
     config: dict[
         Annotated[str, AfterValidator(_spark_key)], Annotated[str, BeforeValidator(_spark_text)]
     ] = Field(default={}, repr=False)
+    listen: Annotated[str, AfterValidator(checked_address), _OnACluster] | None = None
+    advertise: Annotated[str, AfterValidator(checked_host), _OnACluster] | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether workers run on the engine's host, and nowhere else."""
+        return is_local(self.master)
 
 
 class Keys(Model):

@@ -19,6 +19,7 @@ from transporter.pipeline.explain import Section, validate
 from transporter.pipeline.namespace import EVERYTHING, Namespace, Pattern
 from transporter.pipeline.problems import InvalidPipeline, suggestion
 from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.sql import ON_SPARK_ONLY, SQL
 from transporter.pipeline.steps.table import step_config
 from transporter.units import FOLDER
 
@@ -46,10 +47,11 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class TrialRoute:
-    """A route without its writer."""
+    """A route without its writer; one that needs Spark has ``refused``, and cannot be run."""
 
     name: str
     delivery: Delivery = field(repr=False)
+    refused: ConfigError | None = None
 
     def run(self, entries: pa.RecordBatch) -> list[Tried]:
         """Return what becomes of each of *entries* (ENTRY_SCHEMA), in their order.
@@ -130,14 +132,27 @@ def _route(document: Document, index: int, folder: Path) -> TrialRoute:
         problems += found
     if keys is None or problems:
         raise InvalidPipeline(*problems)
+    names = [step.name for step in steps]
+    refused = None
+    if SQL in names:
+        place = (*path, "steps", names.index(SQL), SQL)
+        refused = document.problem(place, f"route {keys.name!r}: {ON_SPARK_ONLY}")
+        steps = []
     made = compile_steps(steps, folder) if steps else None
-    return TrialRoute(keys.name, Delivery(Namespace(keys.namespace), "trial", made))
+    return TrialRoute(keys.name, Delivery(Namespace(keys.namespace), "trial", made), refused)
 
 
 def chosen(
     routes: Mapping[str, TrialRoute], name: str | None, file: str, line: int = 0
 ) -> TrialRoute:
     """Return the route *name*, or the only one; whoever asks stands at *line* of *file*."""
+    found = _chosen(routes, name, file, line)
+    if found.refused is not None:
+        raise found.refused
+    return found
+
+
+def _chosen(routes: Mapping[str, TrialRoute], name: str | None, file: str, line: int) -> TrialRoute:
     if name is None and len(routes) == 1:
         return next(iter(routes.values()))
     if name is None:

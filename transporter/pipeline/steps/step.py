@@ -17,7 +17,7 @@ class StepConfig(Model):
     """A step as the pipeline file has it: its name and its valid settings, as plain values."""
 
     name: str
-    settings: dict[str, Any] = Field(repr=False)
+    settings: dict[str, Any] | str = Field(repr=False)
 
 
 class StepSettings(Model):

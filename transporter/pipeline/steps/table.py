@@ -16,6 +16,7 @@ from transporter.pipeline.steps.pretty import PrettySettings, pretty
 from transporter.pipeline.steps.python import PythonSettings, python
 from transporter.pipeline.steps.remap import RemapSettings, remap
 from transporter.pipeline.steps.rename import RenameSettings, rename
+from transporter.pipeline.steps.sql import SQL, SqlSettings, sql
 from transporter.pipeline.steps.starlark import StarlarkSettings, starlark
 from transporter.pipeline.steps.step import StepConfig
 from transporter.units import FOLDER
@@ -26,14 +27,15 @@ if TYPE_CHECKING:
 
     from transporter.errors import ConfigError
     from transporter.pipeline.document import Document, KeyPath
-    from transporter.pipeline.steps.step import Step, StepSettings
+    from transporter.pipeline.options import Model
+    from transporter.pipeline.steps.step import Step
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of step: the model of its settings, and what makes it from them."""
 
-    settings: type[StepSettings]
+    settings: type[Model]
     make: Callable[[Any, Path], Step]
 
 
@@ -48,6 +50,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "remap": Kind(RemapSettings, remap),
         "rename": Kind(RenameSettings, rename),
         "skip": Kind(ChoiceSettings, skip),
+        SQL: Kind(SqlSettings, sql),
         "starlark": Kind(StarlarkSettings, starlark),
     }
 )

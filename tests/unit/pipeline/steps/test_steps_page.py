@@ -12,6 +12,7 @@ from step_tools import batch_of, rows_of
 
 from transporter.message import Message
 from transporter.pipeline.document import parse
+from transporter.pipeline.steps.sql import SQL
 from transporter.pipeline.steps.table import KINDS
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ FENCES = [(kind, text.strip("\n")) for kind, text in FENCE.findall(PAGE.read_tex
 EXAMPLES = [
     (step, before, after)
     for (kind, step), (_, before), (_, after) in zip(FENCES, FENCES[1:], FENCES[2:], strict=False)
-    if kind == "yaml" and not step.startswith("routes:")
+    if kind == "yaml" and not step.startswith(("routes:", "sql:"))
 ]
+"""Those of ``sql`` run on Spark: tests/integration/test_frames_page.py."""
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_an_example_is_true(
 @pytest.mark.usefixtures("enrich")
 def test_the_page_knows_every_step(steps: Callable[..., Steps]) -> None:
     """Every step has an example, and the whole route at the top of the page can be made."""
-    assert {name for step, _, _ in EXAMPLES for name in item(step)} == set(KINDS)
+    assert {name for step, _, _ in EXAMPLES for name in item(step)} == set(KINDS) - {SQL}
     (route,) = item(FENCES[0][1])["routes"]
     entries = Message("orders.fr", b'{"total":1}'), Message("orders.fr", b'{"test":true}')
     (entry,) = rows_of(steps(*route["steps"]).apply(batch_of(*entries)))

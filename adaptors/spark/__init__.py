@@ -1,0 +1,1 @@
+"""Any sink that Spark can write to."""

@@ -1,0 +1,76 @@
+"""Settings of the spark writer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from transporter.adaptor import AdaptorConfig
+from transporter.units import FOLDER
+
+FILES: Final = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
+"""Formats that are folders of files, which the writer can set beside each other by itself."""
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+class SparkWriterConfig(AdaptorConfig):
+    """Which of Spark's sinks, and where."""
+
+    format: Name = "parquet"
+    """What ``DataFrameWriter.format`` takes: ``parquet``, ``json``, ``jdbc``, ``delta`` …"""
+
+    path: Name | None = None
+    """A folder, from the pipeline file's, or a URL of a file system that Spark knows."""
+
+    table: Name | None = None
+    """Instead of a path: the table that ``saveAsTable`` appends to."""
+
+    partition_by: tuple[Name, ...] = ()
+    """Columns that become folders (``region=EU/``)."""
+
+    # Out of every repr. Most are no secrets; what a name or a password in a text tells is hidden.
+    options: dict[str, str] = Field(default={}, repr=False)
+    """Options of the format, as its own documentation has them."""
+
+    drop: tuple[Name, ...] = ()
+    """Columns that are left out of what is written, such as ``offset``."""
+
+    @field_validator("path")
+    @classmethod
+    def _from_the_pipeline(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if path is None or _URL.match(path):
+            return path
+        folder = Path((info.context or {}).get(FOLDER, ".")).absolute()
+        return str(folder / Path(path).expanduser())
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _as_spark_reads_them(cls, options: Any) -> Any:  # noqa: ANN401 - whatever the file has
+        if not isinstance(options, dict):
+            return options
+        return {key: _text(value) for key, value in options.items()}
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.path is not None and self.table is not None:
+            raise ValueError("takes path or table, not both")
+        if self.format in FILES and self.path is None and self.table is None:
+            raise ValueError(f"needs a path: the folder of the {self.format} files")
+        return self
+
+    @property
+    def exact(self) -> bool:
+        """Whether each slice is written once: files in a folder of this machine."""
+        return self.format in FILES and self.path is not None and not _URL.match(self.path)
+
+
+def _text(value: object) -> object:
+    """Write a YAML boolean or number the way Spark reads it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value

@@ -1,0 +1,110 @@
+"""Writes the entries of a route, as a Spark DataFrame, to whatever Spark can write to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from adaptors.spark.config import SparkWriterConfig
+from adaptors.spark.folder import DataFolder
+from transporter.errors import RouteFault, SinkUnavailable
+
+if TYPE_CHECKING:
+    from transporter.adaptor import AdaptorConfig, FrameSlice, StoredOffset, WriterContext
+
+_MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+"""Whether Hadoop leaves a file ``_SUCCESS``: the commit record is ours."""
+
+
+class SparkWriter:
+    """Appends to files (each slice once), tables, JDBC, or any other sink of Spark's.
+
+    Files in a folder of this machine are written aside and committed by one rename; every
+    other sink is given each slice at least once.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = SparkWriterConfig
+
+    def __init__(self, config: SparkWriterConfig) -> None:
+        """Keep *config*."""
+        self._config = config
+        self._folder: DataFolder | None = None
+        self._unsure = False
+        self._done: StoredOffset | None = None
+
+    def open(self, context: WriterContext) -> StoredOffset | None:
+        """Finish what an earlier writer has committed; return how far that came."""
+        config = self._config
+        if not config.exact or config.path is None:
+            return None
+        self._folder = DataFolder(Path(config.path), context)
+        return self._recovered(self._folder)
+
+    def save(self, frame: Any, part: FrameSlice) -> None:  # noqa: ANN401 - a DataFrame
+        """Append *frame*."""
+        config = self._config
+        if self._folder is not None:
+            self._save_once(frame, self._folder, part)
+        elif config.table is not None:
+            self._writer(frame).mode("append").saveAsTable(config.table)
+        else:
+            self._writer(frame).mode("append").save(config.path)
+
+    def close(self) -> None:
+        """Forget the folder."""
+        self._folder = None
+
+    def _writer(self, frame: Any) -> Any:  # noqa: ANN401 - a DataFrame, and its writer
+        config = self._config
+        writer = frame.drop(*config.drop).write.format(config.format).options(**config.options)
+        return writer.partitionBy(*config.partition_by) if config.partition_by else writer
+
+    def _save_once(self, frame: Any, folder: DataFolder, part: FrameSlice) -> None:  # noqa: ANN401
+        _refuse_a_cluster(frame, folder.path)
+        if self._unsure:
+            self._done = self._recovered(folder)
+            self._unsure = False
+        written = self._written(part, folder)
+        if written >= part.last:
+            return
+        if written >= part.first:
+            frame = frame.where(f"offset > {written}")
+        aside = _made(folder, part)
+        # Not as_uri(): Hadoop takes a path as it is written, and %20 for three characters.
+        self._writer(frame).option(_MARK, "false").mode("append").save(f"file://{aside}")
+        try:
+            folder.commit(aside, part.generation, part.last)
+        except OSError as error:
+            # It may count already: what comes next finds that out, and goes on behind it.
+            self._unsure = True
+            raise SinkUnavailable(f"{folder.path}: {error}") from error
+
+    def _written(self, part: FrameSlice, folder: DataFolder) -> int:
+        """Return up to where a commit that seemed to fail has written *part* all the same."""
+        done, context = self._done, folder.context
+        if done is None or (done.log_id, done.generation) != (context.log_id, part.generation):
+            return -1
+        return done.offset
+
+    def _recovered(self, folder: DataFolder) -> StoredOffset | None:
+        try:
+            return folder.recover()
+        except OSError as error:
+            raise SinkUnavailable(f"{folder.path}: {error}") from error
+
+
+def _made(folder: DataFolder, part: FrameSlice) -> Path:
+    try:
+        return folder.aside(part.generation, part.last)
+    except OSError as error:
+        raise SinkUnavailable(f"{folder.path}: {error}") from error
+
+
+def _refuse_a_cluster(frame: Any, path: Path) -> None:  # noqa: ANN401 - a DataFrame
+    """Refuse what would leave each host of a cluster with files that nobody else sees."""
+    master = frame.sparkSession.sparkContext.master
+    if not master.startswith("local"):
+        raise RouteFault(
+            f"{path}: a path is a folder of this host, and {master} runs tasks on others; give a "
+            "URL of a file system that all of them see (file:// where it is mounted everywhere)"
+        )

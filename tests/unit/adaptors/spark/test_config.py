@@ -1,0 +1,115 @@
+"""Settings of the spark writer: what is taken, what is refused, and what counts as exact."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from adaptors.spark.config import SparkWriterConfig
+from adaptors.spark.writer import SparkWriter
+from transporter.pipeline.config import load
+from transporter.pipeline.document import parse
+from transporter.pipeline.registry import find_writer, takes_frames
+from transporter.pipeline.secrets import secrets_of
+from transporter.units import FOLDER
+
+
+def made(**settings: Any) -> SparkWriterConfig:
+    """Return the settings as a pipeline file in /srv would give them."""
+    return SparkWriterConfig.model_validate(settings, context={FOLDER: Path("/srv")})
+
+
+def test_defaults() -> None:
+    """A path is all that it takes: Parquet, from the pipeline file's folder."""
+    config = made(path="daily")
+    assert (config.format, config.path, config.exact) == ("parquet", "/srv/daily", True)
+    assert (config.table, config.partition_by, config.options, config.drop) == (None, (), {}, ())
+
+
+@pytest.mark.parametrize(
+    ("settings", "exact"),
+    [
+        ({"path": "/data/daily", "format": "json"}, True),
+        ({"path": "s3a://bucket/daily"}, False),
+        ({"path": "hdfs:/daily"}, False),
+        ({"path": "file:///data/daily"}, False),
+        ({"table": "daily"}, False),
+        ({"format": "jdbc"}, False),
+        ({"format": "delta", "path": "daily"}, False),
+    ],
+)
+def test_only_files_of_this_host_are_exact(settings: dict[str, Any], exact: bool) -> None:
+    """What another system keeps, or another format's own log, is given each slice at least once."""
+    assert made(**settings).exact is exact
+
+
+def test_urls_stay_as_they_are() -> None:
+    """A URL is no path of this host."""
+    assert made(path="s3a://bucket/daily").path == "s3a://bucket/daily"
+    assert made(path="dbfs:/daily").path == "dbfs:/daily"
+
+
+def test_options_are_written_as_spark_reads_them() -> None:
+    """Booleans and numbers become text."""
+    config = made(format="csv", path="x", options={"header": True, "maxColumns": 5, "sep": ";"})
+    assert config.options == {"header": "true", "maxColumns": "5", "sep": ";"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "needs a path: the folder of the parquet files"),
+        ({"path": "x", "table": "y"}, "takes path or table, not both"),
+        ({"path": "x", "mode": "overwrite"}, "Extra inputs"),
+        ({"path": ""}, "at least 1 character"),
+    ],
+)
+def test_mistakes_are_refused(settings: dict[str, Any], told: str) -> None:
+    """Each mistake is told before anything runs."""
+    with pytest.raises(ValidationError, match=told):
+        made(**settings)
+
+
+def test_options_tell_no_secret() -> None:
+    """Passwords are hidden, in names and in texts; words that are no secrets are not."""
+    text = (
+        "options: {url: 'jdbc:x://db?password=hunter2&ssl=true', password: tiger-77, "
+        "header: 'true', compression: gzip}"
+    )
+    document = parse(text, "p.yaml", {})
+    config = made(format="jdbc", options=document.root["options"])
+    assert "tiger-77" not in repr(config)
+    secrets = secrets_of(document, config)
+    assert secrets.hide("tiger-77 hunter2 true gzip") == "*** *** true gzip"
+
+
+def test_it_takes_frames() -> None:
+    """The short name leads to a writer of DataFrames."""
+    found = find_writer("spark", Path())
+    assert found is SparkWriter
+    assert takes_frames(found)
+
+
+README = (Path(__file__).parents[4] / "adaptors" / "spark" / "README.md").read_text()
+SNIPPETS = re.findall(r"^```yaml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_names_every_setting() -> None:
+    """The table has each setting, and no other."""
+    table = README.partition("| setting |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(
+        SparkWriterConfig.model_fields
+    )
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_the_readmes_pipelines_are_right(tmp_path: Path, snippet: str) -> None:
+    """Each snippet, with a source above it, is a pipeline file."""
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(f"readers: [{{name: in, adaptor: demo}}]\n{snippet}")
+    (route,) = load(file, {"WAREHOUSE_PASSWORD": "w-4711"}).routes
+    assert route.on_frames

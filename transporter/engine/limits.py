@@ -1,0 +1,40 @@
+"""What keeps a worker from taking more than its share: of memory, and of time."""
+
+from __future__ import annotations
+
+import faulthandler
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def limit_memory(size: int | None) -> None:
+    """Let this process allocate *size* bytes more than it has, and no others."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = resource.RLIM_INFINITY if size is None else _data_bytes() + size
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data_bytes() -> int:
+    """Return what counts against the limit already: allocators reserve ahead, a GiB at a time."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[5]
+    except OSError:
+        return 0  # not Linux
+    return int(pages) * resource.getpagesize()
+
+
+@contextmanager
+def limited(seconds: float, memory: int | None) -> Iterator[None]:
+    """End this process when the block takes longer than *seconds*, whatever holds it up."""
+    limit_memory(memory)
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        # The process may be used again, for another task.
+        faulthandler.cancel_dump_traceback_later()

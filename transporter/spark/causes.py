@@ -1,0 +1,128 @@
+"""What a failed job means for its slice: an entry's doing, the sink's, or the configuration's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+
+from transporter.errors import Rejected, RouteFault, SinkError, SinkUnavailable
+
+_NAMED: Final = re.compile(r"EntryFailed: (\(\d+, .*\))")
+_CRASHED: Final = "Python worker exited unexpectedly"
+_GONE: Final = ("ExecutorLostFailure", "SparkContext was shut down", "cancelled because")
+_PASSING: Final = (
+    "java.io.IOException",
+    "java.sql.SQLTransientException",
+    "java.sql.SQLRecoverableException",
+)
+_BROKEN: Final = "transporter.errors.ConfigError: "
+"""How a task's traceback ends when a step's own file has changed for the worse."""
+_WRAPPERS: Final = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FILE")
+"""Conditions that say only where something else has failed."""
+_NO_CONNECTION: Final = "08"
+"""The class of SQLSTATE that tells of connections."""
+_DEEPEST: Final = 30
+
+
+class EntryFailed(Exception):
+    """Raised in a task for one entry, so that the driver finds its offset in the text."""
+
+    def __init__(self, offset: int, problem: str, /) -> None:
+        """Name the entry and its *problem*."""
+        super().__init__(offset, problem)
+
+
+def sink_error(error: Exception) -> SinkError:
+    """Return what *error*, raised by a job or an action of Spark's, means."""
+    if isinstance(error, SinkError):
+        return error
+    whole = str(error)
+    if (named := _named(whole)) is not None:
+        return named
+    if isinstance(error, AnalysisException):
+        return RouteFault(_first_line(whole))
+    if not isinstance(error, PySparkException | Py4JError):
+        return Rejected(f"{type(error).__name__}: {error}")
+    if _CRASHED in whole:
+        return Rejected("the Python process of a task died, or had to be ended")
+    return _by_cause(error, whole)
+
+
+def _named(text: str) -> Rejected | None:
+    """Return the entry that a task has named, if one did."""
+    for found in _NAMED.finditer(text):
+        try:
+            offset, problem = ast.literal_eval(found[1])
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue  # somebody else's text
+        return Rejected(str(problem), int(offset))
+    return None
+
+
+def _by_cause(error: Exception, whole: str) -> SinkError:
+    chain = _chain(error)
+    root = chain[-1] if chain else None
+    if root is None or "PythonException" in _name(root):
+        line = _last_python_line(whole)
+        ours = line.removeprefix(_BROKEN)
+        return RouteFault(ours) if ours != line else Rejected(line)
+    # What Spark has a condition for is about data, though the root may be a parser's IOException.
+    told = next((each for each in chain if _condition(each) not in (None, *_WRAPPERS)), None)
+    text = _first_line(_message(told or root))
+    gone = any(sign in whole for sign in _GONE)
+    if gone or (told is None and _is_passing(root)):
+        return SinkUnavailable(text)
+    return Rejected(text)
+
+
+def _chain(error: Exception) -> list[Any]:
+    """Return the Java throwable of *error* and its causes, the deepest last."""
+    found: list[Any] = []
+    at = error.java_exception if isinstance(error, Py4JJavaError) else None
+    at = at or getattr(error, "_origin", None)
+    while at is not None and len(found) < _DEEPEST:
+        found.append(at)
+        at = at.getCause()
+    return found
+
+
+def _condition(throwable: Any) -> str | None:  # noqa: ANN401 - a Java throwable
+    """Return Spark's own name of the error, where it has one."""
+    try:
+        return throwable.getCondition()  # type: ignore[no-any-return]
+    except Py4JError:
+        return None
+
+
+def _name(throwable: Any) -> str:  # noqa: ANN401 - a Java throwable
+    return str(throwable.getClass().getName())
+
+
+def _is_passing(root: Any) -> bool:  # noqa: ANN401 - a Java throwable
+    """Tell whether trying again may help: files and connections, not what was written."""
+    kind, kinds = root.getClass(), []
+    while kind is not None:
+        kinds.append(kind.getName())
+        kind = kind.getSuperclass()
+    if "java.sql.SQLException" in kinds and str(root.getSQLState()).startswith(_NO_CONNECTION):
+        return True
+    return any(passing in kinds for passing in _PASSING)
+
+
+def _message(root: Any) -> str:  # noqa: ANN401 - a Java throwable
+    return str(root.getMessage() or root.getClass().getName())
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+
+
+def _last_python_line(text: str) -> str:
+    """Return the line of a traceback that names the error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if re.match(r"[\w.]+(Error|Exception)?: ", line)]
+    return (python or lines or ["no reason given"])[-1 if python else 0]

@@ -1,0 +1,153 @@
+"""The steps of a route as one Spark plan: runs of Python steps, and queries between them."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+from transporter.engine.limits import limited
+from transporter.errors import RouteFault
+from transporter.message import ENTRY_SCHEMA
+from transporter.pipeline.registry import forget_modules
+from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.sql import SQL, SqlSettings
+from transporter.spark.causes import EntryFailed
+from transporter.spark.slices import ENTRIES, map_in_arrow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from transporter.engine.protocol import WorkerSpec
+    from transporter.pipeline.steps.step import StepConfig
+
+    Batches = Iterator[pa.RecordBatch]
+    Source = Callable[[Callable[[Batches], Batches]], DataFrame]
+
+VIEW: Final = "entries"
+_TEXT: Final = ("key", "data")
+
+
+def planned(spec: WorkerSpec, source: Source) -> DataFrame:
+    """Return what the steps of *spec* make of what *source* gives.
+
+    Raises:
+        RouteFault: a query drops ``offset``, or what Python needs after it.
+
+    """
+    runs = [(name, list(steps)) for name, steps in groupby(spec.steps, _is_query)]
+    before = runs.pop(0)[1] if runs and not runs[0][0] else []
+    frame = source(partial(_through, spec, tuple(before)))
+    for is_query, steps in runs:
+        if is_query:
+            for step in steps:
+                frame = _queried(frame, step)
+        else:
+            ordered = as_entries(frame).sortWithinPartitions("offset")
+            frame = map_in_arrow(ordered, partial(_through, spec, tuple(steps)), ENTRIES)
+    return frame
+
+
+def as_entries(frame: DataFrame) -> DataFrame:
+    """Return *frame* with the columns of ENTRY_SCHEMA and no others, ready for Python.
+
+    Raises:
+        RouteFault: a column is missing, too many, or of a type that no message has.
+
+    """
+    wanted, found = ENTRY_SCHEMA.names, frame.columns
+    if missing := [name for name in wanted if name not in found]:
+        raise RouteFault(
+            f"the query leaves out {', '.join(missing)}: a step in Python or its writer needs "
+            "every column of a message; select them too"
+        )
+    if extra := [name for name in found if name not in wanted]:
+        raise RouteFault(
+            f"the query makes columns that no message has: {', '.join(extra)}; put them into the "
+            "document: to_json(struct(…)) AS data"
+        )
+    return frame.select(*[_message_column(frame, name) for name in wanted])
+
+
+def _is_query(step: StepConfig) -> bool:
+    return step.name == SQL
+
+
+def _queried(frame: DataFrame, step: StepConfig) -> DataFrame:
+    settings = SqlSettings.model_validate(step.settings)
+    _shown(frame, settings).createOrReplaceTempView(VIEW)
+    made = frame.sparkSession.sql(settings.query)
+    if "offset" not in made.columns or not isinstance(made.schema["offset"].dataType, LongType):
+        raise RouteFault(
+            "the query must keep the column offset: it tells which entries went on; "
+            f"it returns {', '.join(made.columns)}"
+        )
+    return made
+
+
+def _shown(frame: DataFrame, settings: SqlSettings) -> DataFrame:
+    """Return *frame* as the query of *settings* sees it."""
+    for name in _TEXT:
+        if name in frame.columns and not settings.bytes_ and _is(frame, name, BinaryType):
+            frame = frame.withColumn(name, F.validate_utf8(F.col(name).cast("string")))
+    if settings.schema_ is not None:
+        # Whatever does not fit fails, and is found and treated as its route says (Invariant 5).
+        read = F.from_json(F.col("data"), settings.schema_, {"mode": "FAILFAST"})
+        frame = frame.withColumn("data", read)
+    return frame
+
+
+def _message_column(frame: DataFrame, name: str) -> Column:
+    wanted = StructType.fromDDL(ENTRIES)[name].dataType
+    if frame.schema[name].dataType == wanted:
+        return F.col(name)
+    if name in _TEXT and _is(frame, name, StringType):
+        return F.col(name).cast("binary").alias(name)
+    hint = "; write to_json(data) AS data" if name == "data" else ""
+    raise RouteFault(
+        f"the query makes {name} a {frame.schema[name].dataType.simpleString()}, "
+        f"but messages have {wanted.simpleString()} there{hint}"
+    )
+
+
+def _is(frame: DataFrame, name: str, kind: type) -> bool:
+    return isinstance(frame.schema[name].dataType, kind)
+
+
+def _through(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) -> Batches:
+    """Lead *batches* through *steps*; the first entry that fails fails the job, by its name."""
+    try:
+        yield from _stepped(spec, steps, batches)
+    except BaseException as error:
+        # Spark writes what we raise into its own log (Invariant 20).
+        spec.secrets.hide_in(error)
+        raise
+
+
+def _stepped(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) -> Batches:
+    if steps:
+        # This process may have served before, with what the user's files held then.
+        forget_modules(Path(spec.folder))
+    with limited(spec.slice_timeout, spec.memory):
+        chain = compile_steps(steps, Path(spec.folder))
+        for batch in batches:
+            made, failed = chain.apply_before_failure(entries_of(batch))
+            if failed is not None:
+                raise EntryFailed(failed.offset, spec.secrets.hide(failed.problem))
+            yield made
+
+
+def entries_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return what Spark gives, in ENTRY_SCHEMA."""
+    if batch.schema.equals(ENTRY_SCHEMA):
+        return batch
+    table = pa.Table.from_batches([batch]).cast(ENTRY_SCHEMA).combine_chunks()
+    found: list[pa.RecordBatch] = table.to_batches()
+    return found[0] if found else ENTRY_SCHEMA.empty_table().to_batches()[0]

@@ -1,0 +1,174 @@
+"""How the entries of a slice come into Spark, and Arrow batches through Python there and back.
+
+A plan is made once and run for slice after slice: what changes, the entries, lies in a file that
+a property of the job names. Making a DataFrame anew for each slice cost 30 ms more. It is made
+anew all the same where a query reads tables of its own, which change, or has ``uuid()`` or such,
+whose seed belongs to the plan. Tasks of a cluster cannot see that file; there the entries are
+broadcast, and the plan is made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.udf import _create_udf
+from pyspark.util import PythonEvalType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark import Broadcast
+    from pyspark.sql import SparkSession
+
+    Batches = Iterator[pa.RecordBatch]
+
+ENTRIES: Final = (
+    "offset BIGINT, logged_at TIMESTAMP, namespace STRING, op STRING, phase STRING, key BINARY, "
+    "timestamp TIMESTAMP, source_id STRING, data BINARY, content_type STRING, "
+    "headers ARRAY<STRUCT<name: STRING, value: BINARY>>"
+)
+"""``message.ENTRY_SCHEMA`` in Spark's words."""
+_FILE: Final = "transporter.slice.file"
+_BOUNDS: Final = "transporter.slice.bounds"
+_ROWS_A_TASK: Final = 20_000
+_OTHER_TABLES: Final = re.compile(r"(?<!Local)(?<!OneRow)Relation")
+"""In the text of a plan: it reads something else than the slice."""
+
+
+def map_in_arrow(
+    frame: DataFrame, function: Callable[[Batches], Batches], schema: str
+) -> DataFrame:
+    """Do as ``DataFrame.mapInArrow`` does, which asks for pandas although it needs none.
+
+    With pandas installed every first use of pyarrow imports it: a second at each command, and
+    tens of MiB in each process.
+    """
+    made = _create_udf(function, schema, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    columns = made(*[frame[name] for name in frame.columns])
+    return DataFrame(frame._jdf.mapInArrow(columns._jc, False, None), frame.sparkSession)  # noqa: FBT003, SLF001 - what mapInArrow itself does
+
+
+class Slices:
+    """Puts one slice after the other before the plan of one route. Belongs to one thread."""
+
+    def __init__(self, session: SparkSession, scratch: Path, route: str) -> None:
+        """Keep the file of the slice at hand in *scratch*."""
+        self._session, self._context = session, session.sparkContext
+        self._local = self._context.master.startswith("local")
+        self._scratch, self._name, self._count = scratch, f"slice-{route}", 0
+        self._file: Path | None = None
+        self._plans: dict[int, DataFrame] = {}
+        self._broadcast: Broadcast[bytes] | None = None
+
+    def frame(
+        self,
+        entries: pa.RecordBatch,
+        bounds: tuple[int, int, int],
+        plan: Callable[[Callable[[Callable[[Batches], Batches]], DataFrame]], DataFrame],
+    ) -> DataFrame:
+        """Return what *plan* makes of *entries*.
+
+        Args:
+            entries: what the slice holds, of ENTRY_SCHEMA.
+            bounds: its first and last offset and its generation; tasks ask :func:`bounds`.
+            plan: makes a DataFrame from what it is given, a function that makes the DataFrame
+                of the entries, led through the function of Arrow batches that it takes.
+
+        """
+        self._context.setLocalProperty(_BOUNDS, json.dumps(bounds))
+        tasks = max(1, min(self._context.defaultParallelism, entries.num_rows // _ROWS_A_TASK))
+        if not self._local:
+            return plan(partial(self._made, tasks, self._sent(entries, tasks)))
+        self._context.setLocalProperty(_FILE, str(self._put(entries, tasks)))
+        known = self._plans.get(tasks)
+        made = plan(partial(self._made, tasks, None)) if known is None else known
+        if known is None and _is_always_the_same(made):
+            self._plans[tasks] = made
+        # A DataFrame of its own for each slice: one that is run again gives what it once shuffled.
+        return made.select("*")
+
+    def close(self) -> None:
+        """Remove what the last slice has left."""
+        self._remove()
+        self._forget()
+
+    def _put(self, entries: pa.RecordBatch, tasks: int) -> Path:
+        """Write *entries* to a file of their own: a task that was given up may read the last."""
+        self._remove()
+        self._count += 1
+        self._file = self._scratch / f"{self._name}-{self._count}.arrow"
+        with self._file.open("wb") as file:
+            _write(file, entries, tasks)
+        return self._file
+
+    def _remove(self) -> None:
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    def _made(
+        self,
+        tasks: int,
+        sent: Broadcast[bytes] | None,
+        through: Callable[[Batches], Batches],
+    ) -> DataFrame:
+        numbers = self._session.range(0, tasks, 1, tasks)
+        return map_in_arrow(numbers, partial(_entries, sent, through), ENTRIES)
+
+    def _sent(self, entries: pa.RecordBatch, tasks: int) -> Broadcast[bytes]:
+        self._forget()
+        sink = pa.BufferOutputStream()
+        _write(sink, entries, tasks)
+        self._broadcast = self._context.broadcast(sink.getvalue().to_pybytes())
+        return self._broadcast
+
+    def _forget(self) -> None:
+        if self._broadcast is not None:
+            self._broadcast.destroy()
+            self._broadcast = None
+
+
+def _is_always_the_same(frame: DataFrame) -> bool:
+    """Tell whether nothing but the slice makes one run of *frame* differ from another."""
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no other way to ask
+    return plan.deterministic() and not _OTHER_TABLES.search(plan.treeString())
+
+
+def bounds() -> tuple[int, int, int]:
+    """Return the first and last offset and the generation of the slice; in a task only."""
+    first, last, generation = json.loads(_property(_BOUNDS))
+    return first, last, generation
+
+
+def _write(sink: Any, entries: pa.RecordBatch, parts: int) -> None:  # noqa: ANN401 - file or stream
+    """Write *entries* in as many batches as there are tasks, each to be read alone."""
+    size = -(-entries.num_rows // parts)
+    with pa.ipc.new_file(sink, entries.schema) as writer:
+        for number in range(parts):
+            writer.write_batch(entries.slice(number * size, size))
+
+
+def _entries(
+    sent: Broadcast[bytes] | None, through: Callable[[Batches], Batches], numbers: Batches
+) -> Batches:
+    """Yield the part of the slice that is this task's, led through *through*."""
+    # Read to the end: a task that leaves input behind costs its Python process.
+    mine = [number for batch in numbers for number in batch.column(0).to_pylist()]
+    source = pa.BufferReader(sent.value) if sent else pa.OSFile(_property(_FILE), "rb")
+    with source, pa.ipc.open_file(source) as file:
+        yield from through(iter([file.get_batch(number) for number in mine]))
+
+
+def _property(name: str) -> str:
+    context = TaskContext.get()
+    found: str | None = context.getLocalProperty(name) if context else None
+    if found is None:
+        raise RuntimeError(f"the job has no property {name} (process {os.getpid()})")
+    return found
