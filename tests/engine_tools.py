@@ -192,7 +192,7 @@ def _start_workers(engine: Connection, behaviour: str) -> None:
                 process, spec = running.pop(ready)
                 process.join()
                 problem = "" if process.exitcode == 0 else f"exit code {process.exitcode}"
-                untold.append(WorkerEnded(spec.route, spec.shard, problem))
+                untold.append(WorkerEnded(spec.route, spec.shard, problem, spec.attempt))
                 while untold and behaviour != "gossip":
                     engine.send(untold.pop())
 

@@ -8,7 +8,7 @@ no I/O. Register it under an entry point group (``transporter.readers``,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict
@@ -17,7 +17,7 @@ from transporter.message import Entries, Message
 from transporter.units import Duration, LocalPath, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -240,11 +240,13 @@ class FrameSlice:
     """Which entries a DataFrame holds: some of the offsets ``first`` to ``last``.
 
     ``generation`` counts the replays of the route; a retried parked entry has one below 0.
+    ``rows()`` tells how many rows the first action on the DataFrame had, once there was one.
     """
 
     first: int
     last: int
     generation: int
+    rows: Callable[[], int | None] = field(default=lambda: None, compare=False, repr=False)
 
 
 class FrameWriter(Protocol):

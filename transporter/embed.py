@@ -20,6 +20,7 @@ from transporter import __version__
 from transporter.control.serving import attach_control
 from transporter.engine.engine import Engine
 from transporter.engine.events import EngineStatus, level_of
+from transporter.engine.network import network_of
 from transporter.observe.monitor import Monitor
 from transporter.pipeline.config import Pipeline as Settings
 from transporter.pipeline.config import build, load
@@ -99,7 +100,14 @@ def assembled(
 
     """
     spark = settings.spark
-    launcher = SparkLauncher(settings.log.dir, cache_directory(), spark.master, spark.config)
+    launcher = SparkLauncher(
+        settings.log.dir,
+        cache_directory(),
+        spark.master,
+        spark.config,
+        network_of(spark),
+        frames=any(route.on_frames for route in settings.routes),
+    )
     with Monitor(settings, observe, __version__) as monitor:
         engine = Engine(settings, launcher, monitor.observe)
         attach_control(engine, os.environ if environ is None else environ, monitor.observe)

@@ -27,6 +27,8 @@
         ├── RouteFault                        every entry would fail: rights, topic, settings
         └── Rejected                          the sink refuses this entry
 
+The message queue has a branch of its own, in ``queue.failures``.
+
 Each message says what happened, where, and what to do next. Constructors take
 positional arguments only and hand all of them to ``Exception``, so that every
 error survives pickling between processes. Drivers' exceptions are translated

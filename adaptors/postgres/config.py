@@ -30,8 +30,8 @@ def _conninfo(dsn: SecretStr) -> SecretStr:
     misread = "@" in f"{parts.get('host', '')}{parts.get('dbname', '')}"
     if "://" in text and (misread or not _PORTS.fullmatch(str(parts.get("port", "")))):
         raise ValueError(
-            "is a connection string that cannot be parted into user, password and host; in a URL, write an @ of the password "
-            "as %40, a / as %2F and a : as %3A"
+            "is a connection string that cannot be parted into user, password and host; in a URL, "
+            "write an @ of the password as %40, a / as %2F and a : as %3A"
         )
     return dsn
 

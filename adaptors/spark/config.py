@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -14,6 +15,7 @@ from transporter.units import FOLDER
 FILES: Final = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
 """Formats that are folders of files, which the writer can set beside each other by itself."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_EVERYWHERE: Final = "file:///"
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -64,9 +66,21 @@ class SparkWriterConfig(AdaptorConfig):
         return self
 
     @property
-    def exact(self) -> bool:
-        """Whether each slice is written once: files in a folder of this machine."""
-        return self.format in FILES and self.path is not None and not _URL.match(self.path)
+    def shared(self) -> bool:
+        """Whether the path says of itself that every host of a cluster sees the same folder."""
+        return self.path is not None and self.path.startswith(_EVERYWHERE)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder in which each slice is written once, if there is one.
+
+        On a cluster the files must be counted, which is built for Parquet.
+        """
+        if self.path is None or self.format not in FILES:
+            return None
+        if self.shared:
+            return Path(unquote(urlsplit(self.path).path)) if self.format == "parquet" else None
+        return None if _URL.match(self.path) else Path(self.path)
 
 
 def _text(value: object) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from adaptors.spark.config import SparkWriterConfig
@@ -10,6 +9,8 @@ from adaptors.spark.folder import DataFolder
 from transporter.errors import RouteFault, SinkUnavailable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transporter.adaptor import AdaptorConfig, FrameSlice, StoredOffset, WriterContext
 
 _MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
@@ -34,10 +35,10 @@ class SparkWriter:
 
     def open(self, context: WriterContext) -> StoredOffset | None:
         """Finish what an earlier writer has committed; return how far that came."""
-        config = self._config
-        if not config.exact or config.path is None:
+        folder = self._config.folder
+        if folder is None:
             return None
-        self._folder = DataFolder(Path(config.path), context)
+        self._folder = DataFolder(folder, context)
         return self._recovered(self._folder)
 
     def save(self, frame: Any, part: FrameSlice) -> None:  # noqa: ANN401 - a DataFrame
@@ -60,7 +61,8 @@ class SparkWriter:
         return writer.partitionBy(*config.partition_by) if config.partition_by else writer
 
     def _save_once(self, frame: Any, folder: DataFolder, part: FrameSlice) -> None:  # noqa: ANN401
-        _refuse_a_cluster(frame, folder.path)
+        if not self._config.shared:
+            _refuse_a_cluster(frame, folder.path)
         if self._unsure:
             self._done = self._recovered(folder)
             self._unsure = False
@@ -72,6 +74,8 @@ class SparkWriter:
         aside = _made(folder, part)
         # Not as_uri(): Hadoop takes a path as it is written, and %20 for three characters.
         self._writer(frame).option(_MARK, "false").mode("append").save(f"file://{aside}")
+        if self._config.shared and written < part.first:
+            _refuse_hidden_files(frame, aside, part)
         try:
             folder.commit(aside, part.generation, part.last)
         except OSError as error:
@@ -107,4 +111,15 @@ def _refuse_a_cluster(frame: Any, path: Path) -> None:  # noqa: ANN401 - a DataF
         raise RouteFault(
             f"{path}: a path is a folder of this host, and {master} runs tasks on others; give a "
             "URL of a file system that all of them see (file:// where it is mounted everywhere)"
+        )
+
+
+def _refuse_hidden_files(frame: Any, aside: Path, part: FrameSlice) -> None:  # noqa: ANN401 - as above
+    """Refuse to commit what other hosts have written elsewhere: a mount may be missing there."""
+    files = frame.sparkSession.read.schema(frame.schema).parquet(f"file://{aside}")
+    seen, written = files.count(), part.rows()
+    if seen != written:
+        raise RouteFault(
+            f"{aside}: the engine's host sees {seen} of the {written} rows that tasks have "
+            "written: the path is not the same folder on every host of the cluster"
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import lmdb
 import psutil
+import pyarrow.dataset as ds
 import pytest
 from acceptance_tools import PICKY, TRANSPORTER, await_true, gone, running, transporter
 
@@ -102,7 +103,10 @@ def maps(pid: int) -> list:
 
 @pytest.mark.postgres
 def test_the_quickstart_pipeline_runs_beside_the_shop(tmp_path: Path) -> None:
-    """pipelines/quickstart.yaml takes the shop's orders; a stop leaves nothing running."""
+    """pipelines/quickstart.yaml takes the shop's orders; a stop leaves nothing running.
+
+    The sales, which a query has made columns of, are Parquet by then.
+    """
     pipeline = ROOT / "pipelines" / "quickstart.yaml"
     shop = [sys.executable, "-m", "transporter.quickstart.shop", "--dir", str(tmp_path / "pg")]
     process = subprocess.Popen(
@@ -116,7 +120,7 @@ def test_the_quickstart_pipeline_runs_beside_the_shop(tmp_path: Path) -> None:
         assert "carrier" in process.stdout.readline()
         below = psutil.Process(process.pid).children(recursive=True)
         await_true(
-            lambda: len(transporter("offsets", "list", f"{tmp_path}/q/log")) == 2, 20, "routes"
+            lambda: len(transporter("offsets", "list", f"{tmp_path}/q/log")) == 3, 20, "routes"
         )
     finally:
         process.terminate()
@@ -124,3 +128,6 @@ def test_the_quickstart_pipeline_runs_beside_the_shop(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert gone(below) == []
     assert all(route["lag"] == 0 for route in transporter("offsets", "list", f"{tmp_path}/q/log"))
+    sales = ds.dataset(tmp_path / "q" / "sales", format="parquet").to_table()
+    assert sales.num_rows > 0
+    assert sales["total_cents"].null_count == sales["city"].null_count == 0

@@ -27,13 +27,16 @@ from transporter.cli import (
     init,
     log,
     offsets,
+    outbox,
     parked,
+    queue,
     quickstart,
     reload,
     replay,
     route,
     run,
     schema,
+    shell,
     status,
     test,
     top,
@@ -83,6 +86,7 @@ def build() -> typer.Typer:
     app.command("dry-run")(dry_run.dry_run)
     app.command("status")(status.status)
     app.command("top")(top.top)
+    app.command("shell")(shell.shell)
     app.command("ack")(ack.ack)
     app.command("replay")(replay.replay)
     app.command("reload")(reload.reload)
@@ -90,6 +94,8 @@ def build() -> typer.Typer:
     app.add_typer(log.build(), name="log")
     app.add_typer(offsets.build(), name="offsets")
     app.add_typer(parked.build(), name="parked")
+    app.add_typer(queue.build(), name="queue")
+    app.add_typer(outbox.build(), name="outbox")
     app.add_typer(adaptors.build(), name="adaptors")
     return app
 

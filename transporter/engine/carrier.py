@@ -7,10 +7,16 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from transporter.engine.admission import Admission
 from transporter.engine.backoff import Backoff
+from transporter.engine.kit import portable
+from transporter.engine.line import Line
 from transporter.engine.listener import Listener
+from transporter.engine.network import place_of
 from transporter.engine.protocol import (
     Hello,
     HostHello,
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from transporter.engine.events import Observer
+    from transporter.engine.network import Network
 
 HOST_START: Final = 90.0
 """Seconds a Spark host may take until Spark is up."""
@@ -35,6 +42,10 @@ WORKER_START: Final = 60.0
 _GRACE: Final = 10.0
 _VERDICT: Final = 1.0
 """Seconds to find out whether a worker died alone."""
+_FAR_VERDICT: Final = 8.0
+"""The same on a cluster: a standalone one waits 5 s before it says that an executor is lost."""
+_PARTING: Final = 5.0
+"""Seconds in which a cluster tells that the last tasks have ended."""
 _Key = tuple[str, int]
 
 
@@ -49,19 +60,26 @@ class Carrier:
     """Owns the listener and the Spark host process. Thread-safe.
 
     When the host dies it is started again, and every shard that lacks a worker
-    gets one; a host that never comes up is reported through *on_failure*.
+    gets one; a host that never comes up is reported through *on_failure*. With a
+    *network* workers may be on other hosts, and begin when they are admitted.
     """
 
     def __init__(
-        self, launch: Launch, observe: Observer, on_failure: Callable[[HostFailed], None]
+        self,
+        launch: Launch,
+        observe: Observer,
+        on_failure: Callable[[HostFailed], None],
+        network: Network | None = None,
     ) -> None:
         self._launch, self._observe, self._on_failure = launch, observe, on_failure
-        self._listener = Listener(self._host_called, self._worker_called)
+        self._listener = Listener(self._host_called, self._worker_called, network)
         self._changed = threading.Condition()
+        self._network = network
+        self._admission = Admission(self._changed, observe)
         self._host: Connection | None = None
         self._ready = self._stopping = self._was_ready = False
         self._wanted: dict[_Key, WorkerSpec] = {}
-        self._arrived: dict[_Key, Connection] = {}
+        self._arrived: dict[_Key, tuple[Hello, Connection]] = {}
         self._problems: dict[_Key, str] = {}
         self._tasks: Counter[_Key] = Counter()
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,7 +88,7 @@ class Carrier:
     @property
     def address(self) -> Any:  # noqa: ANN401 - what multiprocessing takes
         """Where workers call back."""
-        return self._listener.address
+        return self._listener.worker_address
 
     @property
     def authkey(self) -> bytes:
@@ -92,34 +110,49 @@ class Carrier:
         self._listener.start()
         self._thread.start()
 
-    def connect(self, spec: WorkerSpec, stopping: Callable[[], bool]) -> Connection | None:
-        """Return a connection to a new worker for *spec*; ``None`` once *stopping* says so.
+    def connect(self, spec: WorkerSpec, stopping: Callable[[], bool]) -> Line | None:
+        """Return the line to a new worker for *spec*; ``None`` once *stopping* says so.
 
-        Waits for Spark as long as it takes.
+        Waits for Spark as long as it takes, and on a cluster for the shard's last worker.
 
         Raises:
             HostFailed: this worker could not be started; say why.
+            LogFull: see :meth:`Admission.admit`.
+            EnvironmentFault: the same.
 
         """
         key = (spec.route, spec.shard)
+        if self._network is not None:
+            place = place_of(Path(spec.log_directory))
+            steps = portable(spec.steps, Path(spec.folder))
+            spec = replace(spec, place=place, steps=steps)
+        elif not self._admission.vacate(spec, stopping):
+            return None
         with self._changed:
             self._wanted[key] = spec
             self._problems.pop(key, None)
             if (late := self._arrived.pop(key, None)) is not None:
-                late.close()
+                late[1].close()
             if self._ready:
                 self._ask_for(spec)
         try:
-            return self._await(key, stopping)
+            called = self._await(key, stopping)
         finally:
             with self._changed:
                 self._wanted.pop(key, None)
+        if called is None:
+            return None
+        hello, caller = called
+        if self._network is None:
+            return Line(caller)
+        return self._admission.admit(spec, hello, caller, stopping)
 
     def stop(self) -> None:
         """Stop Spark, its host and the listener; every worker must have been closed before.
 
         A host that is still starting Spark, or does not end within a grace, is killed.
         """
+        self._admission.await_news(_PARTING if self._ready and self._network else 0)
         with self._changed:
             self._stopping = True
             self._send(StopHost())
@@ -131,13 +164,14 @@ class Carrier:
             self._kill_host()
             self._thread.join()
         self._listener.close()
+        self._admission.close()
 
     def wake(self) -> None:
         """Let every waiting :meth:`connect` ask again whether it should stop."""
         with self._changed:
             self._changed.notify_all()
 
-    def _await(self, key: _Key, stopping: Callable[[], bool]) -> Connection | None:
+    def _await(self, key: _Key, stopping: Callable[[], bool]) -> tuple[Hello, Connection] | None:
         with self._changed:
             # No worker is expected before Spark is up, so that wait is the host's, not ours.
             self._changed.wait_for(lambda: self._ready or stopping())
@@ -160,14 +194,17 @@ class Carrier:
         """Tell whether a worker that is gone went with its host, or with everything.
 
         Returns as soon as that is known: the host tells of a task's end within
-        a fraction of a second, or is gone itself.
+        a fraction of a second, or is gone itself. On a cluster it may take seconds,
+        and an executor that Spark has lost, or says nothing of, took its worker with it.
         """
         key = (route, shard)
         with self._changed:
             self._changed.wait_for(
-                lambda: not self._ready or self._stopping or not self._tasks[key], _VERDICT
+                lambda: not self._ready or self._stopping or not self._tasks[key],
+                _FAR_VERDICT if self._network else _VERDICT,
             )
-            return self._stopping or not self._ready
+            lost = self._network is not None and self._admission.lost(route, shard)
+            return self._stopping or not self._ready or lost
 
     def _kill_host(self) -> None:
         if self._process is not None:
@@ -197,7 +234,7 @@ class Carrier:
                 caller.close()
                 return
             self._observe("worker-connected", route=hello.route, shard=hello.shard, pid=hello.pid)
-            self._arrived[key] = caller
+            self._arrived[key] = (hello, caller)
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -213,7 +250,7 @@ class Carrier:
     def _keep_host(self) -> None:
         backoff = Backoff()
         while not self._stopping:
-            process = self._process = self._launch(self.address, self.authkey)
+            process = self._process = self._launch(self._listener.address, self.authkey)
             try:
                 problem = self._serve_host(process)
             finally:
@@ -260,8 +297,9 @@ class Carrier:
                     self._observe("spark-ready", version=message.version, master=message.master)
                     for spec in self._wanted.values():
                         self._ask_for(spec)
-                case WorkerEnded(route, shard, problem):
+                case WorkerEnded(route=route, shard=shard, problem=problem):
                     self._tasks[route, shard] -= 1
+                    self._admission.told(message)
                     # The end of an older worker may be told after the next one was asked for.
                     if problem and not self._tasks[route, shard]:
                         self._problems[route, shard] = problem

@@ -12,6 +12,7 @@ from transporter.engine.carrier import Carrier
 from transporter.engine.events import EngineStatus, State
 from transporter.engine.feed import Feed
 from transporter.engine.housekeeper import Housekeeper
+from transporter.engine.network import network_of
 from transporter.engine.route import Route
 from transporter.engine.timings import TimedFileSystem
 from transporter.log.commit_log import CommitLog
@@ -79,7 +80,11 @@ class Engine:
         self._ending = threading.Event()
         # Declared before the first append that could follow (Invariant 11).
         self._offsets = self._declared()
-        self._carrier = Carrier(launch, observe, self._fail)
+        try:
+            self._carrier = Carrier(launch, observe, self._fail, network_of(pipeline.spark))
+        except BaseException:
+            self._log.close()
+            raise
         self._feeds = [Feed(reader, self._log, observe, self._fail) for reader in pipeline.readers]
         self._routes = [
             Route(

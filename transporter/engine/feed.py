@@ -37,6 +37,11 @@ class LogResume:
         self._log, self._reader = log, reader
 
     @property
+    def log_id(self) -> str:
+        """Names the log."""
+        return self._log.log_id
+
+    @property
     def position(self) -> str | None:
         """The newest position logged by this reader."""
         return self._log.positions.get(self._reader)

@@ -2,51 +2,67 @@
 
 from __future__ import annotations
 
-import os
 import secrets
+import selectors
 import socket
-import struct
+import tempfile
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import AuthenticationError, connection
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from transporter.engine.network import family_of, watch_over
 from transporter.engine.protocol import Hello, HostHello
+from transporter.errors import HostFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from multiprocessing.connection import Connection
+    from collections.abc import Callable, Iterator
+
+    from transporter.engine.network import Network
 
 _GREETING: Final = 10.0
 """Seconds that a caller has to say who it is."""
+_GREETERS: Final = 32
+"""Callers that are asked at once who they are; the next one waits at the door."""
+_BACKLOG: Final = 128
 _REFUSED: Final = (OSError, EOFError, AuthenticationError)
-
-
-def _limit_reads(caller: Connection, seconds: float) -> None:
-    """Let the system fail every read from *caller* that takes longer; 0 takes the limit away."""
-    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-    with socket.socket(fileno=os.dup(caller.fileno())) as shared:
-        shared.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 class Listener:
     """Accepts authenticated connections and hands each to whoever it calls.
 
-    On one host it is a unix socket in a private folder.
+    On one host it is a unix socket in a private folder; with a *network* workers
+    call over TCP. Nothing that a caller says is unpickled before it has proved
+    that it knows the key.
     """
 
     def __init__(
         self,
         on_host: Callable[[HostHello, Connection], None],
         on_worker: Callable[[Hello, Connection], None],
+        network: Network | None = None,
     ) -> None:
-        """Listen; nothing is accepted before :meth:`start`. Callbacks run on short threads."""
+        """Listen; nothing is accepted before :meth:`start`. Callbacks run on short threads.
+
+        Raises:
+            HostFailed: nobody can listen at the address of *network*.
+
+        """
         self.authkey = secrets.token_bytes(32)
-        # Without the key: accept() would wait, for as long as it takes, until a caller proves it.
-        self._listener = connection.Listener(family="AF_UNIX")
-        self.address = self._listener.address
         self._on_host, self._on_worker = on_host, on_worker
-        self._closing = False
+        self._greeters = threading.BoundedSemaphore(_GREETERS)
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="transporter-"))
+            self.address = str(Path(folder) / "engine.sock")
+            self._doors = [stack.enter_context(_unix_door(self.address))]
+            self.worker_address: Any = self.address
+            if network is not None:
+                self._doors.append(stack.enter_context(_tcp_door(network)))
+                self.worker_address = (network.advertised, self._doors[-1].getsockname()[1])
+            self._bell, self._rung = (stack.enter_context(each) for each in socket.socketpair())
+            self._open = stack.pop_all()
         self.thread = threading.Thread(target=self._accept, name="listener")
 
     def start(self) -> None:
@@ -55,36 +71,91 @@ class Listener:
 
     def close(self) -> None:
         """Stop accepting, and wait until that is so."""
-        self._closing = True
+        self._bell.close()
         if self.thread.is_alive():
-            # accept() has no timeout: one last caller ends it. It must not wait for an answer,
-            # for the thread may just have ended on another one.
-            with suppress(OSError):
-                connection.Client(self.address).close()
             self.thread.join()
-        self._listener.close()
+        self._open.close()
 
     def _accept(self) -> None:
-        while not self._closing:
-            try:
-                caller = self._listener.accept()
-            except _REFUSED:
-                continue
-            # A caller that stays silent must not keep the others waiting.
-            threading.Thread(target=self._greet, args=(caller,), name="greeter").start()
+        with selectors.DefaultSelector() as ready:
+            for each in (*self._doors, self._rung):
+                ready.register(each, selectors.EVENT_READ)
+            while True:
+                for key, _ in ready.select():
+                    if key.fileobj is self._rung:
+                        return
+                    self._let_in(next(each for each in self._doors if each is key.fileobj))
 
-    def _greet(self, caller: Connection) -> None:
+    def _let_in(self, door: socket.socket) -> None:
+        # Whoever is being asked is done within _GREETING, so this wait ends, too.
+        self._greeters.acquire()
+        try:
+            caller, _ = door.accept()
+        except OSError:
+            # Gone before it was let in.
+            self._greeters.release()
+            return
+        if caller.family != socket.AF_UNIX:
+            watch_over(caller)
+        # A caller that stays silent must not keep the others waiting.
+        threading.Thread(target=self._greet, args=(caller,), name="greeter").start()
+
+    def _greet(self, caller: socket.socket) -> None:
         said: Any = None
-        with suppress(*_REFUSED):
-            _limit_reads(caller, _GREETING)
-            connection.deliver_challenge(caller, self.authkey)
-            connection.answer_challenge(caller, self.authkey)
-            said = caller.recv()
-            _limit_reads(caller, 0)
+        with _cut_off(caller, _GREETING):
+            known = Connection(caller.detach())
+            with suppress(*_REFUSED):
+                # The caller proves itself first: we do not answer a stranger's challenge.
+                connection.deliver_challenge(known, self.authkey)
+                connection.answer_challenge(known, self.authkey)
+                said = known.recv()
+        self._greeters.release()
         match said:
             case HostHello():
-                self._on_host(said, caller)
+                self._on_host(said, known)
             case Hello():
-                self._on_worker(said, caller)
+                self._on_worker(said, known)
             case _:
-                caller.close()
+                known.close()
+
+
+@contextmanager
+def _unix_door(address: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(address)
+        door.listen(_BACKLOG)
+        yield door
+
+
+@contextmanager
+def _tcp_door(network: Network) -> Iterator[socket.socket]:
+    place = (network.host, network.port)
+    try:
+        door = socket.create_server(place, family=family_of(network.host), backlog=_BACKLOG)
+    except OSError as error:
+        raise HostFailed(
+            f"cannot listen for workers at {network.host}, {network.port or 'any port'}: "
+            f"{error.strerror or error}; set spark.listen to an address of this host "
+            "and a port that is free"
+        ) from error
+    with door:
+        yield door
+
+
+@contextmanager
+def _cut_off(caller: socket.socket, seconds: float) -> Iterator[None]:
+    """End the conversation with *caller* after *seconds*, however slowly it drips."""
+    with caller.dup() as line:
+        timer = threading.Timer(seconds, _hang_up, (line,))
+        timer.name = "greeting"
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+def _hang_up(line: socket.socket) -> None:
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)

@@ -4,6 +4,10 @@ Plain frozen values, sent over ``multiprocessing.connection`` (authenticated).
 A worker's conversation is ``Hello``, ``Opened | OpenFailed``, then for each
 ``Slice`` or ``Retry`` any number of ``Output`` and ``Progress`` (answered by
 ``Proceed``) and one ``Outcome``, until the engine closes.
+
+On a cluster the engine says ``Begin`` behind the ``Hello``, once no other worker of
+the shard can be delivering; and a worker that does not see the log asks with
+``Need`` for what it is to deliver, which comes as ``Frames``.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from transporter.errors import (
     Rejected,
+    RouteFault,
+    SinkError,
     SinkTimeout,
     SinkUnavailable,
     StepFailed,
@@ -65,6 +71,18 @@ class Failure:
             case _:
                 return cls(FailureKind.REJECTED, f"{type(error).__name__}: {error}", offset)
 
+    def error(self) -> SinkError:
+        """Return what a writer would have raised for it."""
+        match self.kind:
+            case FailureKind.UNAVAILABLE:
+                return SinkUnavailable(self.text)
+            case FailureKind.TIMEOUT:
+                return SinkTimeout(self.text)
+            case FailureKind.FAULT:
+                return RouteFault(self.text)
+            case _:
+                return Rejected(self.text, self.offset)
+
     def without(self, secrets: Secrets) -> Self:
         """Return the same failure with *secrets* blotted out of its text (Invariant 20)."""
         return replace(self, text=secrets.hide(self.text))
@@ -98,6 +116,12 @@ class WorkerSpec:
     secrets: Secrets = field(default=Secrets(), repr=False)
     attempt: int = 0
     """Which worker of this shard it is: one that was asked for before may call late."""
+    modules: bytes | None = field(default=None, repr=False)
+    """Those beside the pipeline file, zipped, for tasks that do not see it; see ``engine.kit``."""
+    on_frames: bool = False
+    """Whether its slices are Spark DataFrames, in the driver, and not served by a task."""
+    place: str = ""
+    """Which directory of which machine the log is; see ``engine.network.place_of``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +133,15 @@ class Hello:
     epoch: int
     pid: int
     attempt: int = 0
+    remote: bool = False
+    """Whether it does not see the log, and so cannot hold the shard's lock either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The worker may open its writer; *modules* are those beside the pipeline file, zipped."""
+
+    modules: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +200,34 @@ class Proceed:
 
 
 @dataclass(frozen=True, slots=True)
+class Need:
+    """Send what comes next of what I am to deliver; answered by ``Frames``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """A frame of the log, or a parked file, as it stands at *byte* of *file*.
+
+    *head* is its header, and *size* the bytes of its payload, which follow the
+    message as they are; a parked file is a payload altogether.
+    """
+
+    file: str
+    byte: int
+    head: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Some frames of a slice, in order; *failure* says why what follows cannot be read."""
+
+    lent: tuple[Lent, ...] = ()
+    done: bool = True
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """Text that a writer printed: it belongs on the engine's standard output."""
 
@@ -214,11 +275,17 @@ class StartWorker:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """The task of this shard has ended; *problem* is empty when it ended as asked."""
+    """The task of this shard has ended; *problem* is empty when it ended as asked.
+
+    ``gone`` is whether its process has ended for certain: Spark may also have lost
+    sight of the executor, and the worker still run there.
+    """
 
     route: str
     shard: int
     problem: str
+    attempt: int = 0
+    gone: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from transporter.engine.protocol import (
     Slice,
 )
 from transporter.engine.redelivery import Redelivery
-from transporter.engine.specs import spec_of
+from transporter.engine.specs import specs_of
+from transporter.engine.team import connected
 from transporter.engine.timings import Meter
 from transporter.errors import (
     Corrupt,
@@ -42,12 +43,13 @@ from transporter.log.reader import LogReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
-    from multiprocessing.connection import Connection
     from pathlib import Path
 
     from transporter.engine.carrier import Carrier
     from transporter.engine.events import Observer
+    from transporter.engine.line import Line
     from transporter.engine.protocol import WorkerSpec
+    from transporter.engine.team import Team
     from transporter.log.commit_log import CommitLog
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import RouteConfig
@@ -168,15 +170,14 @@ class Route:
     def status(self) -> RouteStatus:
         """Return what the route is doing now."""
         state = self._offsets.state
-        watermark = state.watermark
         return RouteStatus(
             name=self._config.name,
             adaptor=self._config.writer.adaptor,
             state=State.PAUSED if self._paused and not self.halted else self._state,
             delivered=self._meter.delivered,
             skipped=self._meter.skipped,
-            watermark=watermark,
-            lag=max(0, self._log.durable - watermark),
+            watermark=state.watermark,
+            lag=max(0, self._log.durable - state.watermark),
             parked=len(self.parking),
             problem=self._problem,
             size=self._meter.size,
@@ -184,12 +185,13 @@ class Route:
             still=max(0.0, self._meter.still() - self._config.linger),
             replaying=state.replay is not None,
             slices=self._meter.slices(),
+            waiting=self._backoff.waiting(),
         )
 
     def _run(self) -> None:
         try:
             self._serve_until_ended()
-            self._observe("route-ended", route=self._config.name, **self._progress())
+            self._tell("route-ended")
             if not self.halted:
                 self._state = State.ENDED
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
@@ -245,7 +247,7 @@ class Route:
 
     def _connect_and_serve(self) -> None:
         try:
-            worker = self._carrier.connect(self._spec(), self._should_not_wait)
+            worker = connected(self._carrier, self._specs(), self._should_not_wait)
             if worker is not None:
                 with worker:
                     self._serve(worker)
@@ -253,25 +255,26 @@ class Route:
             # Invariant 14: an entry that finds no room to be parked waits for it.
             self._retry_later(str(error))
         except (EOFError, ConnectionError):
-            self._observe("worker-lost", route=self._config.name, **self._progress())
+            self._tell("worker-lost")
             if self._state is not State.RUNNING and not self.halted:
                 self._retry_later("the worker died while it opened its writer")
 
-    def _spec(self) -> WorkerSpec:
+    def _specs(self) -> list[WorkerSpec]:
         self._outdated = False
         self._attempt += 1
         state = self._offsets.state
-        return spec_of(
+        return specs_of(
             self._config, self._folder, self._log, self._carrier, state.generation, self._attempt
         )
 
-    def _serve(self, worker: Connection) -> None:
+    def _serve(self, worker: Line | Team) -> None:
         """Deliver slice after slice through *worker* until it or the route ends."""
         self._state = State.STARTING
         match self._answer(worker):
             case Opened(stored):
                 self._state, self._problem = State.RUNNING, ""
-                if (failure := adopt(stored, self._offsets, self._log)) is not None:
+                shards = self._config.parallelism
+                if (failure := adopt(stored, self._offsets, self._log, shards)) is not None:
                     self._follow(self._judge.not_its_fault(failure))
             case OpenFailed(failure):
                 self._follow(self._judge.not_its_fault(failure))
@@ -298,7 +301,7 @@ class Route:
         self._errands.run()
         return not (self._stopping.is_set() or self.halted or self._outdated)
 
-    def _deliver(self, worker: Connection, asked: Slice) -> None:
+    def _deliver(self, worker: Line | Team, asked: Slice) -> None:
         screened = self.parking.screen(asked)
         if screened is None:
             self._follow(self._judge.no_room(asked.first))
@@ -317,7 +320,7 @@ class Route:
                 verdict = GO
             self._follow(verdict)
 
-    def _retry(self, worker: Connection, offset: int) -> None:
+    def _retry(self, worker: Line | Team, offset: int) -> None:
         """Deliver a parked entry that an operator wants delivered."""
         begun = time.monotonic()
         worker.send(Retry(offset))
@@ -326,7 +329,9 @@ class Route:
             self._meter.add(offset, outcome, begun)
             self._follow(self._judge.judge_parked(offset, outcome.failure))
 
-    def _outcome(self, worker: Connection, died: Callable[[int | None], Verdict]) -> Outcome | None:
+    def _outcome(
+        self, worker: Line | Team, died: Callable[[int | None], Verdict]
+    ) -> Outcome | None:
         """Return the worker's outcome; ``None`` when the route must stop without it.
 
         Raises ``EOFError`` when the worker is gone, after *died* was asked what to
@@ -336,7 +341,7 @@ class Route:
         try:
             answer = self._answer(worker)
         except (EOFError, ConnectionError):
-            if not self._carrier.host_was_lost(self._config.name, 0):
+            if not self._carrier.host_was_lost(self._config.name, worker.shard):
                 self._follow(died(self._announced))
             raise EOFError from None
         return answer if isinstance(answer, Outcome) else None
@@ -352,7 +357,7 @@ class Route:
             case Action.HALT:
                 self._halt(verdict)
 
-    def _answer(self, worker: Connection) -> object:
+    def _answer(self, worker: Line | Team) -> object:
         """Return the worker's next answer; ``None`` when the route must stop without it."""
         while True:
             while not worker.poll(IDLE):
@@ -374,27 +379,19 @@ class Route:
         offset, problem = verdict.offset, verdict.problem
         place = f"offset {offset}: " if offset is not None else ""
         self._state, self._problem = State.STOPPED, f"{place}{problem}"
-        self._observe(
-            "route-stopped",
-            route=self._config.name,
-            offset=offset,
-            problem=problem,
-            **self._progress(),
-        )
+        self._tell("route-stopped", offset=offset, problem=problem)
 
     def _retry_later(self, problem: str) -> None:
         if self._stopping.is_set():
             return
         self._state, self._problem = State.RETRYING, problem
         delay = self._backoff.next()
-        self._observe(
-            "route-retrying",
-            route=self._config.name,
-            problem=problem,
-            retry_in=round(delay, 2),
-            **self._progress(),
-        )
+        self._tell("route-retrying", problem=problem, retry_in=round(delay, 2))
         self._rest(delay)
 
-    def _progress(self) -> dict[str, int]:
-        return {"watermark": self._offsets.state.watermark, "delivered": self._meter.delivered}
+    def _tell(self, event: str, **details: object) -> None:
+        progress = {
+            "watermark": self._offsets.state.watermark,
+            "delivered": self._meter.delivered,
+        }
+        self._observe(event, route=self._config.name, **details, **progress)

@@ -1,7 +1,8 @@
-"""What a worker is told when it is asked for."""
+"""What workers are told when they are asked for."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from transporter.engine.protocol import WorkerSpec
@@ -14,31 +15,33 @@ if TYPE_CHECKING:
     from transporter.pipeline.config import RouteConfig
 
 
-def spec_of(
+def specs_of(
     config: RouteConfig,
     folder: Path,
     log: CommitLog,
     carrier: Carrier,
     generation: int,
     attempt: int,
-) -> WorkerSpec:
-    """Return what the next worker of the route of *config* is told.
+) -> list[WorkerSpec]:
+    """Return what the next workers of the route of *config* are told, one a shard.
+
+    Where Spark works on the slices themselves one is enough: it deals the keys out to its tasks.
 
     Args:
         config: the route's settings.
         folder: the pipeline file's, where modules of the user's own are.
-        log: what the worker reads.
-        carrier: what it calls back.
+        log: what the workers read.
+        carrier: what they call back.
         generation: how many replays the route has had.
-        attempt: how many workers this run has asked for.
+        attempt: how many times this run has asked for workers.
 
     """
-    return WorkerSpec(
+    first = WorkerSpec(
         address=carrier.address,
         authkey=carrier.authkey,
         route=config.name,
         shard=0,
-        shards=1,
+        shards=config.parallelism,
         epoch=log.epoch,
         generation=generation,
         log_directory=str(log.directory),
@@ -53,4 +56,7 @@ def spec_of(
         slice_timeout=config.slice_timeout,
         memory=config.worker_memory,
         attempt=attempt,
+        on_frames=config.on_frames,
     )
+    count = 1 if config.on_frames else config.parallelism
+    return [replace(first, shard=shard) for shard in range(count)]

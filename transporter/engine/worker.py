@@ -6,26 +6,29 @@ Runs as the body of a long-running Spark task; knows nothing of Spark.
 from __future__ import annotations
 
 import faulthandler
-import fcntl
 import io
 import os
-import resource
 import sys
 import time
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import replace
-from multiprocessing.connection import Client
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from transporter.adaptor import WriterContext
 from transporter.engine.delivery import Delivery, deliver, deliver_singly
+from transporter.engine.fence import lock_path, locked
+from transporter.engine.kit import unpacked
+from transporter.engine.limits import limit_memory
+from transporter.engine.network import call, networked, receive_raw, sees, this_host
 from transporter.engine.protocol import (
+    Begin,
     Failure,
     Hello,
+    Need,
     Opened,
     OpenFailed,
     Outcome,
@@ -35,25 +38,25 @@ from transporter.engine.protocol import (
     Slice,
     WorkerSpec,
 )
-from transporter.errors import TransporterError
-from transporter.log.reader import LogReader
+from transporter.engine.shards import Progress as ShardProgress
+from transporter.engine.shards import of_shard
+from transporter.engine.sources import EntrySource, LocalEntries, RemoteEntries
 from transporter.message import concat
-from transporter.offsets.offset_log import route_folder
-from transporter.offsets.parked import ParkedStore
 from transporter.pipeline.namespace import Namespace
 from transporter.pipeline.registry import find_writer, forget_modules
 from transporter.pipeline.steps import compile_steps
 from transporter.units import FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
-    from transporter.adaptor import Writer
+    from transporter.adaptor import StoredOffset, Writer
 
 
 _OUT_OF_MEMORY: Final = 71
 """Exit code of a worker that reached its memory limit."""
+_TOO_LATE: Final = 72
+"""Exit code of a worker whose leave to deliver was over before it knew of it."""
 
 
 def run(spec: WorkerSpec) -> None:
@@ -71,30 +74,29 @@ def _run(spec: WorkerSpec) -> None:
     forget_modules(Path(spec.folder))
     # An engine that hangs up, in the middle of a slice even, is no error of the worker's.
     with (
-        suppress(EOFError, ConnectionError),
-        Client(spec.address, authkey=spec.authkey) as connection,
+        suppress(EOFError, ConnectionError, TimeoutError),
+        call(spec.address, spec.authkey) as connection,
+        ExitStack() as stack,
     ):
-        connection.send(Hello(spec.route, spec.shard, spec.epoch, os.getpid(), spec.attempt))
-        with _shard_lock(spec), redirect_stdout(_EngineOutput(connection)):
-            _open_and_serve(spec, connection)
+        far = networked(spec.address)
+        directory = Path(spec.log_directory)
+        remote = far and not sees(spec.place, directory)
+        connection.send(
+            Hello(spec.route, spec.shard, spec.epoch, os.getpid(), spec.attempt, remote)
+        )
+        # No other worker of the shard can be delivering once the engine says so.
+        begin = connection.recv() if far else Begin()
+        folder = stack.enter_context(unpacked(begin.modules)) if remote else Path(spec.folder)
+        if not remote:
+            stack.enter_context(locked(lock_path(spec, directory)))
+        stack.enter_context(redirect_stdout(_EngineOutput(connection)))
+        _open_and_serve(spec, connection, folder, remote=remote)
 
 
-@contextmanager
-def _shard_lock(spec: WorkerSpec) -> Iterator[None]:
-    """Hold the shard: a worker of a dead engine may still be finishing its slice.
-
-    No two workers, of this engine or another, ever deliver for one shard at the same time.
-    """
-    path = route_folder(Path(spec.log_directory), spec.route) / f"{spec.shard}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _open_and_serve(spec: WorkerSpec, connection: Connection) -> None:
+def _open_and_serve(
+    spec: WorkerSpec, connection: Connection, folder: Path, *, remote: bool
+) -> None:
+    """Deliver for *spec* with the user's modules of *folder*."""
     context = WriterContext(
         log_id=spec.log_id,
         route=spec.route,
@@ -106,18 +108,28 @@ def _open_and_serve(spec: WorkerSpec, connection: Connection) -> None:
         deadline=spec.slice_timeout / 2,
     )
     writer: Writer | None = None
-    _limit_memory(spec.memory)
+    limit_memory(spec.memory)
     watch = _Watch(spec.slice_timeout)
     watch.rearm()
+    engine = _Engine(connection, watch)
     try:
+        if remote:
+            # To open a writer is to act on the sink: only by leave that is fresh.
+            engine.ask(Need())
         try:
-            writer = _make_writer(spec)
+            writer = _make_writer(spec, folder)
             stored = writer.open(context)
         except Exception as error:  # noqa: BLE001 - it is the route's failure, not the worker's
-            _tell(connection, OpenFailed(Failure.of(error).without(spec.secrets)))
+            failure = Failure.of(error).without(spec.secrets)
+            where = f"on {this_host()}: " if remote else ""
+            _tell(connection, OpenFailed(replace(failure, text=f"{where}{failure.text}")))
             return
         _tell(connection, Opened(stored))
-        _Worker(spec, connection, writer, watch).serve()
+        with ExitStack() as stack:
+            source: EntrySource = (
+                RemoteEntries(engine) if remote else stack.enter_context(LocalEntries.opened(spec))
+            )
+            Worker(spec, engine, writer, source, folder, stored).serve()
     finally:
         # The process may be used again, for another task.
         faulthandler.cancel_dump_traceback_later()
@@ -125,26 +137,11 @@ def _open_and_serve(spec: WorkerSpec, connection: Connection) -> None:
             writer.close()
 
 
-def _limit_memory(size: int | None) -> None:
-    """Let this process allocate *size* bytes more than it has, and no others."""
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = resource.RLIM_INFINITY if size is None else _data_bytes() + size
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _data_bytes() -> int:
-    """Return what counts against the limit already: allocators reserve ahead, a GiB at a time."""
-    try:
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[5]
-    except OSError:
-        return 0  # not Linux
-    return int(pages) * resource.getpagesize()
-
-
-def _make_writer(spec: WorkerSpec) -> Writer:
-    folder = Path(spec.folder)
+def _make_writer(spec: WorkerSpec, folder: Path) -> Writer:
     kind = find_writer(spec.writer, folder)
-    made: Writer = kind(kind.Config.model_validate(spec.settings, context={FOLDER: folder}))
+    # Paths stay relative to the pipeline file, wherever its modules have been unpacked.
+    beside = {FOLDER: Path(spec.folder)}
+    made: Writer = kind(kind.Config.model_validate(spec.settings, context=beside))
     return made
 
 
@@ -157,14 +154,14 @@ class _Watch:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._seconds, self._armed = seconds, float("-inf")
+        self.seconds, self._armed = seconds, float("-inf")
         self.patience = seconds / 4
 
     def rearm(self) -> None:
         """Begin anew, if that is due."""
         now = time.monotonic()
         if now - self._armed >= self.patience:
-            faulthandler.dump_traceback_later(self._seconds, exit=True)
+            faulthandler.dump_traceback_later(self.seconds, exit=True)
             self._armed = now
 
     def disarm(self) -> None:
@@ -172,54 +169,114 @@ class _Watch:
         faulthandler.cancel_dump_traceback_later()
 
 
-class _Worker:
+class _Engine:
+    """What a worker says to its engine, and what it may do by leave of the answer."""
+
+    def __init__(self, connection: Connection, watch: _Watch) -> None:
+        self.connection, self.watch = connection, watch
+        self._asked = _clock()
+
+    def ask(self, message: object) -> Any:  # noqa: ANN401 - what answers the message
+        """Return the engine's answer to *message*.
+
+        Armed before it asks: whatever the answer allows has ended ``slice_timeout``
+        later, which an engine that replaces this worker relies on.
+        """
+        self.request(message)
+        return self.answer()
+
+    def request(self, message: object) -> None:
+        """Send what :meth:`answer` returns the engine's answer to."""
+        self.watch.rearm()
+        self._asked = _clock()
+        self.connection.send(message)
+
+    def answer(self) -> Any:  # noqa: ANN401 - as above
+        """Return the engine's answer to the last request."""
+        answer = self.connection.recv()
+        if _clock() - self._asked > self.watch.seconds:
+            # The machine has slept, and with it the clock of the watch.
+            os._exit(_TOO_LATE)
+        return answer
+
+    def fetch(self, size: int) -> pa.Buffer:
+        """Return the next *size* bytes of what follows the answer."""
+        return receive_raw(self.connection, size)
+
+    def next(self) -> Slice | Retry | None:
+        """Return what is to be delivered next; ``None`` when the engine has closed."""
+        while not self.connection.poll(self.watch.patience):
+            self.watch.rearm()
+        self.watch.rearm()
+        return received(self.connection)
+
+    def tell(self, message: object) -> None:
+        """Say *message*."""
+        self.connection.send(message)
+
+
+class EngineLine(Protocol):
+    """How a worker talks with its engine."""
+
+    def ask(self, message: object) -> Any:  # noqa: ANN401 - what answers the message
+        """Return the engine's answer to *message*."""
+
+    def next(self) -> Slice | Retry | None:
+        """Return what is to be delivered next; ``None`` when the engine has closed."""
+
+    def tell(self, message: object) -> None:
+        """Say *message*."""
+
+
+class Worker:
     """Answers what the engine asks of one shard."""
 
     def __init__(
-        self, spec: WorkerSpec, connection: Connection, writer: Writer, watch: _Watch
+        self,
+        spec: WorkerSpec,
+        engine: EngineLine,
+        writer: Writer,
+        source: EntrySource,
+        folder: Path,
+        stored: StoredOffset | None = None,
     ) -> None:
-        self._spec, self._connection, self._writer = spec, connection, writer
-        folder = Path(spec.folder)
+        self._spec, self._engine, self._writer, self._source = spec, engine, writer, source
         self._route = Delivery(
             namespace=Namespace(spec.namespace),
             log_id=spec.log_id,
             steps=compile_steps(spec.steps, folder) if spec.steps else None,
             one_per_key=spec.one_per_key,
         )
-        self._parked = route_folder(Path(spec.log_directory), spec.route)
-        self._watch = watch
+        self._progress = ShardProgress(spec.generation, _reached(spec, stored))
 
     def serve(self) -> None:
         """Answer until the engine closes the connection."""
-        with LogReader(Path(self._spec.log_directory)) as log:
-            while (asked := self._asked()) is not None:
-                outcome = self._answer(asked, log)
-                if outcome.failure is not None:
-                    failure = outcome.failure.without(self._spec.secrets)
-                    outcome = replace(outcome, failure=failure)
-                sys.stdout.flush()
-                self._connection.send(outcome)
+        while (asked := self._engine.next()) is not None:
+            outcome = self.answer(asked)
+            if outcome.failure is not None:
+                failure = outcome.failure.without(self._spec.secrets)
+                outcome = replace(outcome, failure=failure)
+            sys.stdout.flush()
+            self._engine.tell(outcome)
 
-    def _asked(self) -> Slice | Retry | None:
-        while not self._connection.poll(self._watch.patience):
-            self._watch.rearm()
-        self._watch.rearm()
-        return _received(self._connection)
-
-    def _answer(self, asked: Slice | Retry, log: LogReader) -> Outcome:
+    def answer(self, asked: Slice | Retry) -> Outcome:
+        """Return what became of *asked*."""
         try:
             if isinstance(asked, Retry):
                 return self._retry(asked)
-            return self._deliver(asked, log)
+            return self._deliver(asked)
         except MemoryError:
             # Nothing of this process is to be trusted now; the engine sees it end.
             os._exit(_OUT_OF_MEMORY)
 
-    def _deliver(self, asked: Slice, log: LogReader) -> Outcome:
-        batches, damage = _read(asked, log)
+    def _deliver(self, asked: Slice) -> Outcome:
+        batches, damage = self._source.read(asked)
         whole = _without(concat(batches), asked.without)
         if asked.namespace:
             whole = whole.filter(Namespace(asked.namespace).mask(whole.column("namespace")))
+        if self._sharded:
+            mine = of_shard(whole, self._spec.shard, self._spec.shards)
+            whole = self._progress.rest(mine, asked)
         last = asked.last
         if damage is not None:
             # Invariant 3: the route halts at what is damaged, not where its slice began.
@@ -229,20 +286,33 @@ class _Worker:
             outcome = deliver_singly(whole, bounds, self._route, self._writer, self._announce)
         else:
             outcome = deliver(whole, last, asked.generation, self._route, self._writer)
+        self._progress.reached(asked, outcome.through)
         if damage is None or outcome.failure or outcome.through < last:
             return outcome
         return replace(outcome, failure=damage)
 
+    @property
+    def _sharded(self) -> bool:
+        """Whether other workers deliver the other keys; what Spark works on it deals out itself."""
+        return self._spec.shards > 1 and not self._spec.on_frames
+
     def _retry(self, asked: Retry) -> Outcome:
-        parked = ParkedStore.read(self._parked, asked.offset)
+        entries = self._source.parked(asked)
         bounds = (asked.offset, asked.offset, asked.generation)
-        return deliver_singly(parked.entries, bounds, self._route, self._writer, self._announce)
+        return deliver_singly(entries, bounds, self._route, self._writer, self._announce)
 
     def _announce(self, offset: int) -> None:
         sys.stdout.flush()
-        self._connection.send(Progress(offset))
-        self._connection.recv()
-        self._watch.rearm()
+        self._engine.ask(Progress(offset))
+
+
+def _reached(spec: WorkerSpec, stored: StoredOffset | None) -> int:
+    """Return up to which offset this shard's sink has everything, as it says itself; else -1."""
+    if stored is None:
+        return -1
+    told = (stored.log_id, stored.route, stored.generation, stored.shard, stored.shards)
+    mine = (spec.log_id, spec.route, spec.generation, spec.shard, spec.shards)
+    return stored.offset if told == mine else -1
 
 
 def _tell(connection: Connection, message: object) -> None:
@@ -251,7 +321,8 @@ def _tell(connection: Connection, message: object) -> None:
         connection.send(message)
 
 
-def _received(connection: Connection) -> Slice | Retry | None:
+def received(connection: Connection) -> Slice | Retry | None:
+    """Return what is asked next; ``None`` when the engine has hung up."""
     try:
         asked = connection.recv()
     except (EOFError, ConnectionError):
@@ -266,14 +337,9 @@ def _without(entries: pa.RecordBatch, offsets: tuple[int, ...]) -> pa.RecordBatc
     return entries.filter(pc.invert(settled))
 
 
-def _read(asked: Slice, log: LogReader) -> tuple[list[pa.RecordBatch], Failure | None]:
-    """Return the entries of the slice up to the first that cannot be read, and why."""
-    batches: list[pa.RecordBatch] = []
-    try:
-        batches.extend(log.read(asked.first, asked.last))
-    except (TransporterError, OSError) as error:
-        return batches, Failure.of(error)
-    return batches, None
+def _clock() -> float:
+    """Return a time that goes on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class _EngineOutput(io.TextIOWrapper):

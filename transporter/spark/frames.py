@@ -11,6 +11,7 @@ import os
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from transporter.adaptor import AdaptorConfig, FrameSlice
 from transporter.engine.fence import lock_path, locked
+from transporter.engine.kit import packed
 from transporter.engine.network import call, networked
 from transporter.engine.protocol import Failure, Hello, Opened, OpenFailed, Output
 from transporter.engine.sources import LocalEntries
@@ -73,6 +75,7 @@ def _serve(spec: WorkerSpec, session: SparkSession, scratch: Path) -> None:
         connection.send(Hello(spec.route, spec.shard, spec.epoch, os.getpid(), spec.attempt))
         if networked(spec.address):
             connection.recv()  # Begin
+            spec = replace(spec, modules=packed(Path(spec.folder)))
         with locked(lock_path(spec, directory)):
             _open_and_serve(spec, session, scratch, connection)
 
@@ -168,7 +171,7 @@ class FrameDelivery:
         self._session.sparkContext.addJobTag(self._tag)
         _without_checksum_files(self._session)
         frames = takes_frames(find_writer(self._spec.writer, Path(self._spec.folder)))
-        self._sink = make_writer(self._spec) if frames else None
+        self._sink = make_writer(self._spec, Path(self._spec.folder)) if frames else None
         with _understood():
             # What is wrong with a query shows when it is planned.
             nothing = ENTRY_SCHEMA.empty_table().to_batches()
@@ -231,7 +234,8 @@ class FrameDelivery:
             rows = found.delivered
         else:
             seen = Observation()
-            self._sink.save(frame.observe(seen, F.count(F.lit(1)).alias("rows")), bounds)
+            observed = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
+            self._sink.save(observed, replace(bounds, rows=partial(_counted, seen)))
             counted = _counted(seen)
             rows = part.num_rows if counted is None else counted
         self.vanished += max(0, part.num_rows - rows)

@@ -13,10 +13,12 @@ import threading
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Client
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
 
 from transporter.engine.protocol import (
     HostHello,
@@ -27,7 +29,8 @@ from transporter.engine.protocol import (
     WorkerSpec,
 )
 from transporter.pipeline.secrets import tells
-from transporter.spark.pump import pump
+from transporter.spark.frames import serve as serve_frames
+from transporter.spark.pump import has_ended, pump
 
 if TYPE_CHECKING:
     import subprocess
@@ -50,16 +53,41 @@ _ALWAYS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "transporter.spark.daemon",
 }
+_SQL: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is read as no instant
+    "spark.sql.ui.retainedExecutions": "10",  # one a slice, and nobody looks at them
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
+    "spark.ui.retainedTasks": "100",
+    "spark.task.maxFailures": "1",  # the engine decides what is delivered again
+}
+_SQL_LOCAL: Final = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "",  # what Spark itself compiles is worth optimising
+}
 
 
-def configuration(master: str, config: dict[str, str], scratch: str) -> dict[str, str]:
-    """Return Spark's settings for *master*; *config* is the user's and wins."""
+def configuration(
+    master: str, config: dict[str, str], scratch: str, *, frames: bool = False
+) -> dict[str, str]:
+    """Return Spark's settings for *master*; *config* is the user's and wins.
+
+    With *frames* data passes through the JVM: some route's slices are DataFrames.
+    """
     local = master == "local"
-    parallelism = {"spark.default.parallelism": str(os.cpu_count() or 1)} if local else {}
+    cores = str(os.cpu_count() or 1)
+    parallelism = {"spark.default.parallelism": cores} if local else {}
+    if local and frames:
+        parallelism["spark.sql.shuffle.partitions"] = cores
     return {
         **_ALWAYS,
         **(_LOCAL if local else {}),
+        **(_SQL if frames else {}),
+        **(_SQL_LOCAL if local and frames else {}),
         **parallelism,
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.master": f"local[{SLOTS}]" if local else master,
         "spark.local.dir": scratch,
         **config,
@@ -78,15 +106,17 @@ def _on_the_command_line(settings: dict[str, str]) -> SparkConf:
 class Host:
     """One SparkContext and the jobs that run in it."""
 
-    def __init__(self, connection: Connection, settings: dict[str, str]) -> None:
-        """Start the JVM and Spark."""
-        self._connection = connection
+    def __init__(self, connection: Connection, settings: dict[str, str], scratch: Path) -> None:
+        """Start the JVM and Spark, whose files go into *scratch*."""
+        self._connection, self._scratch = connection, scratch
         self._sending = threading.Lock()
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         # The JVM in a session of its own: a signal to our group must not kill it mid-slice.
         gateway = launch_gateway(_on_the_command_line(settings), {"start_new_session": True})
         threading.Thread(target=_die_with, args=(gateway.proc,), name="jvm", daemon=True).start()
         self._context = SparkContext(conf=conf, gateway=gateway)
+        self._session: SparkSession | None = None
+        self._opening = threading.Lock()
 
     def serve(self) -> None:
         """Start workers as asked, until told to stop. EOFError: the engine is gone."""
@@ -102,13 +132,23 @@ class Host:
         self._context.stop()
 
     def _run(self, spec: WorkerSpec) -> None:
-        problem = ""
+        problem, gone = "", True
         try:
-            # The spec travels in the closure, never in Spark's configuration (Invariant 20).
-            self._context.parallelize([0], 1).mapPartitions(partial(pump, spec)).count()
+            if spec.on_frames:
+                serve_frames(spec, self._new_session(), self._scratch)
+            else:
+                # The spec travels in the closure, never in Spark's configuration (Invariant 20).
+                self._context.parallelize([0], 1).mapPartitions(partial(pump, spec)).count()
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine must hear of it
-            problem = _last_line(str(error))
-        self._say(WorkerEnded(spec.route, spec.shard, problem))
+            problem, gone = _last_line(str(error)), has_ended(str(error))
+        self._say(WorkerEnded(spec.route, spec.shard, problem, spec.attempt, gone))
+
+    def _new_session(self) -> SparkSession:
+        """Return a session of one route's own; the first one takes a second."""
+        with self._opening:
+            if self._session is None:
+                self._session = SparkSession(self._context)
+            return self._session.newSession()
 
     def _say(self, message: object) -> None:
         # A connection that is gone ends serve(); nobody is left to be told.
@@ -134,8 +174,11 @@ def main() -> None:
     options: dict[str, Any] = json.loads(sys.stdin.readline())
     connection = Client(options["address"], authkey=bytes.fromhex(options["authkey"]))
     connection.send(HostHello(os.getpid()))
-    settings = configuration(options["master"], options["config"], options["scratch"])
-    host = Host(connection, settings)
+    frames = options["frames"]
+    settings = configuration(
+        options["master"], options["config"], options["scratch"], frames=frames
+    )
+    host = Host(connection, settings, Path(options["scratch"]))
     try:
         host.serve()
     except (EOFError, OSError):

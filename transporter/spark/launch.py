@@ -15,9 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.spark.java import find_java
+from transporter.spark.shipping import on_a_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from transporter.engine.network import Network
 
 LOG: Final = "spark.log"
 SCRATCH: Final = "spark"
@@ -33,6 +36,7 @@ class HostOptions:
     master: str
     config: dict[str, str]
     scratch: str
+    frames: bool = False
 
     def to_json(self) -> str:
         """Return one line of JSON."""
@@ -42,8 +46,20 @@ class HostOptions:
 class SparkLauncher:
     """Starts Spark hosts for one pipeline; finds Java once, when it is made."""
 
-    def __init__(self, directory: Path, cache: Path, master: str, config: dict[str, str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cache: Path,
+        master: str,
+        config: dict[str, str],
+        network: Network | None = None,
+        *,
+        frames: bool = False,
+    ) -> None:
         """Keep Spark's scratch files and its log below *directory*, generated ones in *cache*.
+
+        With a *network* the master is a cluster's, which reaches this host by it. With
+        *frames* it will not only start workers, but work on data itself.
 
         Raises:
             HostFailed: no Java 17 or newer can be found.
@@ -51,6 +67,7 @@ class SparkLauncher:
         """
         self._java = find_java(os.environ, cache)
         self._directory, self._master, self._config = directory, master, config
+        self._network, self._frames = network, frames
 
     @property
     def log(self) -> Path:
@@ -63,7 +80,12 @@ class SparkLauncher:
         # Whatever an earlier Spark left behind when it was killed.
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        options = HostOptions(address, authkey.hex(), self._master, self._config, str(scratch))
+        config = self._config
+        if self._network is not None:
+            config = on_a_cluster(self._network, config, scratch, frames=self._frames)
+        options = HostOptions(
+            address, authkey.hex(), self._master, config, str(scratch), self._frames
+        )
         with self.log.open("ab") as log:
             if log.tell() > _MAX_LOG:
                 log.truncate(0)
@@ -83,4 +105,8 @@ class SparkLauncher:
 
     def _environment(self) -> dict[str, str]:
         mine = {"JAVA_HOME": str(self._java), "PYSPARK_PYTHON": sys.executable}
-        return {**os.environ, **mine, "SPARK_LOCAL_HOSTNAME": "localhost"}
+        if self._network is None:
+            return {**os.environ, **mine, "SPARK_LOCAL_HOSTNAME": "localhost"}
+        # Executors have a Python of their own; Spark reads this setting from spark-submit only.
+        theirs = self._config.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+        return {**os.environ, **mine, **({"PYSPARK_PYTHON": theirs} if theirs else {})}

@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
+from transporter.engine.kit import at_hand
 from transporter.engine.limits import limited
 from transporter.errors import RouteFault
 from transporter.message import ENTRY_SCHEMA
-from transporter.pipeline.registry import forget_modules
 from transporter.pipeline.steps import compile_steps
 from transporter.pipeline.steps.sql import SQL, SqlSettings
 from transporter.spark.causes import EntryFailed
@@ -132,11 +132,11 @@ def _through(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) ->
 
 
 def _stepped(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) -> Batches:
-    if steps:
-        # This process may have served before, with what the user's files held then.
-        forget_modules(Path(spec.folder))
-    with limited(spec.slice_timeout, spec.memory):
-        chain = compile_steps(steps, Path(spec.folder))
+    with (
+        limited(spec.slice_timeout, spec.memory),
+        at_hand(Path(spec.folder), spec.modules if steps else None) as folder,
+    ):
+        chain = compile_steps(steps, folder)
         for batch in batches:
             made, failed = chain.apply_before_failure(entries_of(batch))
             if failed is not None:

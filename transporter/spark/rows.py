@@ -17,10 +17,11 @@ from pyspark import TaskContext
 from transporter.adaptor import StoredOffset, WriterContext
 from transporter.engine.delivery import write
 from transporter.engine.fence import lock_path, locked
+from transporter.engine.kit import at_hand
 from transporter.engine.limits import limited
 from transporter.engine.protocol import Failure, FailureKind
 from transporter.message import Entries, concat
-from transporter.pipeline.registry import find_writer, forget_modules
+from transporter.pipeline.registry import find_writer
 from transporter.spark.plan import as_entries, entries_of
 from transporter.spark.slices import bounds, map_in_arrow
 from transporter.units import FOLDER
@@ -97,11 +98,12 @@ def stored_offset(numbers: DataFrame, spec: WorkerSpec) -> StoredOffset | None:
     return StoredOffset(**answer[1]) if answer[1] and spec.shards == 1 else None
 
 
-def make_writer(spec: WorkerSpec) -> Any:  # noqa: ANN401 - a Writer or a FrameWriter
-    """Return the writer that *spec* names; nothing is opened."""
-    folder = Path(spec.folder)
+def make_writer(spec: WorkerSpec, folder: Path) -> Any:  # noqa: ANN401 - a Writer or a FrameWriter
+    """Return the writer that *spec* names, whose module may be in *folder*; nothing is opened."""
     kind = find_writer(spec.writer, folder)
-    return kind(kind.Config.model_validate(spec.settings, context={FOLDER: folder}))
+    # Paths stay relative to the pipeline file, wherever its modules have been unpacked.
+    beside = {FOLDER: Path(spec.folder)}
+    return kind(kind.Config.model_validate(spec.settings, context=beside))
 
 
 def context_of(spec: WorkerSpec, generation: int) -> WriterContext:
@@ -124,11 +126,14 @@ def _place(part: Written) -> int:
 def _open(spec: WorkerSpec, numbers: Batches) -> Batches:
     for _ in numbers:
         pass
-    forget_modules(Path(spec.folder))
-    with limited(spec.slice_timeout, spec.memory), _alone(spec):
+    with (
+        limited(spec.slice_timeout, spec.memory),
+        at_hand(Path(spec.folder), spec.modules) as folder,
+        _alone(spec),
+    ):
         writer = None
         try:
-            writer = make_writer(spec)
+            writer = make_writer(spec, folder)
             stored = writer.open(context_of(spec, spec.generation))
             answer: list[object] = ["opened", asdict(stored) if stored else None]
         except Exception as error:  # noqa: BLE001 - it is the route's failure, not the task's
@@ -151,19 +156,24 @@ def _deliver(spec: WorkerSpec, batches: Batches) -> Batches:
     # A writer may print text, or bytes by way of the buffer.
     printed = io.BytesIO()
     text = io.TextIOWrapper(printed, encoding="utf-8", newline="\n", write_through=True)
-    with limited(spec.slice_timeout, spec.memory), _alone(spec), redirect_stdout(text):
-        done = _delivered(spec, whole)
+    with (
+        limited(spec.slice_timeout, spec.memory),
+        at_hand(Path(spec.folder), spec.modules) as folder,
+        _alone(spec),
+        redirect_stdout(text),
+    ):
+        done = _delivered(spec, whole, folder)
     yield _said(replace(done, printed=printed.getvalue().decode(errors="replace")).to_json())
 
 
-def _delivered(spec: WorkerSpec, whole: pa.RecordBatch) -> Written:
+def _delivered(spec: WorkerSpec, whole: pa.RecordBatch, folder: Path) -> Written:
     first, last, generation = bounds()
     offsets = whole.column("offset").to_pylist()
     if offsets[0] < first or offsets[-1] > last:
         strange = offsets[0] if offsets[0] < first else offsets[-1]
         text = f"the query made offset {strange}, which is not in the slice {first}..{last}"
         return Written(0, first, Failure(FailureKind.FAULT, text))
-    writer: Writer = make_writer(spec)
+    writer: Writer = make_writer(spec, folder)
     done = 0
     try:
         done = _rows_done(offsets, writer.open(context_of(spec, generation)), spec, generation)

@@ -89,7 +89,7 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], t
     assert text in captured.err
 
 
-@pytest.mark.parametrize("group", ["adaptors", "log", "offsets", "parked", "route"])
+@pytest.mark.parametrize("group", ["adaptors", "log", "offsets", "outbox", "parked", "route"])
 def test_a_group_alone_shows_its_commands(capsys: pytest.CaptureFixture[str], group: str) -> None:
     """Like ``transporter`` itself, a group without a command shows its help."""
     assert app.execute([group]) == 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client
+from multiprocessing.connection import Client, Connection
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,19 +16,27 @@ from engine_tools import PATIENCE
 
 from transporter.engine import listener as module
 from transporter.engine.listener import Listener
+from transporter.engine.network import Network, call
 from transporter.engine.protocol import Hello, HostHello
+from transporter.errors import HostFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+
+LOOPBACK = Network("127.0.0.1", 0, "127.0.0.1")
+BOTH = pytest.mark.parametrize("network", [None, LOOPBACK], ids=["unix", "tcp"])
 
 
 @contextmanager
-def listening() -> Iterator[tuple[Listener, queue.Queue[Any]]]:
+def listening(network: Network | None = None) -> Iterator[tuple[Listener, queue.Queue[Any]]]:
     """Run a listener that puts what callers say, and their connections, in a queue."""
     heard: queue.Queue[Any] = queue.Queue()
     listener = Listener(
         lambda said, caller: heard.put((said, caller)),
         lambda said, caller: heard.put((said, caller)),
+        network,
     )
     listener.start()
     try:
@@ -37,9 +46,13 @@ def listening() -> Iterator[tuple[Listener, queue.Queue[Any]]]:
 
 
 @pytest.mark.parametrize("said", [HostHello(7), Hello("out", 0, 1, 7)])
-def test_a_caller_is_handed_on_with_its_connection(said: object) -> None:
+@BOTH
+def test_a_caller_is_handed_on_with_its_connection(network: Network | None, said: object) -> None:
     """Hosts and workers are told apart by what they say, and can be answered."""
-    with listening() as (listener, heard), Client(listener.address, authkey=listener.authkey) as us:
+    with (
+        listening(network) as (listener, heard),
+        call(listener.worker_address, listener.authkey) as us,
+    ):
         us.send(said)
         got, caller = heard.get(timeout=PATIENCE)
         with caller:
@@ -48,12 +61,13 @@ def test_a_caller_is_handed_on_with_its_connection(said: object) -> None:
             assert us.recv() == "welcome"
 
 
-def test_a_caller_without_the_key_is_refused() -> None:
+@BOTH
+def test_a_caller_without_the_key_is_refused(network: Network | None) -> None:
     """Whoever does not know the key is turned away, and the next caller is served."""
-    with listening() as (listener, heard):
+    with listening(network) as (listener, heard):
         with pytest.raises((AuthenticationError, OSError, EOFError)):
-            Client(listener.address, authkey=b"wrong").recv()
-        with Client(listener.address, authkey=listener.authkey) as us:
+            call(listener.worker_address, b"wrong").recv()
+        with call(listener.worker_address, listener.authkey) as us:
             us.send(HostHello(1))
             heard.get(timeout=PATIENCE)[1].close()
         assert heard.empty()
@@ -93,3 +107,51 @@ def test_a_caller_that_stays_silent_keeps_nobody_waiting(monkeypatch: pytest.Mon
 def test_a_listener_that_never_started_can_be_closed() -> None:
     """Closing needs no start."""
     Listener(lambda *_: None, lambda *_: None).close()
+
+
+class Trap:
+    """Leaves a trace where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, ("sprung",))
+
+
+@BOTH
+def test_nothing_is_unpickled_of_a_caller_without_the_key(
+    network: Network | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's pickle is an answer to the challenge, a wrong one, and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    with listening(network) as (listener, heard):
+        family = socket.AF_UNIX if network is None else socket.AF_INET
+        with socket.socket(family) as stranger:
+            stranger.connect(listener.worker_address)
+            known = Connection(stranger.dup().detach())
+            with known:
+                known.recv_bytes()
+                known.send(Trap())
+                known.send(Trap())
+                with suppress(EOFError, ConnectionError):
+                    while known.recv_bytes():
+                        pass
+        assert heard.empty()
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_caller_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte now and then does not lengthen the time that a caller has."""
+    monkeypatch.setattr(module, "_GREETING", 0.3)
+    with listening(LOOPBACK) as (listener, _), socket.socket() as dripping:
+        dripping.connect(listener.worker_address)
+        dripping.sendall(b"\0\0\0\x7f")
+        dripping.settimeout(PATIENCE)
+        while dripping.recv(1024):
+            dripping.sendall(b"x")
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    """The failure says which setting to change, and leaves nothing open."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        network = Network("127.0.0.1", taken.getsockname()[1], "127.0.0.1")
+        with pytest.raises(HostFailed, match=r"set spark\.listen"):
+            Listener(lambda *_: None, lambda *_: None, network)

@@ -26,7 +26,8 @@ def made(**settings: Any) -> SparkWriterConfig:
 def test_defaults() -> None:
     """A path is all that it takes: Parquet, from the pipeline file's folder."""
     config = made(path="daily")
-    assert (config.format, config.path, config.exact) == ("parquet", "/srv/daily", True)
+    assert (config.format, config.path) == ("parquet", "/srv/daily")
+    assert (config.folder, config.shared) == (Path("/srv/daily"), False)
     assert (config.table, config.partition_by, config.options, config.drop) == (None, (), {}, ())
 
 
@@ -36,15 +37,22 @@ def test_defaults() -> None:
         ({"path": "/data/daily", "format": "json"}, True),
         ({"path": "s3a://bucket/daily"}, False),
         ({"path": "hdfs:/daily"}, False),
-        ({"path": "file:///data/daily"}, False),
+        ({"path": "file:///data/my%20daily"}, True),
+        ({"path": "file:///data/daily", "format": "json"}, False),
         ({"table": "daily"}, False),
         ({"format": "jdbc"}, False),
         ({"format": "delta", "path": "daily"}, False),
     ],
 )
-def test_only_files_of_this_host_are_exact(settings: dict[str, Any], exact: bool) -> None:
+def test_only_files_that_this_host_sees_are_exact(settings: dict[str, Any], exact: bool) -> None:
     """What another system keeps, or another format's own log, is given each slice at least once."""
-    assert made(**settings).exact is exact
+    assert (made(**settings).folder is not None) is exact
+
+
+def test_a_shared_folder_is_a_path_and_a_promise() -> None:
+    """A file URL names the folder, and says that every host of a cluster has it."""
+    config = made(path="file:///data/my%20daily")
+    assert (config.folder, config.shared) == (Path("/data/my daily"), True)
 
 
 def test_urls_stay_as_they_are() -> None:

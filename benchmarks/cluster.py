@@ -1,0 +1,182 @@
+"""What a worker on another host delivers, which has every entry sent, against one on this host."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.figures import Aim, Comparison, Section
+from benchmarks.messages import batches
+from benchmarks.services import of_tests
+from benchmarks.setting import ROOT
+from transporter.embed import cache_directory
+from transporter.engine.carrier import Carrier
+from transporter.engine.network import network_of
+from transporter.engine.protocol import Opened, Outcome, Slice, WorkerSpec
+from transporter.log.commit_log import CommitLog
+from transporter.offsets.offset_log import route_folder
+from transporter.pipeline.config import SparkConfig
+from transporter.spark.launch import SparkLauncher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from benchmarks.setting import Setting
+    from transporter.engine.line import Line
+
+_AIM: Final = Aim(0.7, at_least=True)
+_FRAME: Final = 1000
+_SLICES: Final = (1, 20)
+"""Frames in a slice: of a route that keeps up, and of one that catches up."""
+
+METHOD: Final = """\
+The same slices of the same log go to the same writer, in a worker of a local master and in one of
+a standalone cluster: master, worker and executor are processes here, and the worker has mounts of
+its own, so that it sees neither the log nor our code. It asks the engine for the frames of each
+slice, over TCP on the loopback device, and verifies them again. What a network adds is not in
+these figures."""
+LIMITS: Final = """\
+The engine reads the frames and sends them, the worker receives them: with all processes on the
+same few cores that is work besides, where a cluster has cores of its own for it."""
+
+
+def measure(setting: Setting) -> Section:
+    """Time slices in turns, in a worker here and in one that sees nothing."""
+    frames = setting.scaled(200, 40)
+    broker = setting.services.broker
+    writers: dict[str, dict[str, Any]] = {
+        "null": {"writer": "benchmarks.null:NullWriter", "settings": {}},
+        "kafka": {
+            "writer": "kafka",
+            "settings": {"bootstrap_servers": broker.bootstrap_servers, "topic": "cluster"},
+        },
+    }
+    broker.create_topic("cluster", partitions=4)
+    directory = setting.place("log")
+    log_id = _fill(directory, frames, writers)
+    comparisons: list[Comparison] = []
+    with ExitStack() as stack:
+        here, far = (
+            {
+                name: stack.enter_context(
+                    _worker(carrier, directory, log_id, f"{name}-{side}", writer)
+                )
+                for name, writer in writers.items()
+            }
+            # Routes of their own: two workers of one would wait for each other, for ever.
+            for side, carrier in (
+                ("here", stack.enter_context(_local(setting))),
+                ("far", stack.enter_context(_cluster(setting, directory))),
+            )
+        )
+        for name in writers:
+            for size in _SLICES:
+                found = setting.interleaved(
+                    {
+                        "far": partial(_rate, far[name], frames, size),
+                        "here": partial(_rate, here[name], frames, size),
+                    }
+                )
+                comparisons.append(
+                    Comparison(
+                        f"{name}, slices of {size * _FRAME}, cluster",
+                        "local master",
+                        "messages/s",
+                        found["far"],
+                        found["here"],
+                        _AIM,
+                    )
+                )
+    return Section("cluster", METHOD, tuple(comparisons), limits=LIMITS)
+
+
+def _fill(directory: Path, frames: int, routes: dict[str, Any]) -> str:
+    ready = batches(10, _FRAME)
+    with CommitLog.open(directory) as log:
+        for number in range(frames):
+            log.append(ready[number % len(ready)], "bench")
+        for route in routes:
+            for side in ("here", "far"):
+                route_folder(directory, f"{route}-{side}").mkdir(parents=True)
+        return log.log_id
+
+
+@contextmanager
+def _local(setting: Setting) -> Iterator[Carrier]:
+    launcher = SparkLauncher(setting.place("local"), cache_directory(), "local", {})
+    with _running(setting, Carrier(launcher, _ignore, _ignore), "local") as carrier:
+        yield carrier
+
+
+@contextmanager
+def _cluster(setting: Setting, directory: Path) -> Iterator[Carrier]:
+    """Yield a carrier of a cluster whose worker sees neither *directory* nor our code."""
+    tools = of_tests("cluster_tools")
+    with tools.cluster(setting.place("cluster")) as cluster:
+        cluster.start_master(tools.Node("127.0.0.1"))
+        cluster.start_worker(tools.Node("127.0.0.1", tools.hiding([directory], *tools.unsharing())))
+        network = network_of(SparkConfig(master=cluster.master))
+        config = {"spark.executor.memory": "512m"}
+        scratch = setting.place("far")
+        launcher = SparkLauncher(scratch, cache_directory(), cluster.master, config, network)
+        carrier = Carrier(launcher, _ignore, _ignore, network)
+        with _running(setting, carrier, "a cluster") as running:
+            yield running
+
+
+@contextmanager
+def _running(setting: Setting, carrier: Carrier, what: str) -> Iterator[Carrier]:
+    setting.tell(f"starting Spark on {what}")
+    carrier.start()
+    try:
+        yield carrier
+    finally:
+        carrier.stop()
+
+
+def _ignore(*_: object, **__: object) -> None:
+    """Take note of nothing."""
+
+
+@contextmanager
+def _worker(
+    carrier: Carrier, directory: Path, log_id: str, route: str, writer: dict[str, Any]
+) -> Iterator[Line]:
+    """Yield the line to a worker of *route*."""
+    spec = WorkerSpec(
+        address=carrier.address,
+        authkey=carrier.authkey,
+        route=route,
+        shard=0,
+        shards=1,
+        epoch=1,
+        generation=0,
+        log_directory=str(directory),
+        log_id=log_id,
+        namespace=".*",
+        folder=str(ROOT),
+        **writer,
+    )
+    line = carrier.connect(spec, threading.Event().is_set)
+    if line is None:
+        raise RuntimeError(f"no worker for {route}")
+    with line:
+        if not isinstance(opened := line.recv(), Opened):
+            raise RuntimeError(f"no writer: {opened}")  # noqa: TRY004 - it is what went wrong
+        yield line
+
+
+def _rate(line: Line, frames: int, size: int) -> float:
+    """Return the messages a second of all frames of the log, in slices of *size* frames."""
+    rows = size * _FRAME
+    began = time.perf_counter()
+    for first in range(0, frames * _FRAME, rows):
+        line.send(Slice(first, first + rows - 1, 0))
+        outcome = line.recv()
+        if not isinstance(outcome, Outcome) or outcome.failure:
+            raise RuntimeError(f"the slice from {first} came back as {outcome}")
+    return frames * _FRAME / (time.perf_counter() - began)

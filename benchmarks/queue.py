@@ -1,0 +1,198 @@
+"""Message queues: receiving and acking each message by itself, and redelivering in time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
+from benchmarks.messages import documents
+from benchmarks.queue_workers import QUEUE, WARM
+from benchmarks.setting import ROOT, until
+from transporter.queue import QueueProducer, QueueSettings, settings_of
+from transporter.queue.topics import make_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.setting import Setting
+
+_AIMS: Final = {1: 51_000.0, 4: 94_000.0}
+"""Messages per second of kmq, one and four consumers, on a machine like this."""
+_LATE_MS: Final = 100.0
+_PARTITIONS: Final = 4
+_PATIENCE: Final = 120.0
+_PACE: Final = 0.005
+_SETTLING: Final = 2.0
+"""Seconds behind a first message, which does not count: connections are made and paths found."""
+
+METHOD: Final = """\
+A backlog of documents of about 200 bytes in a queue topic of 4 partitions, received with
+`receive_many(1000)` by one or four consumers, each a process of its own, and acked one by one;
+`in_flight` is 5000, the rest are the defaults. A tracker runs beside them, and has seen every Start
+and End by the end. "A bare consumer" reads the same topic in the same batches and commits each:
+it can ack nothing by itself, and nothing comes again. "A marker for each message" writes and awaits
+a Start, commits, and writes an End for each message, as kafka-mq-go does. Clocks start when all
+have their partitions and what waited in the clients is gone. The aims are what kmq did on a machine
+like this, without a tracker that keeps messages alive or carries what they hold. "Too late" is by
+how much a message that was never acked came again, to its consumer's program, behind
+`redeliver_after`, at 200 messages a second; "a hop" is the way of a message through Kafka, from
+send to receive."""
+LIMITS: Final = """\
+Every message goes through Kafka twice, once as itself and once in its Start, and
+Python is used on both ways. A redelivery waits for the end of the markers topic to be read and
+takes a transaction: half a dozen round trips, each of which waits for its turn on a busy
+machine."""
+
+
+def measure(setting: Setting) -> Section:
+    """Receive the same backlog in turns, with our consumers and the rivals."""
+    count, few = setting.scaled(200_000, 20_000), setting.scaled(10_000, 6000)
+    sides: dict[str, Callable[[], float]] = {
+        f"{role} {number}": partial(_rate, setting, role, number, count * (number // 2 or 1))
+        for number in _AIMS
+        for role in ("ours", "bare")
+    }
+    sides["each 1"] = partial(_rate, setting, "each", 1, few)
+    sides["late"] = partial(_late, setting, "late", setting.scaled(400, 100))
+    sides["hop"] = partial(_late, setting, "hop", setting.scaled(400, 100))
+    return Section(
+        "queue",
+        METHOD,
+        _compared(setting.interleaved(sides, setting.scaled(3, 1))),
+        limits=LIMITS,
+    )
+
+
+def _compared(found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
+    rates = [
+        Comparison(
+            f"receive and ack, {number} {'consumer' if number == 1 else 'consumers'}",
+            "a bare consumer" if number == 1 else f"{number} bare consumers",
+            "messages/s",
+            found[f"ours {number}"],
+            found[f"bare {number}"],
+            Aim(least, at_least=True, figure=OURS),
+        )
+        for number, least in _AIMS.items()
+    ]
+    each = Comparison(
+        "receive and ack, 1 consumer",
+        "a marker for each message",
+        "messages/s",
+        found["ours 1"],
+        found["each 1"],
+    )
+    late = Comparison(
+        "redelivered too late by, p99",
+        "a hop, p99",
+        "ms",
+        found["late"],
+        found["hop"],
+        Aim(_LATE_MS, at_least=False, figure=OURS),
+    )
+    return (*rates, each, late)
+
+
+def _rate(setting: Setting, role: str, consumers: int, count: int) -> float:
+    """Return how many messages a second *consumers* get through together."""
+    settings = _fresh(setting)
+    with QueueProducer(settings) as producer:
+        producer.send_many(QUEUE, (data for _, data in documents(count + consumers * WARM)))
+    with ExitStack() as stack:
+        tracker = _Worker(stack, "tracker", settings) if role == "ours" else None
+        workers = [_Worker(stack, role, settings) for _ in range(consumers)]
+        _balanced(setting, settings, consumers)
+        for worker in workers:
+            worker.go()
+        found = [worker.result() for worker in workers]
+        if tracker:
+            tracker.go()
+            counted = tracker.result()
+            if not counted["received"] == counted["acked"] >= count:
+                raise RuntimeError(f"the tracker has seen {counted} of {count} messages")
+    began, ended = min(each["began"] for each in found), max(each["ended"] for each in found)
+    return float(sum(each["count"] for each in found) / (ended - began))
+
+
+def _late(setting: Setting, role: str, count: int) -> float:
+    """Return by how many ms messages are too late, or on their way: the 99th percentile."""
+    settings = _fresh(setting, redeliver_after=1.0, hold=0.0)
+    with ExitStack() as stack:
+        tracker = _Worker(stack, "tracker", settings)
+        worker = _Worker(stack, role, settings)
+        _balanced(setting, settings, 1)
+        worker.go()
+        with QueueProducer(settings) as producer:
+            for number in range(count + 1):
+                producer.send(QUEUE, repr(time.time()).encode())
+                time.sleep(_PACE if number else _SETTLING)
+        found = worker.result()["late"]
+        tracker.go()
+        tracker.result()
+    if len(found) != count + 1:
+        raise RuntimeError(f"{len(found)} of {count + 1} messages came")
+    return percentile(found[1:], 0.99)
+
+
+def _fresh(setting: Setting, **more: float) -> QueueSettings:
+    name = f"queue-{uuid.uuid4().hex[:8]}"
+    settings = settings_of(
+        bootstrap_servers=setting.services.broker.bootstrap_servers,
+        queue_topic=name,
+        markers_topic=f"{name}-markers",
+        dead_letter_topic=f"{name}-dead",
+        **{"in_flight": WARM, "session_timeout": 6.0, **more},
+    )
+    make_topics(settings, _PARTITIONS)
+    return settings
+
+
+def _balanced(setting: Setting, settings: QueueSettings, consumers: int) -> None:
+    """Wait until each consumer has its share of the partitions."""
+    admin = setting.services.broker.admin()
+    group = settings.consumer_group(QUEUE)
+
+    def shared() -> bool:
+        members = admin.describe_consumer_groups([group])[group].result().members
+        shares = [len(member.assignment.topic_partitions) for member in members]
+        return shares == [_PARTITIONS // consumers] * consumers
+
+    until(shared, _PATIENCE, "every consumer has its partitions", pause=0.1)
+
+
+class _Worker:
+    """A process of :mod:`benchmarks.queue_workers`."""
+
+    def __init__(self, stack: ExitStack, role: str, settings: QueueSettings) -> None:
+        command = [sys.executable, "-m", "benchmarks.queue_workers", role]
+        self._process = subprocess.Popen(
+            [*command, settings.model_dump_json()],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        stack.callback(self._process.kill)
+        stack.enter_context(self._process)
+        self._line()
+
+    def go(self) -> None:
+        """Let it begin, or a tracker end."""
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def result(self) -> Any:  # noqa: ANN401 - what its role measures
+        """Wait for its end and return what it measured."""
+        return json.loads(self._line())
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        return self._process.stdout.readline()

@@ -1,0 +1,363 @@
+"""Workers that call over TCP and do not see the log: what they are lent, and when they begin."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engine_tools import (
+    PATIENCE,
+    Events,
+    SparklessHost,
+    delivered,
+    make_pipeline,
+    offsets,
+    run_to_end,
+    running,
+    until,
+    worker_spec,
+)
+
+from transporter.engine import carrier as module
+from transporter.engine.carrier import Carrier
+from transporter.engine.network import Network
+from transporter.engine.protocol import (
+    Opened,
+    OpenFailed,
+    Outcome,
+    Proceed,
+    Progress,
+    Retry,
+    Slice,
+)
+from transporter.log.commit_log import CommitLog
+from transporter.log.reader import LogReader
+from transporter.offsets.offset_log import route_folder
+from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.pipeline.config import SparkConfig
+from transporter.pipeline.steps.step import StepConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from transporter.engine.line import Line
+    from transporter.engine.protocol import WorkerSpec
+    from transporter.errors import HostFailed
+    from transporter.pipeline.config import Pipeline
+
+LOOPBACK = Network("127.0.0.1", 0, "127.0.0.1")
+
+
+@pytest.fixture
+def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> CommitLog:
+    """Hold a log of ten entries in two frames."""
+    with CommitLog.open(tmp_path / "log") as log:
+        log.append(batch(6, "a"), "r")
+        log.append(batch(4, "b"), "r")
+    return log
+
+
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no worker take the log directory for the engine's."""
+    monkeypatch.setattr(module, "place_of", lambda _: "another machine")
+
+
+@contextmanager
+def carrying(events: Events | None = None) -> Iterator[Carrier]:
+    """Run a carrier whose workers call over TCP."""
+    problems: list[HostFailed] = []
+    carrier = Carrier(SparklessHost(), events or Events(), problems.append, LOOPBACK)
+    carrier.start()
+    try:
+        yield carrier
+    finally:
+        carrier.stop()
+    assert problems == []
+
+
+def connect(carrier: Carrier, spec: WorkerSpec) -> Line:
+    """Ask for a worker."""
+    line = carrier.connect(spec, lambda: False)
+    assert line is not None
+    return line
+
+
+def answer(line: Line) -> Any:
+    """Return what the worker says next; what it needs meanwhile it is lent."""
+    deadline = time.monotonic() + PATIENCE
+    while not line.poll(0.05):
+        assert time.monotonic() < deadline, "the worker says nothing"
+    return line.recv()
+
+
+@contextmanager
+def opened(tmp_path: Path, **settings: Any) -> Iterator[Line]:
+    """Have a worker that has opened its writer."""
+    with (
+        carrying() as carrier,
+        connect(carrier, worker_spec(tmp_path, carrier, **settings)) as line,
+    ):
+        assert answer(line) == Opened(None)
+        yield line
+
+
+@pytest.mark.usefixtures("log", "unseen")
+def test_a_worker_that_does_not_see_the_log_is_lent_its_slices(tmp_path: Path) -> None:
+    """What arrives, and what is said of it, is what a worker beside the log would say."""
+    with opened(tmp_path) as line:
+        line.send(Slice(2, 7, 0))
+        assert answer(line) == Outcome(7, 6, 0, 144, {"a": 5, "b": 7})
+        line.send(Slice(8, 9, 0, single=True))
+        assert _singly(line) == [8, 9]
+    assert offsets(tmp_path / "out.jsonl") == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def _singly(line: Line) -> list[int]:
+    """Let a worker go on after each announcement; return what it has announced."""
+    announced = []
+    while isinstance(said := answer(line), Progress):
+        announced.append(said.offset)
+        line.send(Proceed())
+    return announced
+
+
+@pytest.mark.usefixtures("unseen")
+def test_a_slice_of_many_frames_comes_in_parts(
+    tmp_path: Path, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """No answer holds much more than its bound, and none is missing or out of order."""
+    with CommitLog.open(tmp_path / "log", compression=None) as log:
+        for _ in range(30):
+            log.append(batch(10, "a", 10_000), "r")
+    with opened(tmp_path) as line:
+        line.send(Slice(0, 299, 0))
+        assert answer(line).through == 299
+    assert offsets(tmp_path / "out.jsonl") == list(range(300))
+
+
+@pytest.mark.usefixtures("unseen")
+def test_damage_is_found_where_the_entries_arrive(tmp_path: Path, log: CommitLog) -> None:
+    """A payload that does not match its checksum ends the slice before it (Invariant 3)."""
+    (path,) = (tmp_path / "log").glob("*.log")
+    frames = list(_frames(tmp_path))
+    data = bytearray(path.read_bytes())
+    data[frames[1].payload_byte + 20] ^= 1
+    path.write_bytes(data)
+    with opened(tmp_path) as line:
+        line.send(Slice(0, 9, 0))
+        outcome = answer(line)
+    assert outcome.through == 5
+    assert "do not match their checksum" in outcome.failure.text
+    assert f"{path}" in outcome.failure.text
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.usefixtures("unseen")
+def test_a_worker_goes_on_behind_damage_that_more_frames_follow(
+    tmp_path: Path, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """What the engine had sent on meanwhile is not taken for the answer to the next slice."""
+    with CommitLog.open(tmp_path / "log", compression=None) as log:
+        for _ in range(30):
+            log.append(batch(10, "a", 10_000), "r")
+    (path,) = (tmp_path / "log").glob("*.log")
+    frames = list(_frames(tmp_path, 299))
+    data = bytearray(path.read_bytes())
+    data[frames[3].payload_byte + 5_000] ^= 1
+    path.write_bytes(data)
+    with opened(tmp_path) as line:
+        line.send(Slice(0, 299, 0))
+        assert answer(line).through == 29
+        line.send(Slice(40, 299, 0))
+        assert answer(line).through == 299
+    assert offsets(tmp_path / "out.jsonl") == [*range(30), *range(40, 300)]
+
+
+def _frames(tmp_path: Path, last: int = 9) -> Iterator[Any]:
+    with LogReader(tmp_path / "log") as reader:
+        for _, frame in reader.frames(0, last):
+            yield frame
+
+
+@pytest.mark.usefixtures("log", "unseen")
+def test_what_the_log_does_not_hold_is_a_failure_from_afar_too(tmp_path: Path) -> None:
+    """What the engine cannot read is an outcome with its reason."""
+    with opened(tmp_path) as line:
+        line.send(Slice(8, 12, 0))
+        outcome = answer(line)
+    assert outcome.through == 9
+    assert "no valid frame" in outcome.failure.text
+
+
+@pytest.mark.usefixtures("log", "unseen")
+def test_a_parked_entry_is_lent(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> None:
+    """A retry delivers the parked file, which the log may hold no more."""
+    folder = route_folder(tmp_path / "log", "out")
+    folder.mkdir(parents=True)
+    with LogReader(tmp_path / "log") as reader:
+        entry = next(reader.read(3, 3))
+    ParkedStore(folder).park(Parked(3, entry, Reason("no", 1, 0)))
+    with opened(tmp_path) as line:
+        line.send(Retry(3))
+        assert _singly(line) == [3]
+    assert offsets(tmp_path / "out.jsonl") == [3]
+
+
+@pytest.mark.usefixtures("log", "unseen")
+def test_the_user_s_modules_come_from_beside_the_pipeline_file(tmp_path: Path) -> None:
+    """A writer of the user's own, and what it imports, is found where its folder is not."""
+    engine = tmp_path / "engine"
+    (engine / "kinds").mkdir(parents=True)
+    (engine / "kinds" / "__init__.py").write_text("")
+    (engine / "kinds" / "lines.py").write_text("from engine_tools import LinesWriter\n")
+    (engine / "mine.py").write_text("from kinds.lines import LinesWriter as Mine\n")
+    with carrying() as carrier:
+        spec = worker_spec(tmp_path, carrier, writer="mine:Mine", path=str(tmp_path / "out.jsonl"))
+        hidden = replace(spec, folder=str(engine))
+        with connect(carrier, hidden) as line:
+            assert answer(line) == Opened(None)
+            line.send(Slice(0, 1, 0))
+            assert answer(line).through == 1
+
+
+@pytest.mark.usefixtures("log", "unseen")
+def test_a_script_of_a_step_needs_no_file(tmp_path: Path) -> None:
+    """What a step's file holds travels with the worker's settings."""
+    script = tmp_path / "drop.star"
+    script.write_text("def transform(message):\n  return None\n")
+    with carrying() as carrier:
+        step = StepConfig(name="starlark", settings={"file": "drop.star"})
+        spec = replace(worker_spec(tmp_path, carrier), steps=(step,))
+        real = carrier._ask_for
+        carrier._ask_for = lambda spec: (script.unlink(), real(spec))[1]  # type: ignore[method-assign]
+        with connect(carrier, spec) as line:
+            assert answer(line) == Opened(None)
+            line.send(Slice(0, 9, 0))
+            assert answer(line).skipped == 10
+
+
+@pytest.mark.usefixtures("log", "unseen")
+def test_what_is_missing_on_another_host_is_said_with_its_name(tmp_path: Path) -> None:
+    """An operator sees where a client library has to be installed."""
+    with carrying() as carrier:
+        spec = worker_spec(tmp_path, carrier, writer="no_such_module:Writer")
+        with connect(carrier, spec) as line:
+            said = answer(line)
+    assert isinstance(said, OpenFailed)
+    assert said.failure.text.startswith(f"on {socket.gethostname()}: ")
+
+
+@pytest.mark.usefixtures("log")
+def test_a_worker_that_sees_the_log_reads_and_locks_it_itself(tmp_path: Path) -> None:
+    """On the engine's own host nothing is sent, and the lock is the worker's."""
+    with opened(tmp_path) as line:
+        lock = os.open(route_folder(tmp_path / "log", "out") / "0.lock", os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert os.pread(lock, 32, 0) == b""
+        line.send(Slice(0, 9, 0))
+        assert answer(line).through == 9
+        os.close(lock)
+
+
+@pytest.mark.usefixtures("log", "unseen")
+def test_a_worker_waits_for_the_last_one_s_end(tmp_path: Path) -> None:
+    """While the end of the last worker is not proved, the next one opens nothing."""
+    events = Events()
+    lock = route_folder(tmp_path / "log", "out") / "0.lock"
+    with carrying(events) as carrier:
+        spec = worker_spec(tmp_path, carrier)
+        lock.write_text("2.5\n")
+        began = time.monotonic()
+        with connect(carrier, spec) as line:
+            assert time.monotonic() - began > 1
+            assert answer(line) == Opened(None)
+            assert lock.read_text() == f"{spec.slice_timeout + 1:.3f}\n"
+    assert events.await_count("worker-held-back")["route"] == "out"
+    assert lock.read_text() == "", "its end was told, so the next engine need not wait"
+
+
+@pytest.mark.usefixtures("log", "unseen")
+def test_a_wait_for_the_last_worker_can_be_called_off(tmp_path: Path) -> None:
+    """A route that is to stop, or has something else to do, does not sit it out."""
+    events = Events()
+    with carrying(events) as carrier:
+        spec = worker_spec(tmp_path, carrier)
+        (route_folder(tmp_path / "log", "out") / "0.lock").write_text("600\n")
+        stopping = threading.Event()
+        got: list[object] = []
+        asking = threading.Thread(target=lambda: got.append(carrier.connect(spec, stopping.is_set)))
+        asking.start()
+        events.await_count("worker-held-back")
+        stopping.set()
+        carrier.wake()
+        asking.join(PATIENCE)
+        assert got == [None]
+
+
+@pytest.mark.usefixtures("log", "unseen")
+def test_a_worker_without_a_lock_is_not_replaced_while_it_may_deliver(tmp_path: Path) -> None:
+    """A local master, too, waits for a worker that an engine on a cluster has left behind."""
+    events = Events()
+    route_folder(tmp_path / "log", "out").mkdir(parents=True)
+    (route_folder(tmp_path / "log", "out") / "0.lock").write_text("1.5\n")
+    carrier = Carrier(SparklessHost(), events, lambda _: None)
+    carrier.start()
+    try:
+        with connect(carrier, worker_spec(tmp_path, carrier)) as line:
+            assert answer(line) == Opened(None)
+    finally:
+        carrier.stop()
+    assert len(events.named("worker-held-back")) == 1
+
+
+def far(pipeline: Pipeline) -> Pipeline:
+    """Return *pipeline* as one of a cluster on this host."""
+    spark = SparkConfig(master="spark://127.0.0.1:1")
+    return pipeline.model_copy(update={"spark": spark})
+
+
+LINES = [f"a {number}" for number in range(40)]
+
+
+@pytest.mark.usefixtures("unseen")
+def test_a_route_delivers_all_through_workers_far_away(tmp_path: Path) -> None:
+    """A whole engine runs to its end, and the worker has sent its last outcome."""
+    run_to_end(far(make_pipeline(tmp_path, LINES, out={"slice_rows": 7})))
+    assert offsets(tmp_path / "out.jsonl") == list(range(40))
+
+
+@pytest.mark.usefixtures("unseen")
+def test_a_worker_that_dies_far_away_is_replaced_in_order(tmp_path: Path) -> None:
+    """Its death is known for certain, so the next one begins at once, and nothing is missing."""
+    events = Events()
+    began = time.monotonic()
+    run_to_end(far(make_pipeline(tmp_path, LINES, out={"writer": {"die_at": 5}})), events)
+    found = offsets(tmp_path / "out.jsonl")
+    assert found == [0, 1, 2, 3, 4, *range(40)]
+    assert len({line["pid"] for line in delivered(tmp_path / "out.jsonl")}) == 2
+    assert time.monotonic() - began < 30, "nobody had to wait out slice_timeout"
+
+
+@pytest.mark.usefixtures("unseen")
+def test_an_entry_that_is_given_up_far_away_is_parked_and_retried(tmp_path: Path) -> None:
+    """Parking, one entry at a time and retries are the same from afar."""
+    out = {"on_error": "park", "writer": {"reject": [3]}}
+    run_to_end(far(make_pipeline(tmp_path, LINES, out=out)))
+    assert offsets(tmp_path / "out.jsonl") == [n for n in range(40) if n != 3]
+    with running(far(make_pipeline(tmp_path, [], out={"on_error": "park"}))) as engine:
+        found = engine.route("out")
+        assert found is not None
+        found[1].request_retries([3])
+        until(lambda: 3 in offsets(tmp_path / "out.jsonl"))

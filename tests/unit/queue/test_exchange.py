@@ -1,0 +1,179 @@
+"""Where a program and a consumer's threads meet."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from transporter.queue.exchange import Exchange, Work
+from transporter.queue.failures import QueueClosed, QueueFault
+from transporter.queue.in_flight import InFlight
+from transporter.queue.markers import Nack
+from transporter.queue.message import QueueMessage
+
+FAR = 1e9
+
+
+def exchange(*offsets: int, limit: int = 4, hold: float = 60.0) -> Exchange:
+    """Return an exchange with messages that wait to be received."""
+    made = Exchange(InFlight(limit, hold, 10.0))
+    made.add([QueueMessage((0, offset), "q", b"") for offset in offsets], time.monotonic())
+    return made
+
+
+def test_acks_are_collected_into_one_piece_of_work() -> None:
+    """What several acks say is written together."""
+    found = exchange(1, 2, 3)
+    for message in found.take(3, 0):
+        found.ack([message.id])
+    assert found.work(FAR, 0) == Work([(0, 1), (0, 2), (0, 3)], [], [])
+
+
+def test_a_flush_waits_for_what_is_being_written() -> None:
+    """Acks count as written when the thread that writes says so, not when it takes them."""
+    found = exchange(1)
+    found.ack([(0, 1)])
+    assert not found.flush(0)
+    found.work(FAR, 0)
+    assert not found.flush(0)
+    found.wrote()
+    assert found.flush(0)
+
+
+def test_a_full_exchange_has_no_room_until_something_is_settled() -> None:
+    """Back-pressure: nothing more is begun than the limit allows."""
+    found = exchange(1, 2, 3, 4)
+    assert found.room(0) == 0
+    found.ack([(0, 1)])
+    assert found.room(0) == 1
+
+
+def test_an_ack_wakes_who_waits_for_room() -> None:
+    """The thread that fetches goes on as soon as there is room."""
+    found = exchange(1, 2, 3, 4)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(found.room, 60)
+        found.ack([(0, 1), (0, 2)])
+        found.work(time.monotonic(), 0)
+        assert waiting.result(30) >= 1
+
+
+def test_who_waits_for_a_message_is_woken_by_it() -> None:
+    """A receiver does not sleep through an arrival."""
+    found = exchange()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(found.take, 1, 60)
+        found.add([QueueMessage((0, 9), "q", b"")], time.monotonic())
+        assert waiting.result(30)[0].id == (0, 9)
+
+
+def test_the_death_of_the_fetching_thread_is_told_after_the_last_message() -> None:
+    """What was begun is received and can be acked; then the reason is raised."""
+    found = exchange(1)
+    found.fetching_failed(QueueFault("no such topic"))
+    assert len(found.take(1, 0)) == 1
+    found.ack([(0, 1)])
+    with pytest.raises(QueueFault, match="no such topic"):
+        found.take(1, 60)
+
+
+def test_the_death_of_the_writing_thread_is_told_by_everything() -> None:
+    """Nobody believes in an ack that can be written no more."""
+    found = exchange(1)
+    found.writing_failed(QueueFault("no rights"))
+    for act in (
+        lambda: found.ack([(0, 1)]),
+        lambda: found.nack([(0, 1)], Nack(0, ())),
+        lambda: found.extend([(0, 1)]),
+        lambda: found.flush(60),
+    ):
+        with pytest.raises(QueueFault, match="no rights"):
+            act()
+
+
+def test_closing_gives_back_what_is_unsettled() -> None:
+    """What nobody received is not counted as a delivery, what was received is."""
+    found = exchange(1, 2)
+    found.take(1, 0)
+    found.close()
+    found.give_back("closed")
+    work = found.work(FAR, 0)
+    assert work is not None
+    assert [(each, nack.released) for each, nack in work.nacked] == [
+        ((0, 2), True),
+        ((0, 1), False),
+    ]
+    found.wrote()
+    assert found.work(FAR, 0) is None
+
+
+def test_a_closed_exchange_says_so() -> None:
+    """Receiving and settling after the end are errors that name the reason."""
+    found = exchange(1)
+    found.close()
+    found.give_back("closed")
+    with pytest.raises(QueueClosed):
+        found.take(1, 60)
+    with pytest.raises(QueueClosed):
+        found.ack([(0, 1)])
+
+
+def test_keeping_alive_is_due_at_its_time_only() -> None:
+    """Work that comes earlier does not bring KeepAlives with it."""
+    found = exchange(1)
+    found.ack([(0, 9)])
+    early = found.work(FAR, 0)
+    assert early is not None
+    assert early.alive == []
+    due = found.work(time.monotonic(), 0)
+    assert due is not None
+    assert due.alive == [(0, 1)]
+
+
+def test_an_extended_message_is_kept_alive_at_once() -> None:
+    """The tracker hears of it now and not at the next turn."""
+    found = exchange(1)
+    found.extend([(0, 1)])
+    work = found.work(FAR, 0)
+    assert work is not None
+    assert work.alive == [(0, 1)]
+
+
+def test_what_lapsed_is_counted_and_makes_room() -> None:
+    """A message that was given up holds up nobody."""
+    found = Exchange(InFlight(1, 0.0, 0.0))
+    found.add([QueueMessage((0, 1), "q", b"")], time.monotonic())
+    assert found.room(0) == 0
+    found.work(time.monotonic(), 0)
+    assert (found.room(0), found.metrics().lapsed) == (1, 1)
+
+
+def test_everything_is_counted() -> None:
+    """The metrics tell what happened to each message."""
+    found = Exchange(InFlight(10, 60.0, 10.0))
+    messages = [QueueMessage((0, offset), "q", b"", redeliveries=offset) for offset in range(4)]
+    found.add(messages, time.monotonic())
+    taken = found.take(3, 0)
+    found.ack([taken[0].id])
+    found.nack([taken[1].id], Nack(0, ()))
+    found.release("busy")
+    counted = found.metrics()
+    assert (counted.received, counted.redelivered) == (3, 2)
+    assert (counted.acked, counted.nacked, counted.released) == (1, 1, 1)
+    assert counted.in_progress == 1
+
+
+def test_a_program_that_asks_is_not_idle() -> None:
+    """Only one that has not asked for a while loses its partitions."""
+    found = exchange()
+    assert found.asked(60)
+    assert not found.asked(0)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(found.take, 1, 60)
+        assert found.await_demand(30)
+        assert found.asked(0)
+        found.close()
+        with pytest.raises(QueueClosed):
+            waiting.result(30)

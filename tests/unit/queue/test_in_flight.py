@@ -1,0 +1,82 @@
+"""What a consumer has begun and not settled."""
+
+from __future__ import annotations
+
+from transporter.queue.in_flight import InFlight
+from transporter.queue.message import QueueMessage
+
+
+def message(offset: int) -> QueueMessage:
+    """Return a message at *offset* of partition 0."""
+    return QueueMessage((0, offset), "q", b"%d" % offset)
+
+
+def holding(*offsets: int, hold: float = 60.0, now: float = 0.0) -> InFlight:
+    """Return messages in flight that were begun at *now*, redelivered after 10 s."""
+    found = InFlight(10, hold, 10.0)
+    found.add([message(offset) for offset in offsets], now)
+    return found
+
+
+def test_what_is_begun_takes_room_until_it_is_settled() -> None:
+    """Waiting and received messages count alike."""
+    found = holding(1, 2, 3)
+    taken = found.take(2)
+    assert (found.room, found.waiting, len(found)) == (7, 1, 3)
+    found.settle([taken[0].id])
+    assert (found.room, len(found)) == (8, 2)
+
+
+def test_messages_are_received_in_order_and_once() -> None:
+    """Nobody gets a message that somebody else has."""
+    found = holding(1, 2, 3)
+    assert [each.id[1] for each in found.take(2)] == [1, 2]
+    assert [each.id[1] for each in found.take(2)] == [3]
+    assert found.take(2) == []
+
+
+def test_all_that_is_held_is_kept_alive_but_the_young() -> None:
+    """What was begun just now needs no KeepAlive yet, what was held too long gets none."""
+    found = holding(1, hold=60.0)
+    found.add([message(2)], 58.0)
+    assert found.alive(59.0, young=5.0) == [(0, 1)]
+    assert found.alive(63.0, young=5.0) == [(0, 2)]
+
+
+def test_without_hold_nothing_is_kept_alive() -> None:
+    """A hold of 0 leaves each message the time that its Start gave it."""
+    assert holding(1, hold=0.0).alive(5.0, young=0.0) == []
+
+
+def test_extending_begins_the_hold_anew() -> None:
+    """A message that was extended is kept alive as if it were begun now."""
+    found = holding(1)
+    found.extend((0, 1), 59.0)
+    assert found.alive(118.0, young=5.0) == [(0, 1)]
+
+
+def test_what_is_neither_settled_nor_kept_alive_is_given_up() -> None:
+    """It makes room when the tracker has redelivered it, and is not received any more."""
+    found = holding(1, hold=60.0)
+    assert found.lapse(69.9) == []
+    assert found.lapse(70.0) == [(0, 1)]
+    assert (found.room, found.take(1)) == (10, [])
+
+
+def test_only_what_nobody_received_is_released() -> None:
+    """A program's own messages stay its own."""
+    found = holding(1, 2, 3)
+    found.take(1)
+    assert found.release() == [(0, 2), (0, 3)]
+    assert (list(found.unsettled()), found.take(5)) == ([(0, 1)], [])
+
+
+def test_the_age_is_that_of_the_oldest() -> None:
+    """Settled messages have no age."""
+    found = holding(1)
+    found.add([message(2)], 5.0)
+    assert found.age(8.0) == 8.0
+    found.settle([(0, 1)])
+    assert found.age(8.0) == 3.0
+    found.settle([(0, 2)])
+    assert found.age(8.0) == 0.0

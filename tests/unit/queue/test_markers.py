@@ -1,0 +1,59 @@
+"""Markers as bytes."""
+
+from __future__ import annotations
+
+import pytest
+from crc32c import crc32c
+
+from transporter.queue.failures import UnknownMarker
+from transporter.queue.markers import End, KeepAlive, Marker, Nack, Start, decode, encode
+
+START_V1 = (
+    "54514d015ae18114010001000300000002000000307500000000000071"
+    "0700000000000000090000000000000002000000ffffffff0000000001000000616268"
+)
+GOLDEN: list[tuple[Marker, str]] = [
+    (
+        Start("q", 3, (7, 9), 30000, (b"ab", None), (b"", b"h")),
+        START_V1,
+    ),
+    (
+        KeepAlive(3, (7,), 30000),
+        "54514d016ca6674c02000000030000000100000030750000000000000700000000000000",
+    ),
+    (
+        End(3, (7, 9)),
+        "54514d01374ea477030000000300000002000000000000000000000007000000000000000900000000000000",
+    ),
+    (
+        Nack(3, (7,), 5, "no", released=True),
+        "54514d01942c367b04010200030000000100000005000000000000006e6f0700000000000000",
+    ),
+]
+
+
+@pytest.mark.parametrize(("marker", "encoded"), GOLDEN)
+def test_version_1_stays_readable(marker: Marker, encoded: str) -> None:
+    """Markers that version 1 has written mean the same for ever."""
+    assert decode(bytes.fromhex(encoded)) == marker
+
+
+def test_another_version_is_refused_by_name() -> None:
+    """A marker of a newer version is told from a damaged one, and what to do is said."""
+    encoded = bytearray(encode(End(0, (1,))))
+    encoded[3] = 2
+    with pytest.raises(UnknownMarker, match=r"version 2, .* version 1 only; upgrade"):
+        decode(bytes(encoded))
+
+
+def test_an_unknown_kind_is_refused_by_name() -> None:
+    """A kind that a newer program may have added is not passed over in silence."""
+    body = bytearray(encode(End(0, (1,)))[8:])
+    body[0] = 9
+    with pytest.raises(UnknownMarker, match="kind 9"):
+        decode(b"TQM\1" + crc32c(body).to_bytes(4, "little") + body)
+
+
+def test_many_messages_cost_few_bytes() -> None:
+    """An End of a thousand messages is about as large as their offsets."""
+    assert len(encode(End(0, tuple(range(1000))))) < 8100

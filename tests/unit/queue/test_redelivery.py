@@ -1,0 +1,117 @@
+"""Where a message that is due goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from transporter.queue.assigned import Assigned
+from transporter.queue.markers import End, Nack, Start
+from transporter.queue.message import (
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
+    ORIGIN_TOPIC,
+    REASON,
+    REDELIVERIES,
+    TIME,
+    pack,
+    redelivered,
+)
+from transporter.queue.redelivery import Due, by_partition, ends, parts, redelivery, restatements
+from transporter.queue.settings import QueueSettings
+from transporter.queue.tracking import Expired, Held
+
+SETTINGS = QueueSettings(bootstrap_servers="127.0.0.1:1", max_redeliveries=3)
+
+
+def due(count: int = 0, nack: Nack | None = None, value: bytes = b"v") -> Expired:
+    """Return a message that was redelivered *count* times so far and is due again."""
+    headers = redelivered([("a", b"1")], "queue", (1, 5), count) if count else (("a", b"1"),)
+    held = Held("jobs", value, pack(headers), 0, 0.0, 10.0)
+    held.nack = nack
+    return Expired((2, 7), held)
+
+
+def test_a_message_goes_to_its_queue_again_and_counts_up() -> None:
+    """It keeps value and headers, and tells where it was first."""
+    found = redelivery(due(), SETTINGS, "now")
+    assert (found.topic, found.queue, found.value, found.dead) == ("queue", "jobs", b"v", False)
+    assert dict(found.headers) == {
+        "a": b"1",
+        ORIGIN_TOPIC: b"queue",
+        ORIGIN_PARTITION: b"2",
+        ORIGIN_OFFSET: b"7",
+        REDELIVERIES: b"1",
+    }
+
+
+@pytest.mark.parametrize(("count", "dead"), [(0, False), (2, False), (3, True), (4, True)])
+def test_after_the_limit_it_goes_to_the_dead_letters(count: int, dead: bool) -> None:
+    """With at most 3 redeliveries the fourth is none."""
+    assert redelivery(due(count), SETTINGS, "now").dead is dead
+
+
+def test_a_dead_letter_tells_where_it_comes_from_and_why() -> None:
+    """Topic, partition, offset, count, reason and time are in its headers."""
+    found = redelivery(due(3, Nack(2, (7,), 0, "broken order")), SETTINGS, "2030-01-01")
+    assert found.topic == SETTINGS.dead_letter_topic
+    assert dict(found.headers) == {
+        "a": b"1",
+        ORIGIN_TOPIC: b"queue",
+        ORIGIN_PARTITION: b"1",
+        ORIGIN_OFFSET: b"5",
+        REDELIVERIES: b"3",
+        REASON: b"broken order",
+        TIME: b"2030-01-01",
+    }
+
+
+def test_without_a_limit_nothing_dies() -> None:
+    """A limit of none redelivers for ever."""
+    for_ever = SETTINGS.model_copy(update={"max_redeliveries": None})
+    assert not redelivery(due(1000), for_ever, "now").dead
+
+
+def test_a_release_is_not_counted() -> None:
+    """Nobody has worked on it, so it comes no nearer to its death."""
+    found = redelivery(due(3, Nack(2, (7,), 0, "", released=True)), SETTINGS, "now")
+    assert not found.dead
+    assert dict(found.headers)[REDELIVERIES] == b"3"
+
+
+def test_damaged_headers_do_not_keep_a_message_from_its_queue() -> None:
+    """The message goes on without them."""
+    held = Held("jobs", b"v", b"\1", 0, 0.0, 10.0)
+    assert redelivery(Expired((2, 7), held), SETTINGS, "now").value == b"v"
+
+
+def test_ends_name_messages_by_partition() -> None:
+    """One End for each partition of the queue topic."""
+    held = Held("jobs", b"", b"", 0, 0.0, 1.0)
+    expired = [Expired((0, 1), held), Expired((1, 2), held), Expired((0, 3), held)]
+    assert list(ends(expired)) == [End(0, (1, 3)), End(1, (2,))]
+
+
+def test_a_transaction_is_bounded_in_bytes() -> None:
+    """Many large messages are redelivered in several (Invariant 17)."""
+    where = Assigned(0, 0)
+    large = [Due(where, due(value=b"x" * 3 * 1024**2)) for _ in range(5)]
+    assert [len(part) for part in parts(large)] == [2, 2, 1]
+    assert [len(part) for part in parts([Due(where, due(value=b"x" * 20 * 1024**2))])] == [1]
+
+
+def test_one_transaction_takes_what_is_due_of_several_partitions() -> None:
+    """Each partition's messages are ended in it, and its own offset goes along."""
+    one, two = Assigned(1, 0), Assigned(2, 0)
+    first, second, third = due(), due(1), due(2)
+    mixed = [Due(one, first), Due(two, second), Due(one, third)]
+    assert by_partition(mixed) == [(one, [first, third]), (two, [second])]
+
+
+def test_a_restatement_says_what_was_said() -> None:
+    """A tracker that begins there redelivers the same message, for the same reason."""
+    expired = due(1, Nack(2, (7,), 9000, "later", released=True))
+    expired.held.deadline = 9.0
+    first, second = restatements([expired], now=4.0)
+    held = expired.held
+    assert first == Start("jobs", 2, (7,), 10_000, (b"v",), (held.headers,), restated=True)
+    assert second == Nack(2, (7,), 5000, "later", released=True)

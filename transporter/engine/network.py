@@ -1,0 +1,175 @@
+"""How an engine and its workers reach each other where they share no host.
+
+An address that is a text is a unix socket; a host and a port are TCP. What goes
+over TCP is authenticated at its beginning and not encrypted: SECURITY.md.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from transporter.errors import HostFailed
+from transporter.pipeline.address import split_address
+
+if TYPE_CHECKING:
+    from transporter.pipeline.config import SparkConfig
+
+CALL: Final = 20.0
+"""Seconds a worker may take to reach its engine."""
+_SILENT: Final = 10
+"""Seconds of silence after which the other side is asked whether it is there."""
+_PROBES: Final = 3
+_BETWEEN: Final = 5
+_UNANSWERED: Final = (_SILENT + _PROBES * _BETWEEN) * 1000
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - what a user may write, never our default
+_NOWHERE: Final = ("192.0.2.1", "2001:db8::1")
+_PORT: Final = 7077
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Where the engine listens for workers on other hosts, and how they call it."""
+
+    host: str
+    port: int
+    advertised: str
+
+
+def network_of(spark: SparkConfig) -> Network | None:
+    """Return how workers of *spark*'s master reach this host; ``None`` when they run on it.
+
+    Raises:
+        HostFailed: this host has no address that the master could be reached from.
+
+    """
+    if spark.local:
+        return None
+    config = spark.config
+    listen = spark.listen or config.get("spark.driver.bindAddress", "")
+    host, port = split_address(listen) if listen else (_own_address(spark.master), 0)
+    called = spark.advertise or config.get("spark.driver.host", "")
+    return Network(host, port, called or (_own_address(spark.master) if host in _ANY else host))
+
+
+def _own_address(towards: str) -> str:
+    """Return the address of this host that packets *towards* a master, or anywhere, carry."""
+    for host in (*_hosts(towards), *_NOWHERE):
+        try:
+            # Nothing is sent: a datagram socket only asks the routing table.
+            with socket.socket(family_of(host), socket.SOCK_DGRAM) as asking:
+                asking.connect((host, _PORT))
+                return str(asking.getsockname()[0])
+        except OSError:
+            continue
+    raise HostFailed(
+        f"no address of this host leads to {towards}: set spark.advertise to the address "
+        "by which workers reach it"
+    )
+
+
+def _hosts(master: str) -> list[str]:
+    """Return the hosts that *master* names; none for ``yarn``."""
+    _, scheme, rest = master.rpartition("://")
+    named = rest.partition("/")[0].split(",") if scheme else []
+    return [split_address(each)[0] for each in named if each]
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """Return whether *host* is reached by IPv4 or by IPv6."""
+    try:
+        return socket.getaddrinfo(host, None)[0][0]
+    except OSError:
+        return socket.AF_INET
+
+
+def networked(address: Any) -> bool:  # noqa: ANN401 - what multiprocessing takes
+    """Tell whether *address* is one of TCP: then its workers may be on any host."""
+    return not isinstance(address, str)
+
+
+def call(address: Any, authkey: bytes) -> Connection:  # noqa: ANN401 - as above
+    """Return a connection to the engine at *address*; each has proved itself to the other.
+
+    Raises:
+        OSError: nobody answers there.
+        AuthenticationError: it is not the engine that *authkey* belongs to.
+
+    """
+    if not networked(address):
+        return Client(address, authkey=authkey)
+    reached = socket.create_connection(tuple(address), CALL)
+    reached.settimeout(None)
+    watch_over(reached)
+    connection = Connection(reached.detach())
+    try:
+        answer_challenge(connection, authkey)
+        deliver_challenge(connection, authkey)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def watch_over(reached: socket.socket) -> None:
+    """Send at once, and find out within half a minute that the other host is gone."""
+    reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    reached.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", _SILENT),
+        ("TCP_KEEPINTVL", _BETWEEN),
+        ("TCP_KEEPCNT", _PROBES),
+        ("TCP_USER_TIMEOUT", _UNANSWERED),
+    ):
+        if (known := getattr(socket, option, None)) is not None:
+            reached.setsockopt(socket.IPPROTO_TCP, known, value)
+
+
+def send_raw(connection: Connection, data: bytes) -> None:
+    """Send *data* as it is: neither pickled nor copied, for it may be megabytes."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(connection.fileno(), left) :]
+
+
+def receive_raw(connection: Connection, size: int) -> pa.Buffer:
+    """Return *size* bytes that were sent by :func:`send_raw`; raises ``EOFError`` at the end."""
+    # Into Arrow's memory, for the entries lie in it: Python would map new pages each time.
+    buffer = pa.allocate_buffer(size)
+    left = memoryview(buffer).cast("B")
+    while left:
+        if (got := os.readv(connection.fileno(), [left])) == 0:
+            raise EOFError
+        left = left[got:]
+    return buffer
+
+
+def place_of(directory: Path) -> str:
+    """Return which directory of which running machine this is; empty when that cannot be told.
+
+    Equal places are one directory under one kernel: what is read and locked there
+    is what the other one reads and locks, which a copy, a snapshot or a network
+    file system of the same path is not.
+    """
+    try:
+        found = directory.stat()
+        return f"{_BOOT.read_text(encoding='ascii').strip()}:{found.st_dev}:{found.st_ino}"
+    except OSError:
+        return ""
+
+
+def sees(place: str, directory: Path) -> bool:
+    """Tell whether *directory*, here, is the one at *place*."""
+    return bool(place) and place_of(directory) == place
+
+
+def this_host() -> str:
+    """Return the name of this host, for people."""
+    return os.uname().nodename

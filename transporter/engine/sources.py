@@ -1,0 +1,158 @@
+"""Where a worker has its entries from: the log that it sees, or the engine that does."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from transporter.engine.protocol import Failure, Need
+from transporter.errors import Corrupt, EnvironmentFault, TransporterError
+from transporter.log import format as layout
+from transporter.log.reader import LogReader
+from transporter.offsets.offset_log import route_folder
+from transporter.offsets.parked import Parked, ParkedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from transporter.engine.protocol import Frames, Lent, Retry, Slice, WorkerSpec
+
+Read = tuple[list[pa.RecordBatch], Failure | None]
+"""The entries up to the first that cannot be read, and why that one cannot."""
+
+
+class EntrySource(Protocol):
+    """Gives a worker what it is to deliver, verified at each read (Invariant 3)."""
+
+    def read(self, asked: Slice) -> Read:
+        """Return the entries of the slice."""
+
+    def parked(self, asked: Retry) -> pa.RecordBatch:
+        """Return the parked entry; raises ``Corrupt`` when it is damaged."""
+
+
+class LocalEntries:
+    """Reads the log directory."""
+
+    def __init__(self, spec: WorkerSpec, log: LogReader) -> None:
+        """Read from *log*, and the parked entries of the route beside it."""
+        self._log = log
+        self._folder = route_folder(Path(spec.log_directory), spec.route)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, spec: WorkerSpec) -> Iterator[EntrySource]:
+        """Have the log open for the length of a ``with`` block."""
+        with LogReader(Path(spec.log_directory)) as log:
+            yield cls(spec, log)
+
+    def read(self, asked: Slice) -> Read:
+        """Return the entries of the slice."""
+        batches: list[pa.RecordBatch] = []
+        try:
+            batches.extend(self._log.read(asked.first, asked.last))
+        except (TransporterError, OSError) as error:
+            return batches, Failure.of(error)
+        return batches, None
+
+    def parked(self, asked: Retry) -> pa.RecordBatch:
+        """Return the parked entry."""
+        return ParkedStore.read(self._folder, asked.offset).entries
+
+
+class Lending(Protocol):
+    """An engine that can be asked for frames."""
+
+    def request(self, message: Need) -> None:
+        """Ask for more."""
+
+    def answer(self) -> Frames:
+        """Return what the last request brought."""
+
+    def fetch(self, size: int) -> pa.Buffer:
+        """Return the next *size* bytes of what follows the answer."""
+
+
+class RemoteEntries:
+    """Has the engine send what the log holds, and checks it here."""
+
+    def __init__(self, engine: Lending) -> None:
+        """Ask *engine*."""
+        self._engine = engine
+
+    def read(self, asked: Slice) -> Read:
+        """Return the entries of the slice."""
+        batches: list[pa.RecordBatch] = []
+        try:
+            with closing(self._needed()) as needed:
+                for frames, payloads in needed:
+                    pairs = zip(frames.lent, payloads, strict=True)
+                    batches.extend(_entries(lent, payload, asked) for lent, payload in pairs)
+                    if frames.failure is not None:
+                        return batches, frames.failure
+        except TransporterError as error:
+            return batches, Failure.of(error)
+        return batches, None
+
+    def parked(self, asked: Retry) -> pa.RecordBatch:
+        """Return the parked entry."""
+        ((frames, payloads),) = self._needed()
+        if frames.failure is not None:
+            raise EnvironmentFault(frames.failure.text)
+        (lent,) = frames.lent
+        found = Parked.read(payloads[0].to_pybytes(), lent.file)
+        if found.offset != asked.offset:
+            raise Corrupt("another entry is parked here", lent.file, 0, asked.offset)
+        return found.entries
+
+    def _needed(self) -> Generator[tuple[Frames, list[pa.Buffer]], None, None]:
+        self._engine.request(Need())
+        asked = True
+        try:
+            while asked:
+                asked = False
+                frames, payloads = self._received()
+                if not frames.done:
+                    # The engine reads on while these are looked at.
+                    self._engine.request(Need())
+                    asked = True
+                yield frames, payloads
+        finally:
+            if asked:
+                # What comes behind damage is in the way of the next message.
+                self._received()
+
+    def _received(self) -> tuple[Frames, list[pa.Buffer]]:
+        frames = self._engine.answer()
+        return frames, [self._engine.fetch(lent.size) for lent in frames.lent]
+
+
+def _entries(lent: Lent, payload: pa.Buffer, asked: Slice) -> pa.RecordBatch:
+    """Return those of the frame's entries that belong to the slice, verified.
+
+    Raises:
+        Corrupt: the frame is not what was written (Invariant 2).
+
+    """
+    frame = layout.FrameHeader.decode(lent.head, None, lent.byte)
+    if frame is None:
+        raise Corrupt("a frame's header was damaged on its way", lent.file, lent.byte)
+    if payload.size != frame.payload_length or crc32c(payload) != frame.payload_crc:
+        problem = "the entries do not match their checksum"
+        raise Corrupt(problem, lent.file, lent.byte, frame.first)
+    try:
+        entries = layout.decode_payload(payload)
+    except (ValueError, struct.error) as error:
+        problem = f"the entries cannot be decoded: {error}"
+        raise Corrupt(problem, lent.file, lent.byte, frame.first) from error
+    if frame.first >= asked.first and frame.last <= asked.last:
+        return entries
+    offsets = entries.column("offset").to_pylist()
+    start = bisect_left(offsets, asked.first)
+    return entries.slice(start, bisect_right(offsets, asked.last) - start)

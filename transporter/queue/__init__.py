@@ -1,0 +1,19 @@
+"""Message queues on Kafka: messages that are acked one by one, and redelivered if they are not."""
+
+from transporter.queue.consumer import QueueConsumer
+from transporter.queue.message import QueueMessage
+from transporter.queue.metrics import ConsumerMetrics, TrackerMetrics
+from transporter.queue.producer import QueueProducer
+from transporter.queue.settings import QueueSettings, settings_of
+from transporter.queue.tracker import Tracker
+
+__all__ = [
+    "ConsumerMetrics",
+    "QueueConsumer",
+    "QueueMessage",
+    "QueueProducer",
+    "QueueSettings",
+    "Tracker",
+    "TrackerMetrics",
+    "settings_of",
+]

@@ -1,0 +1,178 @@
+"""Kafka clients for queues, with the settings that their promises rest on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from transporter.queue.failures import QueueFault, kafka_error, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from transporter.errors import TransporterError
+    from transporter.queue.settings import QueueSettings
+
+_GROWTH: Final = 32 * 1024
+"""Bytes by which a marker, or a redelivery, is larger than what was sent."""
+_FETCH_WAIT_MS: Final = 50
+_NEW: Final = 2.0
+_LOOK: Final = 0.05
+_PRODUCER_ONLY: Final = ("compression.",)
+LOGGER: Final = logging.getLogger("transporter.queue.client")
+"""Hears what the Kafka client itself has to say."""
+
+
+def most_marker_bytes(settings: QueueSettings) -> int:
+    """Return the most bytes that one marker may have."""
+    return settings.max_message_bytes + _GROWTH // 2
+
+
+def producer(settings: QueueSettings, **own: object) -> Producer:
+    """Return an idempotent producer that tries again for as long as it takes."""
+    values = _common(settings) | {
+        "acks": "all",
+        "enable.idempotence": True,
+        "partitioner": "random",  # the key is the queue's name, and a queue has all partitions
+        "linger.ms": 5,
+        "message.timeout.ms": 0,
+        "message.max.bytes": settings.max_message_bytes + _GROWTH,
+        "queue.buffering.max.kbytes": 256 * 1024,
+    }
+    return _made(Producer, settings, values | own)
+
+
+def transactional(settings: QueueSettings, name: str) -> Producer:
+    """Return a producer of transactions; an earlier one of the same *name* is fenced off.
+
+    :raises TransporterError: when the brokers do not let it in.
+    """
+    milliseconds = int(settings.transaction_timeout * 1000)
+    made = producer(
+        settings,
+        **{
+            "transactional.id": name,
+            "transaction.timeout.ms": milliseconds,
+            "message.timeout.ms": milliseconds,
+            "linger.ms": 0,
+            # Right behind a transaction the coordinator is busy with its end for a moment.
+            "retry.backoff.ms": 5,
+        },
+    )
+    try:
+        made.init_transactions(settings.timeout)
+    except KafkaException as error:
+        raise failure(settings, error) from error
+    return made
+
+
+def consumer(settings: QueueSettings, group: str, **own: object) -> Consumer:
+    """Return a member of *group* that reads committed records only, and commits by itself never."""
+    values = _reading(settings, group) | {
+        "session.timeout.ms": int(settings.session_timeout * 1000),
+        "heartbeat.interval.ms": max(300, int(settings.session_timeout * 1000) // 15),
+    }
+    if settings.instance:
+        values["group.instance.id"] = settings.instance
+    return _made(Consumer, settings, values | own)
+
+
+def onlooker(settings: QueueSettings, **own: object) -> Consumer:
+    """Return a consumer that joins no group: partitions are assigned to it by hand."""
+    values = _reading(settings, "transporter-onlooker") | {"enable.partition.eof": True}
+    return _made(Consumer, settings, values | own)
+
+
+def admin(settings: QueueSettings) -> AdminClient:
+    """Return a client that makes and describes topics."""
+    return _made(AdminClient, settings, _common(settings, producing=False))
+
+
+def partitions(
+    client: Any,  # noqa: ANN401 - any client
+    settings: QueueSettings,
+    topics: Iterable[str],
+    patience: float = _NEW,
+) -> list[int]:
+    """Return how many partitions each of *topics* has.
+
+    One that was made just now may be unknown to a broker still: it is waited
+    for, *patience* seconds at most.
+
+    :raises QueueFault: when one does not exist.
+    :raises QueueUnavailable: when no broker answers.
+    """
+    names = list(topics)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            known = client.list_topics(timeout=settings.timeout).topics
+        except KafkaException as error:
+            raise failure(settings, error) from error
+        missing = [name for name in names if name not in known or known[name].error]
+        if not missing:
+            return [len(known[name].partitions) for name in names]
+        if time.monotonic() > deadline:
+            raise QueueFault(
+                f"{settings.bootstrap_servers} has no topic {', '.join(missing)} for us:"
+                " create it (transporter queue init does), or check its name and your rights"
+            )
+        time.sleep(_LOOK)  # nobody could wake us
+
+
+def failure(settings: QueueSettings, error: BaseException, place: str = "") -> TransporterError:
+    """Return an exception of the client as what the caller is told."""
+    found = kafka_error(error)
+    if found is None:
+        raise error
+    return translated(found, place or settings.place)
+
+
+def _reading(settings: QueueSettings, group: str) -> dict[str, Any]:
+    return _common(settings, producing=False) | {
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "fetch.queue.backoff.ms": 10,
+        "fetch.wait.max.ms": _FETCH_WAIT_MS,
+        "isolation.level": "read_committed",
+    }
+
+
+def told(settings: QueueSettings, error: BaseException) -> BaseException:
+    """Return *error*, or what it means when it is one of the client's."""
+    return error if kafka_error(error) is None else failure(settings, error)
+
+
+def _common(settings: QueueSettings, *, producing: bool = True) -> dict[str, Any]:
+    chosen = {
+        name: value
+        for name, value in settings.client.items()
+        if producing or not name.startswith(_PRODUCER_ONLY)
+    }
+    return {
+        "socket.keepalive.enable": True,
+        "topic.metadata.refresh.interval.ms": 60_000,
+        **chosen,
+        "bootstrap.servers": settings.bootstrap_servers,
+        "logger": LOGGER,
+    }
+
+
+def _made(kind: Callable[..., Any], settings: QueueSettings, values: dict[str, Any]) -> Any:  # noqa: ANN401 - one of the client's classes
+    try:
+        return kind(values)
+    except KafkaException as error:
+        text = str(error.args[0].str())
+        # Invariant 20: the client repeats a setting that it does not understand.
+        for value in settings.client.values():
+            if isinstance(value, str) and value:
+                text = text.replace(value, "***")
+        raise QueueFault(
+            f"{settings.bootstrap_servers}: {text}; check the client settings"
+        ) from None

@@ -1,0 +1,108 @@
+"""The thread that writes a consumer's Ends, Nacks and KeepAlives, many to a marker."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from transporter.queue import clients
+from transporter.queue.failures import QueueUnavailable, translated
+from transporter.queue.markers import End, KeepAlive, Nack, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from confluent_kafka import KafkaError, Message
+
+    from transporter.queue.exchange import Exchange, Work
+    from transporter.queue.markers import Marker
+    from transporter.queue.message import MessageId
+    from transporter.queue.settings import QueueSettings
+
+_MOST: Final = 10_000
+"""Messages that one marker names: 80 kB."""
+_SHARE: Final = 3
+"""A message is kept alive so often within the time that it has."""
+_PATIENCE: Final = 0.5
+
+
+class Keeper:
+    """Writes what an exchange has to tell, until the exchange is drained."""
+
+    def __init__(self, settings: QueueSettings, exchange: Exchange, partitions: int) -> None:
+        """Connect; *partitions* is how many the markers topic has."""
+        self._settings, self._exchange, self._partitions = settings, exchange, partitions
+        self._interval = settings.redeliver_after / _SHARE
+        self._client = clients.producer(settings, **{"linger.ms": 0})
+        self._failures: list[KafkaError] = []
+        self._give_up_at = math.inf
+
+    def run(self) -> None:
+        """Write until there is nothing more to come; tell the exchange what goes wrong."""
+        try:
+            self._loop()
+        except BaseException as error:  # noqa: BLE001 - the thread's owner is told of any
+            self._exchange.writing_failed(clients.told(self._settings, error))
+        finally:
+            self._client.purge()
+            self._client.close()
+
+    def give_up(self, seconds: float) -> None:
+        """Try no longer than *seconds* from now."""
+        self._give_up_at = time.monotonic() + seconds
+
+    def _loop(self) -> None:
+        keep_at = time.monotonic() + self._interval
+        while (work := self._exchange.work(keep_at, self._interval / 2)) is not None:
+            if (now := time.monotonic()) >= keep_at:
+                keep_at = now + self._interval
+            self._write(work)
+            self._exchange.wrote()
+
+    def _write(self, work: Work) -> None:
+        for marker in markers(work, math.ceil(self._settings.redeliver_after * 1000)):
+            self._client.produce(
+                self._settings.markers_topic,
+                encode(marker),
+                None,
+                marker.partition % self._partitions,
+                self._report,
+            )
+        while left := self._client.flush(_PATIENCE):
+            if time.monotonic() > self._give_up_at:
+                raise QueueUnavailable(
+                    f"{self._settings.place}: {left} markers were not confirmed in time; what"
+                    " they ack may come again: see whether the brokers are up"
+                )
+        if self._failures:
+            raise translated(self._failures[0], f"markers topic {self._settings.markers_topic}")
+
+    def _report(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._failures.append(error)
+
+
+def markers(work: Work, after_ms: int) -> Iterator[Marker]:
+    """Return *work* as markers, each for one partition of the queue topic. Pure."""
+    for partition, offsets in _by_partition(work.alive):
+        yield KeepAlive(partition, offsets, after_ms)
+    for partition, offsets in _by_partition(work.ended):
+        yield End(partition, offsets)
+    kinds: dict[Nack, list[MessageId]] = defaultdict(list)
+    for each, nack in work.nacked:
+        kinds[nack].append(each)
+    for nack, ids in kinds.items():
+        for partition, offsets in _by_partition(ids):
+            yield replace(nack, partition=partition, offsets=offsets)
+
+
+def _by_partition(ids: Iterable[MessageId]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for partition, offset in ids:
+        found[partition].append(offset)
+    for partition, offsets in found.items():
+        for first in range(0, len(offsets), _MOST):
+            yield partition, tuple(offsets[first : first + _MOST])

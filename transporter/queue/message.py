@@ -1,0 +1,132 @@
+"""A message of a queue, and what its Kafka headers say besides the sender's own. Pure."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from transporter.queue.failures import BadMarker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MessageId = tuple[int, int]
+"""Partition and offset in the queue topic."""
+
+Header = tuple[str, bytes | None]
+Headers = tuple[Header, ...]
+
+PREFIX: Final = "transporter-"
+"""Names of headers that begin so are ours."""
+KEY: Final = PREFIX + "key"
+REDELIVERIES: Final = PREFIX + "redeliveries"
+ORIGIN_TOPIC: Final = PREFIX + "origin-topic"
+ORIGIN_PARTITION: Final = PREFIX + "origin-partition"
+ORIGIN_OFFSET: Final = PREFIX + "origin-offset"
+REASON: Final = PREFIX + "reason"
+TIME: Final = PREFIX + "time"
+
+_SIZES: Final = struct.Struct("<Hi")
+
+
+class QueueMessage(NamedTuple):
+    """One delivery of a message; to be acked, nacked or left to be redelivered."""
+
+    id: MessageId
+    queue: str
+    value: bytes | None
+    key: bytes | None = None
+    """The sender's key."""
+    headers: Headers = ()
+    """The sender's headers."""
+    redeliveries: int = 0
+    """How often it was redelivered; 0 at the first delivery."""
+    origin: MessageId | None = None
+    """The id that it was first sent under; ``None`` at the first delivery."""
+    sent: int = -1
+    """When this delivery was sent, by Kafka, in milliseconds since the epoch; -1: unknown."""
+
+
+def received(
+    where: MessageId,
+    queue: str,
+    value: bytes | None,
+    headers: Sequence[Header] | None,
+    sent: int,
+) -> QueueMessage:
+    """Return the message that a record of the queue topic holds."""
+    if not headers:
+        return QueueMessage(where, queue, value, None, (), 0, None, sent)
+    ours = dict(header for header in headers if header[0].startswith(PREFIX))
+    theirs = tuple(header for header in headers if not header[0].startswith(PREFIX))
+    return QueueMessage(
+        where, queue, value, ours.get(KEY), theirs, _redeliveries(ours), _origin(ours), sent
+    )
+
+
+def count_of(headers: Iterable[Header]) -> int:
+    """Return how often the message that has *headers* was redelivered."""
+    return _redeliveries(dict(headers))
+
+
+def redelivered(headers: Sequence[Header], topic: str, where: MessageId, count: int) -> Headers:
+    """Return *headers* for the next delivery of the message at *where*, the *count*-th again."""
+    known = dict(headers)
+    partition, offset = where
+    kept = tuple(header for header in headers if header[0] != REDELIVERIES)
+    origin: Headers = ()
+    if ORIGIN_TOPIC not in known:
+        origin = (
+            (ORIGIN_TOPIC, topic.encode()),
+            (ORIGIN_PARTITION, b"%d" % partition),
+            (ORIGIN_OFFSET, b"%d" % offset),
+        )
+    return (*kept, *origin, (REDELIVERIES, b"%d" % count))
+
+
+def dead(headers: Sequence[Header], reason: str, time: str) -> Headers:
+    """Return *headers*, those of its next delivery, for the dead-letter topic."""
+    kept = tuple(header for header in headers if header[0] not in {REASON, TIME})
+    return (*kept, (REASON, reason.encode(errors="replace")), (TIME, time.encode()))
+
+
+def pack(headers: Sequence[Header] | None) -> bytes:
+    """Return *headers* as the bytes that a Start marker carries."""
+    if not headers:
+        return b""
+    parts = []
+    for name, value in headers:
+        text = name.encode()
+        parts += [_SIZES.pack(len(text), -1 if value is None else len(value)), text, value or b""]
+    return b"".join(parts)
+
+
+def unpack(data: bytes) -> Headers:
+    """Return the headers that :func:`pack` made *data* of."""
+    found: list[Header] = []
+    place = 0
+    while place < len(data):
+        try:
+            size, length = _SIZES.unpack_from(data, place)
+            name = data[place + _SIZES.size : place + _SIZES.size + size].decode()
+        except (struct.error, UnicodeDecodeError) as error:
+            raise BadMarker("a marker with damaged headers") from error
+        start = place + _SIZES.size + size
+        place = start + max(0, length)
+        if length < -1 or place > len(data):
+            raise BadMarker("a marker with damaged headers")
+        found.append((name, None if length < 0 else data[start:place]))
+    return tuple(found)
+
+
+def _redeliveries(ours: dict[str, Any]) -> int:
+    text = ours.get(REDELIVERIES) or b""
+    return int(text) if text.isdigit() and len(text) <= len(str(2**31)) else 0
+
+
+def _origin(ours: dict[str, Any]) -> MessageId | None:
+    partition, offset = ours.get(ORIGIN_PARTITION) or b"", ours.get(ORIGIN_OFFSET) or b""
+    limit = len(str(2**63))
+    if partition.isdigit() and offset.isdigit() and max(len(partition), len(offset)) <= limit:
+        return int(partition), int(offset)
+    return None

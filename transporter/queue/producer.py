@@ -1,0 +1,180 @@
+"""Sends messages to queues."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from confluent_kafka import KafkaException
+
+from transporter.queue import clients
+from transporter.queue.failures import MessageRefused, QueueClosed, QueueUnavailable, translated
+from transporter.queue.message import KEY, PREFIX, pack
+from transporter.queue.settings import queue_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from confluent_kafka import KafkaError, Message
+
+    from transporter.queue.message import Header, MessageId
+    from transporter.queue.settings import QueueSettings
+
+
+class QueueProducer:
+    """Sends messages to any queue; none is lost or repeated once :meth:`send` has returned.
+
+    The producer is idempotent, and waits for all in-sync replicas. Messages are
+    spread over all partitions at random, so a queue promises no order. What was
+    not confirmed when an error is raised may arrive or not.
+
+    Thread-safe. Close it, or use it as a context manager.
+
+    :raises QueueFault: when topics or settings are not as they must be.
+    :raises QueueUnavailable: when no broker answers in time.
+    """
+
+    def __init__(self, settings: QueueSettings) -> None:
+        """Connect."""
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._failed: list[KafkaError] = []
+        self._closed = False
+        self._client = clients.producer(
+            settings, **{"message.timeout.ms": max(1, int(settings.timeout * 1000))}
+        )
+        clients.partitions(self._client, settings, [settings.queue_topic])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(
+        self,
+        queue: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+    ) -> MessageId:
+        """Send one message and return its id when the brokers have it.
+
+        One round trip each; see :meth:`send_many` and :meth:`post` for more.
+        """
+        told: list[tuple[KafkaError | None, Message]] = []
+        self._produce(queue, value, key, headers, lambda *report: told.append(report))
+        deadline = time.monotonic() + self._settings.timeout
+        self._await()
+        while not told and (left := deadline - time.monotonic()) > 0:
+            self._client.poll(left)  # another thread may be handing out the report just now
+        if not told:
+            raise self._late(1)
+        error, record = told[0]
+        if error is not None:
+            raise translated(error, self._settings.place)
+        return record.partition(), record.offset()
+
+    def send_many(self, queue: str, values: Iterable[bytes | None]) -> int:
+        """Send *values*, return how many there are when the brokers have all of them."""
+        count = 0
+        for count, value in enumerate(values, start=1):  # noqa: B007 - the last one counts
+            self.post(queue, value)
+        self.flush()
+        return count
+
+    def post(
+        self,
+        queue: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        """Send one message without waiting; :meth:`flush` tells whether it has arrived."""
+        self._produce(queue, value, key, headers, self._report)
+
+    def flush(self) -> None:
+        """Wait until everything that was posted has arrived; raise the first failure."""
+        left = self._await()
+        with self._lock:
+            failed, self._failed = self._failed, []
+        if failed:
+            error = translated(failed[0], self._settings.place)
+            raise type(error)(f"{error} ({len(failed)} messages failed)")
+        if left:
+            raise self._late(left)
+
+    def close(self) -> None:
+        """Wait for what was posted, and disconnect; safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self.flush()
+            finally:
+                self._client.purge()
+                self._client.close()
+
+    def _produce(
+        self,
+        queue: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Sequence[Header],
+        report: Callable[..., Any],
+    ) -> None:
+        if self._closed:
+            raise QueueClosed("this producer is closed; make a new one")
+        self._check(queue, value, key, headers)
+        given: list[Any] = [*headers] if key is None else [(KEY, key), *headers]
+        deadline = time.monotonic() + self._settings.timeout
+        while True:
+            try:
+                self._client.produce(
+                    self._settings.queue_topic, value, queue, -1, report, None, 0, given or None
+                )
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise self._late(len(self._client)) from None
+                self._client.poll(0.1)
+            except KafkaException as error:
+                raise clients.failure(self._settings, error) from error
+            else:
+                self._client.poll(0)
+                return
+
+    def _await(self) -> int:
+        try:
+            return int(self._client.flush(self._settings.timeout))
+        except (KafkaException, SystemError) as error:
+            # The client raises what is fatal; from within a callback that is a SystemError.
+            raise clients.failure(self._settings, error) from error
+
+    def _check(
+        self, queue: str, value: bytes | None, key: bytes | None, headers: Sequence[Header]
+    ) -> None:
+        queue_name(queue)
+        size = len(value or b"")
+        if headers or key is not None:
+            if ours := [name for name, _ in headers if name.startswith(PREFIX)]:
+                raise MessageRefused(f"header {ours[0]}: names that begin with {PREFIX} are ours")
+            size += len(pack([(KEY, key), *headers]))
+        if size > self._settings.max_message_bytes:
+            raise MessageRefused(
+                f"a message of {size} bytes for queue {queue}: the limit is"
+                f" {self._settings.max_message_bytes}; make it smaller, or raise"
+                " max_message_bytes and the topics' max.message.bytes"
+            )
+
+    def _report(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            with self._lock:
+                self._failed.append(error)
+
+    def _late(self, count: int) -> QueueUnavailable:
+        return QueueUnavailable(
+            f"{self._settings.place}: {count} messages were not confirmed within"
+            f" {self._settings.timeout:g} s; see whether the brokers are up"
+        )

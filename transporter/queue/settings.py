@@ -1,0 +1,143 @@
+"""The settings of a queue; one set serves its producers, consumers and trackers."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from transporter.errors import ConfigError
+from transporter.units import Duration, Size
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_CLIENT: Final = re.compile(
+    r"(security|sasl|ssl|socket|reconnect|retry|metadata|topic\.metadata|broker|client|log)\..+"
+    r"|enable\.(sasl|ssl)\..+|compression\.(type|codec|level)|statistics\.interval\.ms|debug"
+)
+_LARGEST_SHARE: Final = 1_000_000_000
+_SHORTEST_SESSION: Final = 1.0
+
+Topic = Annotated[str, Field(pattern=_NAME.pattern.join("^$"))]
+Positive = Annotated[Duration, Field(ge=0.001)]
+
+
+class QueueSettings(BaseModel):
+    """Where a queue is, and how it works.
+
+    Durations are seconds in code, and texts such as ``30s`` in a file. All who
+    share the topics should share the settings, too.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bootstrap_servers: Annotated[str, Field(min_length=1)]
+    """Brokers to start from: ``host:port``, comma-separated."""
+
+    queue_topic: Topic = "queue"
+    """Topic of the messages of all queues."""
+
+    markers_topic: Topic = "queue-markers"
+    """Topic of what consumers tell trackers."""
+
+    dead_letter_topic: Topic = "queue-dead-letters"
+    """Topic of messages that were redelivered too often."""
+
+    redeliver_after: Positive = 30.0
+    """A message is redelivered when nothing was heard of it for so long."""
+
+    hold: Annotated[Duration, Field(ge=0)] = 3600.0
+    """A consumer keeps each of its messages alive for so long; 0: never."""
+
+    max_redeliveries: Annotated[int, Field(ge=0)] | None = 3
+    """A message that was redelivered so often is dead-lettered instead; none: never."""
+
+    in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Messages that one consumer has begun and not settled, at most."""
+
+    leave_after: Positive = 60.0
+    """A consumer whose program asks for nothing for so long leaves its partitions to others."""
+
+    transactional: bool = False
+    """Start and commit in one transaction: a consumer that is killed repeats nothing."""
+
+    instance: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{0,100}$")] = ""
+    """A name of this process that survives restarts, unique in its group."""
+
+    session_timeout: Annotated[Duration, Field(ge=_SHORTEST_SESSION)] = 45.0
+    """A process that the brokers hear nothing of for so long loses its partitions."""
+
+    transaction_timeout: Annotated[Duration, Field(ge=1)] = 10.0
+    """A transaction that takes longer is aborted by the brokers."""
+
+    restate_after: Positive = 3600.0
+    """A tracker writes Starts anew that are older; far below the markers topic's retention."""
+
+    commit_interval: Positive = 1.0
+    """Seconds between two commits of a tracker."""
+
+    timeout: Positive = 30.0
+    """How long sending, opening and closing may wait for the brokers."""
+
+    max_message_bytes: Annotated[Size, Field(ge=1000, le=_LARGEST_SHARE)] = 1_000_000
+    """Largest value and headers of a message; below the topics' ``max.message.bytes``."""
+
+    client: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
+    """Further librdkafka settings: ``security.*``, ``sasl.*``, ``ssl.*``, ``compression.type`` …"""
+
+    @field_validator("client")
+    @classmethod
+    def _only_safe(
+        cls, client: dict[str, str | int | float | bool]
+    ) -> dict[str, str | int | float | bool]:
+        if unsafe := sorted(name for name in client if not _CLIENT.fullmatch(name)):
+            raise ValueError(
+                f"may not hold {', '.join(unsafe)}: allowed are security.*, sasl.*, ssl.*,"
+                " socket.*, client.*, broker.*, reconnect.*, retry.*, metadata.* and compression.*"
+            )
+        return client
+
+    @model_validator(mode="after")
+    def _three_topics(self) -> Self:
+        if len({self.queue_topic, self.markers_topic, self.dead_letter_topic}) < len(self.topics):
+            raise ValueError("queue_topic, markers_topic and dead_letter_topic must differ")
+        return self
+
+    @property
+    def topics(self) -> tuple[str, str, str]:
+        """All topics."""
+        return self.queue_topic, self.markers_topic, self.dead_letter_topic
+
+    @property
+    def place(self) -> str:
+        """Where the queue is, for errors."""
+        return f"queue topic {self.queue_topic} at {self.bootstrap_servers}"
+
+    @property
+    def tracker_group(self) -> str:
+        """The consumer group of the trackers. No topic has a slash, so no queue has this one."""
+        return f"{self.markers_topic}//tracker"
+
+    def consumer_group(self, queue: str) -> str:
+        """Return the consumer group of *queue*."""
+        return f"{self.queue_topic}/{queue}"
+
+
+def settings_of(**values: object) -> QueueSettings:
+    """Return settings made of *values*; raise :class:`ConfigError` that names what is wrong."""
+    try:
+        return QueueSettings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = ".".join(map(str, first["loc"])) or "the queue's settings"
+        reason = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{name}: {reason}") from None
+
+
+def queue_name(name: str) -> str:
+    """Return *name* if it can be a queue's; raise :class:`ConfigError` otherwise."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is no name of a queue: use 1 to 249 letters, digits, '.', '_' and '-'"
+        )
+    return name
