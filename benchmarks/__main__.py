@@ -37,11 +37,17 @@ CATALOGUE: Final = {
     "log-reopen": "benchmarks.log_reopen",
     "compaction": "benchmarks.compaction",
     "log-size": "benchmarks.log_size",
+    "data-source": "benchmarks.data_source",
     "slice-overhead": "benchmarks.slice_overhead",
+    "cluster": "benchmarks.cluster",
+    "frames": "benchmarks.frames",
     "steps": "benchmarks.steps",
+    "kafka-read": "benchmarks.kafka_read",
+    "kafka-write": "benchmarks.kafka_write",
     "outbox-kafka-backlog": "benchmarks.outbox_backlog",
     "latency": "benchmarks.latency",
     "file-file": "benchmarks.file_file",
+    "queue": "benchmarks.queue",
     "memory": "benchmarks.memory",
 }
 

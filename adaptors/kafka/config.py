@@ -1,14 +1,19 @@
-"""Settings of the Kafka writer."""
+"""Settings of the Kafka reader and the Kafka writer."""
 
 from __future__ import annotations
 
 import re
 from string import Formatter
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import Field, field_validator
+import pyarrow as pa
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from transporter.adaptor import AdaptorConfig, Size
+from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
+from transporter.message import JSON
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 OWNED: Final = {
     "acks": "every message waits for all in-sync replicas",
@@ -24,18 +29,125 @@ OWNED: Final = {
     "metadata.broker.list": "use bootstrap_servers",
     "on_delivery": "the writer has its own",
     "request.required.acks": "every message waits for all in-sync replicas",
-    "transactional.id": "the writer does not use transactions",
+    "transactional.id": "use transactional",
 }
 """librdkafka settings that the writer's promises rest on, and why each is refused."""
 
+READER_OWNED: Final = {
+    "auto.commit.enable": "only what is durable in the log is committed",
+    "auto.commit.interval.ms": "use commit_interval",
+    "auto.offset.reset": "use start and on_out_of_range",
+    "bootstrap.servers": "use bootstrap_servers",
+    "enable.auto.commit": "only what is durable in the log is committed",
+    "enable.auto.offset.store": "only what is durable in the log is committed",
+    "enable.partition.eof": "the reader relies on it",
+    "error_cb": "the reader has its own",
+    "group.id": "use group",
+    "group.protocol": "the reader speaks the protocol that all brokers know",
+    "isolation.level": "use isolation",
+    "logger": "the reader has its own",
+    "metadata.broker.list": "use bootstrap_servers",
+    "on_commit": "the reader has its own",
+    "partition.assignment.strategy": "the reader relies on cooperative-sticky",
+    "topic.blacklist": "use pattern",
+}
+"""librdkafka settings that the reader's promises rest on, and why each is refused."""
+
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
+Value = str | int | float | bool
 
-class KafkaWriterConfig(AdaptorConfig):
-    """Where the messages go, and how the client gets there."""
+_NAMES: Final = {
+    "security_protocol": "security.protocol",
+    "sasl_mechanism": "sasl.mechanism",
+    "username": "sasl.username",
+    "password": "sasl.password",
+    "ssl_ca": "ssl.ca.location",
+    "ssl_certificate": "ssl.certificate.location",
+    "ssl_key": "ssl.key.location",
+    "ssl_key_password": "ssl.key.password",
+}
+"""Our settings, and what librdkafka calls them."""
+
+_ALIASES: Final = {"sasl.mechanisms": "sasl.mechanism"}
+
+
+class KafkaConnection(AdaptorConfig):
+    """Brokers, TLS and SASL. Whatever else the client can be told goes into ``client``."""
 
     bootstrap_servers: Annotated[str, Field(min_length=1)]
     """Brokers to start from: ``host:port``, comma-separated."""
+
+    security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] | None = None
+    """How to talk to the brokers; without it ``plaintext``, or what ``client`` says."""
+
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    """How user name and password are proved; needs a ``security_protocol`` with SASL."""
+
+    username: Annotated[str, Field(min_length=1)] | None = None
+    """User name for SASL."""
+
+    password: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """Password for SASL."""
+
+    ssl_ca: LocalPath | None = None
+    """PEM file of the authorities that the brokers' certificates are checked against;
+    without it the system's own."""
+
+    ssl_certificate: LocalPath | None = None
+    """PEM file with the certificate that we show."""
+
+    ssl_key: LocalPath | None = None
+    """PEM file with the private key of ``ssl_certificate``."""
+
+    ssl_key_password: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """Password of ``ssl_key``."""
+
+    client: dict[str, Value] = Field(default_factory=dict, repr=False)
+    """Further librdkafka settings, such as ``socket.timeout.ms`` or ``client.id``."""
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        protocol = self.security_protocol
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password go together")
+        if self.username is not None and self.sasl_mechanism is None:
+            raise ValueError("username and password need sasl_mechanism")
+        if self.sasl_mechanism and protocol not in {"sasl_plaintext", "sasl_ssl"}:
+            raise ValueError("sasl_mechanism needs security_protocol sasl_ssl or sasl_plaintext")
+        if (self.ssl_certificate is None) != (self.ssl_key is None):
+            raise ValueError("ssl_certificate and ssl_key go together")
+        if (self.ssl_ca or self.ssl_key) and protocol not in {"ssl", "sasl_ssl"}:
+            raise ValueError("ssl_* needs security_protocol ssl or sasl_ssl")
+        given = {_ALIASES.get(name, name) for name in self.client}
+        told = given & self.secured.keys()
+        if twice := sorted(name for name, key in _NAMES.items() if key in told):
+            raise ValueError(f"given here and in client: {', '.join(twice)}")
+        return self
+
+    @property
+    def secured(self) -> dict[str, Value]:
+        """The settings of the client for TLS and SASL, with its own names and as plain text."""
+        return dict(self._pairs())
+
+    def shown(self, text: str) -> str:
+        """Return *text* without the values of settings: the client repeats what it refuses."""
+        # Invariant 20
+        for value in {**self.client, **self.secured}.values():
+            if isinstance(value, str) and value:
+                text = text.replace(value, "***")
+        return text
+
+    def _pairs(self) -> Iterator[tuple[str, Value]]:
+        for name, key in _NAMES.items():
+            value = getattr(self, name)
+            if value is not None:
+                secret = isinstance(value, SecretStr)
+                yield key, value.get_secret_value() if secret else str(value)
+
+
+class KafkaWriterConfig(KafkaConnection):
+    """Where the messages go, and how the client gets there."""
 
     topic: Annotated[str, Field(min_length=1)] = "{namespace}"
     """The topic; ``{namespace}`` stands for the entry's namespace."""
@@ -43,14 +155,18 @@ class KafkaWriterConfig(AdaptorConfig):
     max_message_bytes: Annotated[Size, Field(ge=1000, le=1_000_000_000)] = 16 * 1024**2
     """Largest message the client sends. The default leaves it to the topic's own limit."""
 
-    client: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
-    """Further librdkafka settings, such as ``security.protocol`` or ``compression.type``."""
+    transactional: bool = False
+    """Send each slice in one transaction, together with how far the route has come: effectively
+    once for consumers that read committed messages only."""
+
+    progress_topic: str | None = None
+    """A topic that exists; how far a transactional route has come is committed for its partition
+    0. Nothing is written to it. Without it ``topic``, which must be a fixed one then."""
 
     @field_validator("topic")
     @classmethod
     def _only_known_fields(cls, topic: str) -> str:
-        fields = [parts[1:] for parts in Formatter().parse(topic) if parts[1] is not None]
-        if any(field != ("namespace", "", None) for field in fields):
+        if not _holds_only(topic, "namespace"):
             raise ValueError("a topic may hold the field {namespace} and no other")
         if not is_topic(topic.format(namespace="n")):
             raise ValueError("a topic has letters, digits, '.', '_' and '-' besides {namespace}")
@@ -58,20 +174,145 @@ class KafkaWriterConfig(AdaptorConfig):
 
     @field_validator("client")
     @classmethod
-    def _nothing_owned(
-        cls, client: dict[str, str | int | float | bool]
-    ) -> dict[str, str | int | float | bool]:
-        if owned := sorted(client.keys() & OWNED.keys()):
-            reasons = "; ".join(f"{name}: {OWNED[name]}" for name in owned)
-            raise ValueError(f"the writer sets these itself: {reasons}")
-        return client
+    def _nothing_owned(cls, client: dict[str, Value]) -> dict[str, Value]:
+        return _refuse(client, OWNED, "writer")
+
+    @field_validator("progress_topic")
+    @classmethod
+    def _known_name(cls, topic: str | None) -> str | None:
+        return topic if topic is None else _known_topic(topic)
+
+    @model_validator(mode="after")
+    def _some_place(self) -> Self:
+        if self.progress_topic is not None and not self.transactional:
+            raise ValueError("progress_topic needs transactional: true")
+        if self.transactional and self.progress_place is None:
+            raise ValueError(
+                "transactional needs progress_topic, a topic that exists, where the namespace "
+                "chooses the topic of a message"
+            )
+        return self
 
     @property
     def fixed_topic(self) -> str | None:
         """The topic, when it is the same for every entry."""
         return None if "{" in self.topic else self.topic
 
+    @property
+    def progress_place(self) -> str | None:
+        """The topic for whose partition 0 a transactional writer commits its progress."""
+        return self.progress_topic or self.fixed_topic
+
+
+def _known_topic(name: str) -> str:
+    if not is_topic(name):
+        raise ValueError("is no name of a topic: letters, digits, '.', '_' and '-', at most 249")
+    return name
+
+
+class KafkaReaderConfig(KafkaConnection):
+    """Which topics are read, as which group, from where on, and what the messages are called."""
+
+    topics: tuple[Annotated[str, AfterValidator(_known_topic)], ...] = ()
+    """The topics to read."""
+
+    pattern: Annotated[str, Field(min_length=1)] | None = None
+    """Instead of ``topics``: a regular expression (RE2) that is found in the names of the topics
+    to read; new ones are noticed within half a minute. Names that begin with ``__`` never match.
+    """
+
+    group: Annotated[str, Field(min_length=1, max_length=249)]
+    """The consumer group. Engines with the same one share the partitions."""
+
+    namespace: Annotated[str, Field(min_length=1)] = "{topic}"
+    """Namespace of the messages; ``{topic}`` stands for the topic."""
+
+    content_type: Annotated[str, Field(min_length=1)] | None = JSON
+    """What the values are; ``null`` when nobody knows. They are not looked at."""
+
+    start: Literal["earliest", "latest"] = "earliest"
+    """Where a partition begins of which neither the log nor the group knows a place."""
+
+    on_out_of_range: Literal["stop", "earliest", "latest"] = "stop"
+    """What to do when the records to be read next are gone, or were never there: ``stop`` with
+    an error, or go on at the partition's beginning or end, with a warning."""
+
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    """Whether records of transactions that are open or were aborted are left out."""
+
+    follow: bool = True
+    """Wait for more at the end, instead of ending there."""
+
+    batch_rows: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    """Most messages of one batch."""
+
+    batch_bytes: Annotated[Size, Field(ge=1, le=256 * 1024**2)] = 8 * 1024**2
+    """Bytes of values after which a batch takes no more; up to 1000 messages may exceed it."""
+
+    commit_interval: Annotated[Duration, Field(ge=0, le=3600)] = 1.0
+    """Time between two commits to the group; the log's own position is never behind."""
+
+    @field_validator("namespace")
+    @classmethod
+    def _only_the_topic(cls, namespace: str) -> str:
+        if not _holds_only(namespace, "topic"):
+            raise ValueError("a namespace may hold the field {topic} and no other")
+        return namespace
+
+    @field_validator("pattern")
+    @classmethod
+    def _expression(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            matching([], pattern)
+        return pattern
+
+    @field_validator("client")
+    @classmethod
+    def _nothing_owned(cls, client: dict[str, Value]) -> dict[str, Value]:
+        return _refuse(client, READER_OWNED, "reader")
+
+    @model_validator(mode="after")
+    def _some_topics(self) -> Self:
+        if bool(self.topics) == (self.pattern is not None):
+            raise ValueError("name the topics to read, or give a pattern for their names")
+        if twice := sorted({name for name in self.topics if self.topics.count(name) > 1}):
+            raise ValueError(f"these topics are named twice: {', '.join(twice)}")
+        return self
+
 
 def is_topic(name: str) -> bool:
     """Tell whether Kafka allows *name* as the name of a topic."""
     return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
+
+
+def matching(names: list[str], pattern: str) -> list[str]:
+    """Return those of *names*, sorted, in which *pattern* is found, without internal topics.
+
+    Raise :class:`ValueError` when it is no regular expression.
+    """
+    import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that most pipelines do without
+
+    known = sorted(name for name in names if not name.startswith("__"))
+    # An empty array would not compile the pattern, so there is always one name.
+    column = pa.array([*known, ""], pa.string())
+    try:
+        found = pc.match_substring_regex(column, pattern=pattern).to_pylist()
+    except pa.ArrowInvalid as error:
+        # Behind RE2's reason comes a piece of the pattern, which may hold a secret.
+        reason = str(error).removeprefix("Invalid regular expression: ").partition(": ")[0]
+        raise ValueError(f"is not a regular expression that RE2 reads: {reason}") from None
+    return [name for name, matches in zip(known, found, strict=False) if matches]
+
+
+def _holds_only(template: str, name: str) -> bool:
+    """Tell whether *template* has no field but *name*, and that one plain."""
+    fields = [parts[1:] for parts in Formatter().parse(template) if parts[1] is not None]
+    return all(field == (name, "", None) for field in fields)
+
+
+def _refuse(client: dict[str, Value], owned: Mapping[str, str], who: str) -> dict[str, Value]:
+    """Return *client*; raise :class:`ValueError` when it holds a setting that is *owned*."""
+    if found := sorted(client.keys() & owned.keys()):
+        reasons = "; ".join(f"{name}: {owned[name]}" for name in found)
+        raise ValueError(f"the {who} sets these itself: {reasons}")
+    return client

@@ -1,17 +1,26 @@
-"""What a Kafka error means for an entry, a slice or a route."""
+"""What a Kafka error means for an entry, a slice or a route, and for a reader."""
 
 # ruff: noqa: SLF001 - the client library's own error codes are public, underscore and all
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError
 
-from transporter.errors import Rejected, RouteFault, SinkTimeout, SinkUnavailable
+from transporter.errors import (
+    EnvironmentFault,
+    Rejected,
+    RouteFault,
+    SinkTimeout,
+    SinkUnavailable,
+    SourceError,
+    SourceUnavailable,
+)
 
 if TYPE_CHECKING:
-    from transporter.errors import SinkError
+    from transporter.errors import SinkError, TransporterError
 
 _BYSTANDER: Final = frozenset(
     {
@@ -55,6 +64,64 @@ _REJECTED: Final = frozenset(
         KafkaError.RECORD_LIST_TOO_LARGE,
     }
 )
+_RANGE: Final = frozenset(
+    {
+        KafkaError._AUTO_OFFSET_RESET,
+        KafkaError._LOG_TRUNCATION,
+        KafkaError.OFFSET_OUT_OF_RANGE,
+    }
+)
+_GROUP: Final = frozenset(
+    {
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.GROUP_MAX_SIZE_REACHED,
+        KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+        KafkaError.INVALID_GROUP_ID,
+        KafkaError.INVALID_SESSION_TIMEOUT,
+        KafkaError.OFFSET_METADATA_TOO_LARGE,
+    }
+)
+"""What keeps us from being a member of the group, whatever we do."""
+_UNREADABLE: Final = frozenset(
+    {
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._BAD_MSG,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+    }
+)
+
+
+class Kind(Enum):
+    """What an event means that the consumer gives instead of a record."""
+
+    END = "the end of a partition was reached"
+    RANGE = "the records that were asked for are not there"
+    DOUBT = "something has changed or failed: see whether all is well"
+    FAILURE = "this cannot go on"
+
+
+def kind_of(error: KafkaError) -> Kind:
+    """Return what an event with *error* means for a reader."""
+    code = error.code()
+    if code == KafkaError._PARTITION_EOF:
+        return Kind.END
+    if code in _RANGE:
+        return Kind.RANGE
+    failed = error.fatal() or code in _FAULTS or code in _GROUP or code in _UNREADABLE
+    return Kind.FAILURE if failed else Kind.DOUBT
+
+
+def source_error(error: KafkaError, place: str) -> TransporterError:
+    """Translate *error*, which happened at *place*, to what a reader raises."""
+    code, text = error.code(), f"{place}: {error.str()} ({error.name()})"
+    if code in _GROUP:
+        return EnvironmentFault(f"{text}: check the group, its other members and their settings")
+    if code in _FAULTS:
+        return EnvironmentFault(f"{text}: check the rights, the user and the client settings")
+    if code in _UNREADABLE:
+        return SourceError(f"{text}: the record cannot be read; move the group past it")
+    return SourceUnavailable(f"{text}; trying again may help")
 
 
 def is_bystander(error: KafkaError) -> bool:

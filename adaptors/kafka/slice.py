@@ -131,7 +131,9 @@ class Slice:
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - a public code
                     raise
-                self.refused = error.args[0]
+                if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 - a public code
+                    # In that state a transaction takes nothing: an earlier row is the reason.
+                    self.refused = error.args[0]
                 return False
             else:
                 return True

@@ -1,16 +1,23 @@
-"""The Kafka writer keeps the contract, against a real broker."""
+"""The Kafka writer and reader keep their contracts, against a real broker."""
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
+from adaptors.kafka.reader import KafkaReader
 from adaptors.kafka.writer import KafkaWriter
 from transporter.message import Message
-from transporter.testing.contracts import RefusingWriterContract, UnreachableWriterContract
+from transporter.testing.contracts import (
+    ReaderContract,
+    RefusingWriterContract,
+    UnreachableWriterContract,
+)
+from transporter.testing.hostile import hostile_messages
 
 if TYPE_CHECKING:
     from services.kafka import Broker
@@ -50,4 +57,48 @@ class TestKafkaWriter(RefusingWriterContract, UnreachableWriterContract):
         return [
             Message("", record.value(), record.key(), headers=tuple(record.headers() or ()))
             for record in records
+        ]
+
+
+class TestKafkaReader(ReaderContract):
+    """One topic with one partition, read up to its end in several batches."""
+
+    exact = ("namespace", "key", "data", "op", "headers", "timestamp")
+
+    @pytest.fixture(autouse=True)
+    def _source(self, kafka_broker: Broker, kafka_topic: str) -> None:
+        self.servers, self.topic = kafka_broker.bootstrap_servers, kafka_topic
+        self.group = uuid.uuid4().hex
+        producer = Producer({"bootstrap.servers": self.servers})
+        for message in self.expected():
+            producer.produce(
+                self.topic,
+                message.data,
+                message.key,
+                partition=0,
+                timestamp=message.timestamp // 1000,
+                headers=list(message.headers),
+            )
+        assert producer.flush(30) == 0
+
+    def make_reader(self) -> KafkaReader:
+        return KafkaReader(
+            KafkaReader.Config(
+                bootstrap_servers=self.servers,
+                topics=(self.topic,),
+                group=self.group,
+                follow=False,
+                batch_rows=4,
+            )
+        )
+
+    def expected(self) -> list[Message]:
+        return [
+            replace(
+                message,
+                namespace=self.topic,
+                op="insert" if message.data is not None else "delete",
+                timestamp=message.timestamp // 1000 * 1000,
+            )
+            for message in hostile_messages()
         ]

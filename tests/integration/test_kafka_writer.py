@@ -144,6 +144,7 @@ def test_keys_go_where_java_clients_put_them(
     topic = kafka_broker.create_topic(f"java-{uuid.uuid4().hex[:8]}", partitions=10)
     # From the test of the hash in Kafka's own client library, positive and modulo 10.
     known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
+    known[b""] = 0x106E08D9
 
     write(make_writer(topic=topic), entries([Message("n", b"1", key) for key in known]))
 
@@ -243,6 +244,29 @@ def test_a_client_setting_reaches_the_client(
     writer = make_writer(topic=small, client={"batch.size": 1000})
 
     assert write(writer, entries([Message("n", b"x" * 500, b"k") for _ in range(20)])).complete
+
+
+def test_nothing_overtakes_what_was_refused(
+    make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
+) -> None:
+    """With refused messages in a long slice, first arrivals of each key never go back."""
+    messages = numbered(9_000, keys=3)
+    for place in (2_000, 5_000):
+        messages[place] = Message("orders", b"x" * 1_200_000, b"key-0")
+    writer, done = make_writer(), 0
+
+    for refused in (2_000, 5_000, None):
+        ack = write(writer, entries(messages[done:], done + 1))
+        assert ack.complete is (refused is None)
+        done += len(ack.prefix)
+        assert done == (len(messages) if refused is None else refused)
+        values = [record.value() for record in read(kafka_broker, kafka_topic)]
+        assert len(set(values)) == done - (done > 2_000) - (done > 5_000)  # Nothing behind it.
+        done += refused is not None
+
+    for key in range(3):
+        mine = [int(value) for value in dict.fromkeys(values) if int(value) % 3 == key]
+        assert mine == sorted(mine)
 
 
 def test_alike_entries_are_never_acked_beyond_a_failed_one(

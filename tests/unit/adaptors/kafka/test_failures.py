@@ -1,12 +1,20 @@
-"""What each kind of Kafka error means for a route."""
+"""What each kind of Kafka error means for a route, and for a reader."""
 
 from __future__ import annotations
 
 import pytest
 from confluent_kafka import KafkaError
 
-from adaptors.kafka.failures import sink_error
-from transporter.errors import Rejected, RouteFault, SinkTimeout, SinkUnavailable
+from adaptors.kafka.failures import Kind, kind_of, sink_error, source_error
+from transporter.errors import (
+    EnvironmentFault,
+    Rejected,
+    RouteFault,
+    SinkTimeout,
+    SinkUnavailable,
+    SourceError,
+    SourceUnavailable,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +53,52 @@ def test_a_missing_topic_is_blamed_on_who_chose_it(fixed: bool, expected: type[E
     error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
 
     assert type(sink_error(error, "place", 7, fixed_topic=fixed)) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (KafkaError._ALL_BROKERS_DOWN, SourceUnavailable),
+        (KafkaError._TRANSPORT, SourceUnavailable),
+        (KafkaError._TIMED_OUT, SourceUnavailable),
+        (KafkaError.COORDINATOR_NOT_AVAILABLE, SourceUnavailable),
+        (KafkaError.LEADER_NOT_AVAILABLE, SourceUnavailable),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, EnvironmentFault),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, EnvironmentFault),
+        (KafkaError._AUTHENTICATION, EnvironmentFault),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, EnvironmentFault),
+        (KafkaError.INCONSISTENT_GROUP_PROTOCOL, EnvironmentFault),
+        (KafkaError.FENCED_INSTANCE_ID, EnvironmentFault),
+        (KafkaError._BAD_MSG, SourceError),
+    ],
+)
+def test_each_error_has_its_class_for_a_reader(code: int, expected: type[Exception]) -> None:
+    """Outages are waited out, rights and membership stop the reader, and so does a bad record."""
+    error = source_error(KafkaError(code), "Kafka at b")
+
+    assert type(error) is expected
+    assert str(error).startswith("Kafka at b: ")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (KafkaError._PARTITION_EOF, Kind.END),
+        (KafkaError._AUTO_OFFSET_RESET, Kind.RANGE),
+        (KafkaError.OFFSET_OUT_OF_RANGE, Kind.RANGE),
+        (KafkaError._LOG_TRUNCATION, Kind.RANGE),
+        (KafkaError._TRANSPORT, Kind.DOUBT),
+        (KafkaError._MAX_POLL_EXCEEDED, Kind.DOUBT),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, Kind.DOUBT),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Kind.FAILURE),
+        (KafkaError._BAD_MSG, Kind.FAILURE),
+    ],
+)
+def test_each_event_has_its_kind(code: int, expected: Kind) -> None:
+    """An end and a missing range are no failures, and what may pass is looked into."""
+    assert kind_of(KafkaError(code)) is expected
+
+
+def test_a_fatal_error_is_a_failure_whatever_its_code() -> None:
+    """A client that is of no use any more is not waited for."""
+    assert kind_of(KafkaError(KafkaError._TRANSPORT, "gone", fatal=True)) is Kind.FAILURE

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from pydantic import ValidationError
 
-from adaptors.kafka.config import OWNED, KafkaWriterConfig
+from adaptors.kafka import config as config_module
+from adaptors.kafka.config import (
+    OWNED,
+    READER_OWNED,
+    KafkaConnection,
+    KafkaReaderConfig,
+    KafkaWriterConfig,
+    matching,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def config(**settings: object) -> KafkaWriterConfig:
@@ -64,3 +79,148 @@ def test_the_defaults_are_one_topic_a_namespace_and_large_messages() -> None:
     assert config().topic == "{namespace}"
     assert config().max_message_bytes == 16 * 1024**2
     assert config(max_message_bytes="2MiB").max_message_bytes == 2 * 1024**2
+
+
+def reader(**settings: object) -> KafkaReaderConfig:
+    """Return a reader's configuration with *settings*, a broker, a group and a topic."""
+    given = {"bootstrap_servers": "127.0.0.1:9092", "group": "g", **settings}
+    if "pattern" not in settings:
+        given.setdefault("topics", ["orders"])
+    return KafkaReaderConfig.model_validate(given)
+
+
+@pytest.mark.parametrize("name", sorted(READER_OWNED))
+def test_a_setting_that_the_readers_promises_rest_on_is_refused(name: str) -> None:
+    """Each setting that the reader owns is refused by name, with the reason."""
+    with pytest.raises(ValidationError) as failure:
+        reader(client={name: "1", "client.id": "x"})
+
+    assert f"{name}: {READER_OWNED[name]}" in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"topics": []},
+        {"topics": ["a"], "pattern": "b"},
+        {"topics": ["a", "b", "a"]},
+        {"topics": ["a b"]},
+        {"pattern": "("},
+        {"pattern": "a(?=b)"},
+        {"namespace": "{key}"},
+        {"namespace": "{topic!r}"},
+        {"group": ""},
+        {"on_out_of_range": "ignore"},
+        {"batch_rows": 0},
+    ],
+)
+def test_settings_of_a_reader_that_cannot_be_are_refused(settings: dict[str, object]) -> None:
+    """Topics or a pattern, not both; one field in the namespace; known policies."""
+    with pytest.raises(ValidationError):
+        reader(**settings)
+
+
+def test_a_readers_namespace_may_be_fixed_or_hold_the_topic() -> None:
+    """Both forms are taken, and the topic is the default."""
+    assert reader().namespace == "{topic}"
+    assert reader(namespace="orders").namespace == "orders"
+    assert reader(namespace="shop.{topic}").namespace == "shop.{topic}"
+
+
+def test_a_pattern_is_found_anywhere_but_in_internal_topics() -> None:
+    """As a route's namespace filter: anchored only if it says so."""
+    names = ["b.orders", "orders", "orders-eu", "__orders"]
+
+    assert matching(names, "orders") == ["b.orders", "orders", "orders-eu"]
+    assert matching(names, "^orders") == ["orders", "orders-eu"]
+    assert matching([], "^orders$") == []
+
+
+@pytest.mark.parametrize("make", [config, reader])
+def test_tls_and_sasl_become_settings_of_the_client(make: Callable[..., Any]) -> None:
+    """Each of our settings has its name in the client, and no secret is in a text."""
+    made = make(
+        security_protocol="sasl_ssl",
+        sasl_mechanism="SCRAM-SHA-512",
+        username="ada",
+        password="hunter2",
+        ssl_ca="/ca.pem",
+        ssl_certificate="/cert.pem",
+        ssl_key="/key.pem",
+        ssl_key_password="hunter3",
+    )
+
+    assert made.secured == {
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "ada",
+        "sasl.password": "hunter2",
+        "ssl.ca.location": "/ca.pem",
+        "ssl.certificate.location": "/cert.pem",
+        "ssl.key.location": "/key.pem",
+        "ssl.key.password": "hunter3",
+    }
+    assert "hunter" not in repr(made)
+    assert made.shown("it said hunter2, hunter3") == "it said ***, ***"
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"username": "ada"}, "username and password go together"),
+        ({"password": "hunter2"}, "username and password go together"),
+        ({"username": "ada", "password": "hunter2"}, "need sasl_mechanism"),
+        ({"sasl_mechanism": "PLAIN"}, "needs security_protocol"),
+        ({"ssl_ca": "/ca.pem"}, "needs security_protocol"),
+        ({"ssl_key": "/k.pem", "security_protocol": "ssl"}, "go together"),
+        (
+            {
+                "security_protocol": "sasl_ssl",
+                "sasl_mechanism": "PLAIN",
+                "client": {"security.protocol": "ssl", "sasl.mechanisms": "PLAIN"},
+            },
+            "given here and in client: sasl_mechanism, security_protocol",
+        ),
+    ],
+)
+def test_half_a_security_is_refused(settings: dict[str, object], problem: str) -> None:
+    """What would be ignored, or fail at the broker, is told at once and shows no secret."""
+    with pytest.raises(ValidationError) as failure:
+        config(**settings)
+
+    assert problem in str(failure.value)
+    assert "hunter2" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "model"),
+    [
+        ("## Reader", KafkaReaderConfig),
+        ("## Writer", KafkaWriterConfig),
+        ("## The connection", KafkaConnection),
+    ],
+)
+def test_the_readme_names_every_setting(section: str, model: type[KafkaConnection]) -> None:
+    """Each section's table has a row for each setting of its own, in their order, and no other."""
+    page = Path(config_module.__file__).with_name("README.md").read_text()
+    table = (
+        page.split(f"\n{section}\n")[1].split("\n\nand those of")[0].split("```yaml\n    boot")[0]
+    )
+    rows = re.findall(r"^\| (`\w+`.*?) \|", table, re.MULTILINE)
+    shared = list(KafkaConnection.model_fields) if model is not KafkaConnection else []
+
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert named == [name for name in model.model_fields if name not in shared]
+
+
+def test_the_defaults_of_a_reader() -> None:
+    """Without settings nothing committed is passed over, and a loss is never taken silently."""
+    found = reader()
+    assert (found.start, found.on_out_of_range, found.isolation) == (
+        "earliest",
+        "stop",
+        "read_committed",
+    )
+    assert (found.namespace, found.content_type) == ("{topic}", "application/json")
+    assert (found.follow, found.batch_rows, found.batch_bytes) == (True, 10_000, 8 * 1024**2)
+    assert found.commit_interval == 1.0

@@ -1,0 +1,174 @@
+"""The producers that a writer uses, and what they tell of themselves."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from adaptors.kafka.failures import is_fault, sink_error
+from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from adaptors.kafka.config import KafkaWriterConfig
+    from adaptors.kafka.slice import Row, Slice
+
+_T = TypeVar("_T")
+
+BATCH_BYTES: Final = 1_000_000
+"""A batch of several messages is never larger, so it fits every topic's default limit."""
+
+LONGEST_TRANSACTION: Final = 840_000
+"""Time-out of a transaction in ms; brokers allow 900 000 unless told otherwise."""
+
+
+class Client:
+    """Makes producers for one writer and keeps what the last of them complained of.
+
+    *seconds* bound a slice. Not thread-safe, as the writer.
+    """
+
+    def __init__(self, config: KafkaWriterConfig, seconds: float) -> None:
+        """Make nothing yet."""
+        self.config = config
+        self.seconds = min(seconds, LONGEST_TRANSACTION / 2000) if config.transactional else seconds
+        self.trouble: KafkaError | None = None
+        self._producer: Producer | None = None
+
+    def producer(self, transactional_id: str = "", *, kept: bool = True) -> Producer:
+        """Return a new producer; *kept*, its queue is emptied when waiting would not help.
+
+        :raises RouteFault: when the client does not take the settings.
+        """
+        settings = self._settings()
+        if transactional_id:
+            limit = min(LONGEST_TRANSACTION, max(10_000, 2 * self._milliseconds))
+            settings = {"transaction.timeout.ms": limit, **settings}
+            settings["transactional.id"] = transactional_id
+        producer = self.built(Producer, settings)
+        if kept:
+            self._producer = producer
+        return producer
+
+    def built(self, kind: Callable[[dict[str, Any]], _T], settings: dict[str, Any]) -> _T:
+        """Return the client of *kind* with *settings*; a refused one is told without values."""
+        try:
+            return kind(settings)
+        except KafkaException as error:
+            shown = self.config.shown(error.args[0].str())
+            raise RouteFault(f"{self.place()}: {shown}: check the client settings") from None
+
+    def drop(self) -> None:
+        """Forget the producer, and what it still holds."""
+        producer, self._producer, self.trouble = self._producer, None, None
+        if producer is not None:
+            producer.purge(blocking=False)
+
+    def connection(self) -> dict[str, Any]:
+        """Return what every client needs, whatever it does."""
+        return {
+            "log_level": 2,
+            **self.config.client,
+            **self.config.secured,
+            "bootstrap.servers": self.config.bootstrap_servers,
+            "error_cb": self._heard,
+        }
+
+    def batch_bytes(self) -> int:
+        """Return the size above which a message is in a batch of its own."""
+        return int(self.config.client.get("batch.size", BATCH_BYTES))
+
+    def place(self, row: Row | None = None) -> str:
+        """Return where *row*, or everything, was to go, for people."""
+        topic = row[0] if row else self.config.topic
+        return f"Kafka topic {topic} at {self.config.bootstrap_servers}"
+
+    def reason(self, found: Slice, offsets: list[int]) -> tuple[SinkError, int | None]:
+        """Return why *found* was not delivered to its end, and the entry's offset, if named."""
+        if failure := found.failure():
+            offset = offsets[failure.row] if failure.alone else None
+            place = self.place(found.rows[failure.row])
+            fixed = self.config.fixed_topic is not None
+            error = sink_error(failure.error, place, offset, fixed_topic=fixed)
+            return error, offset if isinstance(error, Rejected) else None
+        if trouble := found.fatal or self.trouble:
+            return sink_error(trouble, self.place()), None
+        return self.late(), None
+
+    def late(self) -> SinkTimeout:
+        """Return that the deadline has passed."""
+        return SinkTimeout(
+            f"{self.place()}: not everything was confirmed within {self.seconds:g} s"
+        )
+
+    @property
+    def _milliseconds(self) -> int:
+        return max(1000, int(self.seconds * 1000))
+
+    def _settings(self) -> dict[str, Any]:
+        milliseconds = self._milliseconds
+        return {
+            "linger.ms": 5,
+            "batch.size": BATCH_BYTES,
+            "partitioner": "murmur2_random",  # as the Java clients do
+            # Half the deadline leaves time to reconnect, or to report an unknown topic.
+            "request.timeout.ms": milliseconds // 2,
+            "topic.metadata.propagation.max.ms": milliseconds // 2,
+            **self.config.client,
+            **self.config.secured,
+            "bootstrap.servers": self.config.bootstrap_servers,
+            "message.max.bytes": self.config.max_message_bytes,
+            # A message never expires alone, which would let later ones pass it: the
+            # slice's deadline comes first and takes back all that is left.
+            "message.timeout.ms": milliseconds + 1000,
+            "enable.idempotence": True,
+            "acks": "all",
+            "delivery.report.only.error": True,
+            "error_cb": self._heard,
+            "logger": logging.getLogger(__name__),
+        }
+
+    def _heard(self, error: KafkaError) -> None:
+        self.trouble = error
+        if is_fault(error) and self._producer is not None:
+            self._producer.purge(blocking=False)  # Waiting longer would not help.
+
+
+def left(ends: float) -> float:
+    """Return the seconds until the monotonic time *ends*; never negative, which means for ever."""
+    return max(0.0, ends - time.monotonic())
+
+
+def bounded(act: Callable[..., Any]) -> Callable[..., None]:
+    """Return *act*, whose last argument are the seconds that it may take, given up when it hangs.
+
+    After its coordinator was away the client has been seen to wait for ever here, whatever
+    time it is given. The producer is then left to a thread that ends with this process,
+    and the next one shuts it out.
+    """
+
+    @functools.wraps(act)
+    def bounded(*values: Any) -> None:  # noqa: ANN401 - those of act
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                act(*values)
+            except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+                failed.append(error)
+
+        thread = threading.Thread(target=run, name="kafka-offsets", daemon=True)
+        thread.start()
+        thread.join(values[-1] + 1.0)
+        if thread.is_alive():
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - a public code
+        if failed:
+            raise failed[0]
+
+    return bounded

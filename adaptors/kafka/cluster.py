@@ -1,0 +1,138 @@
+"""What the brokers know of topics, asked apart from the records."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from adaptors.kafka.config import matching
+from adaptors.kafka.failures import is_fault, source_error
+from transporter.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from concurrent.futures import Future
+
+    from confluent_kafka import TopicPartition
+
+    from adaptors.kafka.config import KafkaConnection, KafkaReaderConfig
+
+REQUEST_SECONDS: Final = 10.0
+"""How long an answer of the brokers is waited for."""
+
+_HEAR_SECONDS: Final = 0.2
+"""Seconds between two looks for a reason that makes waiting useless, such as a wrong password."""
+
+_ALL_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public code
+_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""What brokers that know no topic ids give as one."""
+
+
+class Cluster:
+    """Answers questions about topics; each waits at most ten seconds.
+
+    Every method raises ``SourceUnavailable`` when no answer comes, and
+    ``EnvironmentFault`` when the brokers refuse one. Used by one thread at a time.
+    """
+
+    def __init__(self, config: KafkaReaderConfig, place: str) -> None:
+        """Make a client; it connects when it is first asked."""
+        self._config, self._place = config, place
+        self._trouble: KafkaError | None = None
+        with built(config, place):
+            self._admin: Any = AdminClient(
+                {
+                    "log_level": 2,
+                    **config.client,
+                    **config.secured,
+                    "bootstrap.servers": config.bootstrap_servers,
+                    "error_cb": self._heard,
+                    "logger": logging.getLogger(__name__),
+                }
+            )
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the id of each of *topics* that is there; empty where brokers know none."""
+        names = sorted(set(topics))
+        found: dict[str, str] = {}
+        if not names:
+            return found
+        with self._asking():
+            asked = self._admin.describe_topics(
+                TopicCollection(names), request_timeout=REQUEST_SECONDS
+            )
+        for name, future in asked.items():
+            with self._asking(KafkaError.UNKNOWN_TOPIC_OR_PART):
+                found[name] = _shown(str(self._answer(future).topic_id))
+        return found
+
+    def matching(self, pattern: str) -> list[str]:
+        """Return the topics whose names *pattern* is found in, sorted."""
+        with self._asking():
+            return matching(list(self._admin.list_topics(timeout=REQUEST_SECONDS).topics), pattern)
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[tuple[str, int], int]:
+        """Return behind which offset each of *partitions* ends, as far as the isolation reads."""
+        committed = self._config.isolation == "read_committed"
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        wanted = {partition: OffsetSpec.latest() for partition in partitions}
+        found: dict[tuple[str, int], int] = {}
+        if not wanted:
+            return found
+        with self._asking():
+            asked = self._admin.list_offsets(
+                wanted, isolation_level=level, request_timeout=REQUEST_SECONDS
+            )
+        for partition, future in asked.items():
+            with self._asking():
+                found[partition.topic, partition.partition] = self._answer(future).offset
+        return found
+
+    def _answer(self, future: Future[Any]) -> Any:  # noqa: ANN401 - the library has no types
+        """Return the answer, or raise as soon as it is known that none will come."""
+        while True:
+            try:
+                return future.result(_HEAR_SECONDS)
+            except TimeoutError:
+                self._admin.poll(0)
+                if self._trouble is not None and is_fault(self._trouble):
+                    raise KafkaException(self._trouble) from None
+
+    def _heard(self, error: KafkaError) -> None:
+        """Keep the reason for which no answer comes: a right, a certificate, a name, a port."""
+        known = self._trouble
+        if known is None or (error.code() != _ALL_DOWN and not is_fault(known)):
+            self._trouble = error
+
+    @contextmanager
+    def _asking(self, but: int | None = None) -> Iterator[None]:
+        """Translate what fails inside the block; an error with the code *but* is passed over."""
+        try:
+            yield
+            self._admin.poll(0)
+            self._trouble = None  # Whatever it was, there is an answer.
+        except KafkaException as error:
+            asked = error.args[0]
+            if asked.code() == but:
+                return
+            self._admin.poll(0)  # The reason, when there is one, waits in the error callback.
+            heard = None if is_fault(asked) else self._trouble
+            raise source_error(heard or asked, self._place) from error
+
+
+def _shown(topic_id: str) -> str:
+    """Return *topic_id* as Kafka's own tools write it."""
+    return "" if topic_id == _NO_ID else topic_id.replace("/", "_").replace("+", "-")
+
+
+@contextmanager
+def built(config: KafkaConnection, place: str) -> Iterator[None]:
+    """Translate the client's refusal of a setting; its values are not shown."""
+    try:
+        yield
+    except KafkaException as error:
+        raise EnvironmentFault(f"{place}: {config.shown(error.args[0].str())}") from None

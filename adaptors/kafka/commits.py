@@ -1,0 +1,113 @@
+"""What a consumer group is told: how far the log holds each partition."""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaException
+
+from adaptors.kafka.consumer import epoch_of, partition_of
+from adaptors.kafka.position import Place
+from transporter.errors import SourceUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from confluent_kafka import KafkaError, TopicPartition
+
+    from adaptors.kafka.config import KafkaReaderConfig
+    from adaptors.kafka.held import Held
+    from adaptors.kafka.position import Position
+
+_LOG: Final = logging.getLogger(__name__)
+_CLOSE_SECONDS: Final = 3.0
+COMMIT_PATIENCE: Final = 60.0
+"""Seconds for which commits may fail before the reader begins anew."""
+
+
+class Commits:
+    """Commits what is due of the partitions that are *held*, with a mark of this reader.
+
+    A commit that fails is due again with the next one; the log knows its place
+    without it. Used by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        config: KafkaReaderConfig,
+        consumer: Any,  # noqa: ANN401 - the library has no types
+        position: Callable[[], Position],
+        place: str,
+        held: Mapping[tuple[str, int], Held],
+    ) -> None:
+        """Commit as *consumer*; *held* changes with the assignment."""
+        self._config, self._consumer, self._position = config, consumer, position
+        self._place, self._held = place, held
+        self._silent_since: float | None = None
+
+    def tell(self) -> None:
+        """Commit what is due; the answer comes later, to :meth:`heard`.
+
+        Raise ``SourceUnavailable`` when none has been taken for a minute.
+        """
+        due = _due(self._held.values())
+        if not due:
+            self._silent_since = None
+            return
+        self._silent_since = self._silent_since or monotonic()
+        if monotonic() - self._silent_since > COMMIT_PATIENCE:
+            raise SourceUnavailable(
+                f"{self._place}: the group {self._config.group} has taken no commit for "
+                f"{COMMIT_PATIENCE:g} s; trying again may help"
+            )
+        self._consumer.commit(offsets=self._marks(due), asynchronous=True)
+
+    def tell_of(self, gone: list[Held]) -> None:
+        """Commit what is due of partitions that are about to be somebody else's, and wait."""
+        if due := _due(gone):
+            try:
+                self._consumer.commit(offsets=self._marks(due), asynchronous=False)
+            except KafkaException as error:
+                # Not lost: whoever reads on repeats what this log already has.
+                _LOG.warning("%s: cannot commit at a rebalance: %s", self._place, error.args[0])
+
+    def tell_last(self) -> None:
+        """Commit what is due, and wait for the answer as long as a close may take."""
+        deadline = monotonic() + _CLOSE_SECONDS
+        due = _due(self._held.values())
+        if not due:
+            return
+        try:
+            self._consumer.commit(offsets=self._marks(due), asynchronous=True)
+            while monotonic() < deadline and _due(due):
+                self._consumer.poll(0.05)  # What it gives was never handed out, and comes again.
+        except KafkaException as error:
+            _LOG.warning("%s: cannot commit at the close: %s", self._place, error.args[0])
+
+    def heard(
+        self, error: KafkaError | None, partitions: Iterable[TopicPartition]
+    ) -> list[KafkaError]:
+        """Take note of what became of a commit; return what has failed."""
+        failures: list[KafkaError] = []
+        for partition in partitions:
+            failed = partition.error or error
+            held = self._held.get((partition.topic, partition.partition))
+            if failed is not None:
+                failures.append(failed)
+            elif held is not None:
+                held.told, self._silent_since = partition.offset, None
+        return failures
+
+    def _marks(self, due: Iterable[Held]) -> list[TopicPartition]:
+        owner = self._position().owner
+        return [
+            partition_of(held, Place(held.due, epoch_of(held)), held.mark_of(owner))
+            for held in due
+            if held.due is not None
+        ]
+
+
+def _due(held: Iterable[Held]) -> list[Held]:
+    return [each for each in held if each.due is not None and each.due != each.told]

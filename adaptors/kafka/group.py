@@ -1,0 +1,390 @@
+"""A seat in a consumer group: records in, commits of what is logged out."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    KafkaException,
+)
+from confluent_kafka import Message as Record
+
+from adaptors.kafka.beginning import Edge, beginning
+from adaptors.kafka.cluster import REQUEST_SECONDS, built
+from adaptors.kafka.commits import Commits
+from adaptors.kafka.consumer import (
+    committed_of,
+    consumer_of,
+    partition_of,
+    place_behind,
+)
+from adaptors.kafka.failures import Kind, is_fault, kind_of, source_error
+from adaptors.kafka.held import Held
+from adaptors.kafka.position import Place
+from transporter.errors import SourceError, SourceUnavailable, TransporterError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from confluent_kafka import KafkaError, TopicPartition
+
+    from adaptors.kafka.beginning import Committed
+    from adaptors.kafka.cluster import Cluster
+    from adaptors.kafka.config import KafkaReaderConfig
+    from adaptors.kafka.position import Position
+
+_LOG: Final = logging.getLogger(__name__)
+_CHUNK: Final = 1000
+"""Records taken at once; between two chunks their bytes are counted."""
+
+Key = tuple[str, int]
+
+
+class Taken(NamedTuple):
+    """Records, and how far they go in each of their partitions."""
+
+    records: list[Record]
+    steps: list[tuple[Held, Place]]
+
+
+class Group:
+    """Reads the partitions that the group assigns to us, each from where the log has come.
+
+    Used by one thread at a time; callbacks run in the thread that calls. What
+    fails in one of them is raised by the method that made it run.
+    """
+
+    def __init__(
+        self,
+        config: KafkaReaderConfig,
+        cluster: Cluster,
+        position: Callable[[], Position],
+        place: str,
+    ) -> None:
+        """Make a consumer; nothing is read before :meth:`subscribe`."""
+        self._config, self._cluster, self._position = config, cluster, position
+        self._place = place
+        self.held: dict[Key, Held] = {}
+        self.assigned = False
+        """Whether any assignment has come, be it an empty one."""
+        self.doubt = False
+        """Whether something has happened that calls for a look at the topics."""
+        self._left: list[Record] = []
+        self._paused = self._closing = False
+        self._trouble: TransporterError | None = None
+        with built(config, place):
+            self._consumer: Any = consumer_of(config, self._heard, self._told)
+        self._commits = Commits(config, self._consumer, position, place, self.held)
+
+    # Records
+
+    def subscribe(self, topics: list[str]) -> None:
+        """Read *topics*, and no others, from the next rebalance on."""
+        with self._translated():
+            if not topics:
+                self._consumer.unsubscribe()
+                return
+            self._consumer.subscribe(
+                topics,
+                on_assign=self._on_assign,
+                on_revoke=self._on_revoke,
+                on_lost=self._on_lost,
+            )
+
+    def take(self, timeout: float) -> Taken:
+        """Return the records that are there, waiting up to *timeout* seconds for the first.
+
+        At most ``batch_rows``, and none behind ``batch_bytes``, but for what one
+        look at the client's queue brings.
+        """
+        with self._translated():
+            self._resume()
+            found = self._gathered(timeout)
+        self._raise_trouble()
+        events: list[Record] = []
+        if any(map(Record.error, found)):
+            events = [record for record in found if record.error() is not None]
+            found = [record for record in found if record.error() is None]
+        taken = self._handed(found)
+        for event in events:
+            self._heed(event)  # After the records: an end is told behind the last of them.
+        return taken
+
+    def keep(self) -> None:
+        """Stay a member without reading: for while the log has no room."""
+        with self._translated():
+            self._pause(self._partitions())
+            while (record := self._consumer.poll(0)) is not None:
+                if record.error() is None:
+                    self._left.append(record)
+                else:
+                    self._heed(record)
+        self._raise_trouble()
+
+    @property
+    def ended(self) -> bool:
+        """Whether every partition that we have was read to its end."""
+        return self.assigned and all(held.ended for held in self.held.values())
+
+    def recognise(self, topic: str, topic_id: str) -> None:
+        """Read *topic* from its beginning if it is another one now: one with another id."""
+        held = [held for held in self.held.values() if held.topic == topic]
+        if any(topic_id and each.topic_id and each.topic_id != topic_id for each in held):
+            self._restart(held, topic, topic_id)
+
+    def _restart(self, held: list[Held], topic: str, topic_id: str) -> None:
+        _LOG.warning(
+            "%s: topic %s was deleted and created anew (its id is now %s); "
+            "it is read from its beginning",
+            self._place,
+            topic,
+            topic_id,
+        )
+        for each in held:
+            self._move(Held(topic, topic_id, each.partition), OFFSET_BEGINNING)
+
+    def close(self) -> None:
+        """Leave the group, and before that commit what is logged, if the brokers answer.
+
+        With a commit under way to brokers that are away this takes a session's time-out.
+        """
+        self._closing = True
+        if not self.doubt:
+            self._pause(self._partitions())
+            self._commits.tell_last()
+        self._consumer.close()
+
+    # Commits
+
+    def tell(self) -> None:
+        """Commit what is logged and the group does not know; the answer comes later."""
+        if self.doubt:
+            return  # The client would keep a commit for brokers that are away, and its own close.
+        with self._translated():
+            self._commits.tell()
+
+    def _told(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """Hear what became of a commit; tell of what nothing helps against."""
+        for failed in self._commits.heard(error, partitions):
+            self._note(failed)
+
+    # Callbacks of rebalances
+
+    def _on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:  # noqa: ANN401
+        self.assigned = True
+        try:
+            starts = self._begun(partitions)
+        except TransporterError as error:
+            self._trouble = error
+            starts = []
+        consumer.incremental_assign(starts)
+        self._pause_or_resume(starts)
+
+    def _on_revoke(self, consumer: Any, partitions: list[TopicPartition]) -> None:  # noqa: ANN401
+        """Commit what is logged of *partitions*, so that whoever gets them repeats nothing."""
+        gone = self._drop(partitions)
+        if not self._closing:
+            self._commits.tell_of(gone)
+        consumer.incremental_unassign(partitions)
+
+    def _on_lost(self, consumer: Any, partitions: list[TopicPartition]) -> None:  # noqa: ANN401
+        """Forget *partitions*: somebody else has them already, and may have committed."""
+        self._drop(partitions)
+        consumer.incremental_unassign(partitions)
+
+    def _drop(self, partitions: list[TopicPartition]) -> list[Held]:
+        keys = {(each.topic, each.partition) for each in partitions}
+        self._left = [each for each in self._left if _key(each) not in keys]
+        found = [self.held.pop(key, None) for key in keys]
+        return [held for held in found if held is not None]
+
+    # Where partitions begin
+
+    def _begun(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Hold *partitions* and return them with the places where they begin."""
+        ids = self._cluster.ids(each.topic for each in partitions)
+        if gone := sorted({each.topic for each in partitions} - ids.keys()):
+            raise SourceUnavailable(
+                f"{self._place}: these topics have just gone: {', '.join(gone)}; trying again "
+                "may help"
+            )
+        with self._translated():
+            known = self._consumer.committed(partitions, timeout=REQUEST_SECONDS)
+        starts, unknown = [], []
+        for each in known:
+            if each.error is not None:
+                raise source_error(each.error, self._place)
+            held = Held(each.topic, ids[each.topic], each.partition)
+            where = self._beginning(held, committed_of(each))
+            self.held[held.topic, held.partition] = held
+            if where is Edge.UNKNOWN and self._config.start == "latest":
+                unknown.append(partition_of(held))
+            else:
+                starts.append(partition_of(held, where if isinstance(where, Place) else None))
+        return starts + self._at_the_end(unknown)
+
+    def _beginning(self, held: Held, committed: Committed | None) -> Place | Edge:
+        position = self._position()
+        topic, topic_id, partition = held.topic, held.topic_id, held.partition
+        held.logged = position.place(topic, topic_id, partition)
+        where = beginning(position, topic, topic_id, partition, committed)
+        if isinstance(where, Place) and where != held.logged:
+            held.passed = (held.logged, where.next)
+        if where is Edge.RECREATED:
+            _LOG.warning(
+                "%s: topic %s is not the one that was read before (its id is now %s); "
+                "partition %d is read from its beginning",
+                self._place,
+                topic,
+                topic_id,
+                partition,
+            )
+        return where
+
+    def _at_the_end(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return *partitions* with their ends as they are now."""
+        ends = self._cluster.ends(partitions)
+        for each in partitions:
+            each.offset = ends[each.topic, each.partition]
+        return partitions
+
+    # Events
+
+    def _heed(self, event: Record) -> None:
+        error, held = event.error(), self.held.get(_key(event))
+        match kind_of(error):
+            case Kind.END if held is not None:
+                held.reach(event.offset())
+            case Kind.RANGE if held is not None:
+                self._out_of_range(held, event.offset())
+            case Kind.DOUBT:
+                self.doubt = True
+            case Kind.FAILURE:
+                raise source_error(error, self._place_of(event))
+
+    def _out_of_range(self, held: Held, wanted: int) -> None:
+        """Stop, or go on elsewhere: the records at *wanted* are not there."""
+        for topic, topic_id in self._cluster.ids([held.topic]).items():
+            self.recognise(topic, topic_id)
+        if held not in self.held.values():
+            return  # Another topic has its name now, and is read from its beginning.
+        with self._translated():
+            bounds = self._consumer.get_watermark_offsets(
+                partition_of(held), timeout=REQUEST_SECONDS
+            )
+        first, end = bounds
+        text = (
+            f"{self._place}: partition {held.partition} of topic {held.topic} is to be read from "
+            f"offset {wanted} on, but the broker has {first} to {end - 1}"
+            if end > first
+            else f"{self._place}: partition {held.partition} of topic {held.topic} is to be read "
+            f"from offset {wanted} on, but the broker has none before {end}"
+        )
+        policy = self._config.on_out_of_range
+        if policy == "stop":
+            raise SourceError(
+                f"{text}: set on_out_of_range to earliest or latest, or reset the group "
+                f"{self._config.group} to where to go on"
+            )
+        start = first if policy == "earliest" else end
+        _LOG.warning("%s; it goes on at %d (on_out_of_range: %s)", text, start, policy)
+        moved = Held(held.topic, held.topic_id, held.partition, held.logged)
+        moved.passed = (held.logged, start)
+        self._move(moved, start)
+
+    def _move(self, held: Held, offset: int) -> None:
+        """Begin a partition that is assigned anew at *offset*."""
+        partition = partition_of(held, Place(offset))
+        self._drop([partition])
+        with self._translated():
+            # After an error of its range a partition does not take a seek.
+            self._consumer.incremental_unassign([partition])
+            self._consumer.incremental_assign([partition])
+        self.held[held.topic, held.partition] = held
+        self._pause_or_resume([partition])
+
+    # The client
+
+    def _gathered(self, timeout: float) -> list[Record]:
+        """Return what was left, or what is in the client's queue: nothing waits for a full batch.
+
+        ``consume`` would wait for as many as were asked for, or the whole time.
+        """
+        if self._left:
+            left, self._left = self._left, []
+            return left
+        first = self._consumer.poll(timeout)
+        if first is None:
+            return []
+        found, rows = [first], self._config.batch_rows
+        size = len(first)
+        while len(found) < rows and size < self._config.batch_bytes:
+            more = self._consumer.consume(min(_CHUNK, rows - len(found)), 0)
+            if not more:
+                break
+            found += more
+            size += sum(map(len, more))
+        return found
+
+    def _handed(self, found: list[Record]) -> Taken:
+        """Return *found* as handed out, without what was taken from us meanwhile."""
+        pairs = zip(map(Record.topic, found), map(Record.partition, found), strict=True)
+        last = dict(zip(pairs, found, strict=True))
+        if last.keys() - self.held.keys():
+            return self._handed([record for record in found if _key(record) in self.held])
+        steps = [(self.held[key], place_behind(record)) for key, record in last.items()]
+        for held, place in steps:
+            held.hand(place)
+        return Taken(found, steps)
+
+    def _pause(self, partitions: list[TopicPartition]) -> None:
+        self._paused = True
+        if partitions:
+            self._consumer.pause(partitions)
+
+    def _pause_or_resume(self, assigned: list[TopicPartition]) -> None:
+        """Treat what was *assigned* as all the rest: a pause outlives an assignment's end."""
+        if assigned:
+            (self._consumer.pause if self._paused else self._consumer.resume)(assigned)
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._consumer.resume(self._partitions())
+
+    def _partitions(self) -> list[TopicPartition]:
+        return list(map(partition_of, self.held.values()))
+
+    def _heard(self, error: KafkaError) -> None:
+        """Hear of trouble with the brokers as a whole."""
+        self._note(error)
+        self.doubt = True
+
+    def _note(self, error: KafkaError) -> None:
+        """Let what nothing helps against be raised by the method that is under way."""
+        if error.fatal() or is_fault(error) or kind_of(error) is Kind.FAILURE:
+            self._trouble = source_error(error, self._place)
+
+    def _raise_trouble(self) -> None:
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
+
+    def _place_of(self, event: Record) -> str:
+        if event.topic() is None or event.partition() < 0:
+            return self._place
+        return f"{self._place}: partition {event.partition()} of topic {event.topic()}"
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._trouble or source_error(error.args[0], self._place) from error
+
+
+def _key(record: Record) -> Key:
+    return record.topic(), record.partition()

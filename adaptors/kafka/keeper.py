@@ -1,0 +1,68 @@
+"""Keeps a seat in the consumer group while nobody polls."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_BEAT: Final = 1.0
+"""Seconds between two calls of *keep*."""
+
+
+class Keeper:
+    """Calls *keep* each second on a thread of its own, once its owner has been away for a while.
+
+    A reader is not polled while the log has no room. Its member would then answer
+    no rebalance, which holds up the whole group, and be thrown out in the end.
+
+    Owner and thread never run at the same time: the owner works inside of
+    :meth:`present`, which waits for a call of *keep* that is under way, and
+    raises what the last one has raised. Made and closed by one thread.
+    """
+
+    def __init__(self, patience: float, keep: Callable[[], None]) -> None:
+        """Begin; the owner is taken as away after *patience* seconds."""
+        self._patience, self._keep = patience, keep
+        self._changed = threading.Condition()
+        self._seen = monotonic()
+        self._closing = False
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kafka-keeper")
+        self._thread.start()
+
+    @contextmanager
+    def present(self) -> Iterator[None]:
+        """Keep the thread out for the length of a ``with`` block."""
+        with self._changed:
+            if self._problem is not None:
+                raise self._problem
+            try:
+                yield
+            finally:
+                self._seen = monotonic()
+
+    def close(self) -> None:
+        """End the thread and wait for it."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._closing and self._problem is None:
+                left = self._seen + self._patience - monotonic()
+                if left > 0:
+                    self._changed.wait(left)
+                    continue
+                try:
+                    self._keep()
+                except BaseException as error:  # noqa: BLE001 - the owner is told, and raises it
+                    self._problem = error
+                else:
+                    self._changed.wait(_BEAT)

@@ -1,0 +1,102 @@
+"""The reader's position: how far each partition is logged. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from transporter.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class Place(NamedTuple):
+    """The next offset of Kafka to read, and the leader epoch of the record before it (or -1)."""
+
+    next: int
+    epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """The partitions of one topic; *id* tells it from another that took its name."""
+
+    id: str = ""
+    places: Mapping[int, Place] = field(default_factory=dict)
+
+    def is_other(self, topic_id: str) -> bool:
+        """Tell whether *topic_id* is another topic's. Old brokers give no id: then nobody knows."""
+        return bool(self.id and topic_id and self.id != topic_id)
+
+
+class Step(NamedTuple):
+    """How far a batch goes in one partition."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far *owner*, one reader of one log, has come in each partition it ever had.
+
+    ``owner`` is ``<log id>/<a random text>``: made when the reader logs its first
+    batch, and kept in every position of it since. What it leaves with the group
+    carries it too. Stored as JSON; unknown keys are ignored, so that later
+    versions may add some.
+    """
+
+    owner: str
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+
+    def place(self, topic: str, topic_id: str, partition: int) -> Place | None:
+        """Return how far a partition is logged; ``None`` if it is not, or was another topic's."""
+        known = self.topics.get(topic)
+        if known is None or known.is_other(topic_id):
+            return None
+        return known.places.get(partition)
+
+    def recreated(self, topic: str, topic_id: str) -> bool:
+        """Tell whether another topic has taken the name of one that was read."""
+        known = self.topics.get(topic)
+        return known is not None and known.is_other(topic_id)
+
+    def behind(self, steps: Iterable[Step]) -> Position:
+        """Return the position behind *steps*."""
+        topics = dict(self.topics)
+        for topic, topic_id, partition, place in steps:
+            known = topics.get(topic, Topic())
+            places = {} if known.is_other(topic_id) else known.places
+            topics[topic] = Topic(topic_id or known.id, {**places, partition: place})
+        return replace(self, topics=topics)
+
+    def __str__(self) -> str:
+        topics = {
+            name: {"id": topic.id, "next": topic.places} for name, topic in self.topics.items()
+        }
+        return json.dumps({"owner": self.owner, "topics": topics}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what ``str`` has written; raise ``SourceError`` for anything else."""
+        try:
+            found = json.loads(text)
+            topics = {name: _topic(topic) for name, topic in found["topics"].items()}
+            return cls(str(found["owner"]), topics)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise SourceError(
+                f"the log holds the position {text[:100]!r} for this reader, which no "
+                "kafka reader has written; give the reader another name"
+            ) from error
+
+
+def _topic(found: Mapping[str, object]) -> Topic:
+    places = found["next"]
+    if not isinstance(places, dict):
+        raise TypeError(type(places))
+    known = {int(number): Place(*map(int, place)) for number, place in places.items()}
+    return Topic(str(found["id"]), known)

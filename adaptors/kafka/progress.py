@@ -1,0 +1,118 @@
+"""What a consumer group keeps of how far a shard of a route has come."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+
+from transporter.adaptor import StoredOffset
+
+if TYPE_CHECKING:
+    from adaptors.kafka.client import Client
+
+_UNSETTLED: Final = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+"""The coordinator will answer soon: it has moved, or still writes a transaction's end."""
+
+_PAUSE_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a shard has come; ``mark`` names the transaction that said so."""
+
+    stored: StoredOffset
+    mark: str
+
+    def encode(self) -> str:
+        """Return the metadata to keep beside the committed offset."""
+        return json.dumps({"v": 1, "mark": self.mark, **asdict(self.stored)})
+
+    @classmethod
+    def decode(cls, text: str | None) -> Self | None:
+        """Return what *text* says; ``None`` when it was not written by :meth:`encode`."""
+        try:
+            parts = json.loads(text or "")
+            if parts.pop("v") != 1:
+                return None
+            return cls(mark=parts.pop("mark"), stored=StoredOffset(**parts))
+        except (ValueError, TypeError, LookupError, AttributeError):
+            return None
+
+    def place(self, topic: str) -> TopicPartition:
+        """Return what to commit: our offset as the group's, with all of it as metadata."""
+        return TopicPartition(topic, 0, max(0, self.stored.offset), self.encode())
+
+
+class Groups:
+    """Reads what consumer groups keep for partition 0 of one topic. Not thread-safe.
+
+    The client for administration can ask this, too, but ends the process where a
+    coordinator has moved (librdkafka issue 5040). A consumer that never joins cannot.
+    """
+
+    def __init__(self, client: Client, topic: str) -> None:
+        """Connect to nothing yet."""
+        self._client, self._topic = client, topic
+
+    def read(self, group: str, ends: float, *, stable: bool) -> Progress | None:
+        """Return what *group* keeps, waiting until the monotonic time *ends* at most.
+
+        *stable* waits for the end of a transaction that is being written;
+        without it the answer is what was committed before.
+
+        :raises KafkaException: when the brokers do not answer in time, or refuse.
+        :raises RouteFault: when the client does not take the settings.
+        """
+        level = "read_committed" if stable else "read_uncommitted"
+        settings = {
+            **self._client.connection(),
+            "group.id": group,
+            "isolation.level": level,
+            "logger": logging.getLogger(__name__),
+        }
+        consumer = self._client.built(Consumer, settings)
+        try:
+            return self._committed(consumer, ends)
+        finally:
+            consumer.close()
+
+    def _committed(self, consumer: Consumer, ends: float) -> Progress | None:
+        while True:
+            seconds = max(0.1, ends - time.monotonic())
+            try:
+                (found,) = consumer.committed([TopicPartition(self._topic, 0)], seconds)
+            except KafkaException as error:
+                if error.args[0].code() not in _UNSETTLED or time.monotonic() >= ends:
+                    raise
+            else:
+                if found.error is None:
+                    return Progress.decode(found.metadata)
+                if found.error.code() not in _UNSETTLED or time.monotonic() >= ends:
+                    raise KafkaException(found.error)
+            consumer.poll(_PAUSE_SECONDS)  # Nothing tells when the coordinator is ready.
+
+
+def membership(group: str) -> object:
+    """Return what says that an offset is committed for *group*, of which nobody is a member."""
+    consumer = Consumer({"group.id": group, "log_level": 0})  # Without brokers: it never connects.
+    try:
+        return consumer.consumer_group_metadata()
+    finally:
+        consumer.close()

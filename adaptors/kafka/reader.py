@@ -1,0 +1,209 @@
+"""Reads topics of Kafka as a member of a consumer group."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import deque
+from operator import itemgetter
+from time import monotonic
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from adaptors.kafka.cluster import Cluster
+from adaptors.kafka.config import KafkaReaderConfig
+from adaptors.kafka.group import Group
+from adaptors.kafka.keeper import Keeper
+from adaptors.kafka.position import Position, Step
+from adaptors.kafka.records import Names, to_batch
+from transporter.adaptor import Batch, EndOfSource
+from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message as Record
+
+    from adaptors.kafka.held import Held
+    from adaptors.kafka.position import Place
+    from transporter.adaptor import AdaptorConfig, Resume
+
+_GRACE: Final = 10.0
+"""Seconds for which a topic may be missing: one that is being created appears by then."""
+_LOOK: Final = 30.0
+"""Seconds between two looks at the topics when nothing calls for one."""
+_SOON: Final = 1.0
+"""Seconds between two looks when something does."""
+_PATIENCE: Final = 10.0
+_MAX_POLL_INTERVAL: Final = 300_000
+
+
+class KafkaReader:
+    """Reads the records of some topics, each partition in its order.
+
+    ``data``, ``key`` and headers are the record's, byte for byte; no value makes
+    a tombstone with the op ``delete``. The partitions are shared with whoever is
+    in the same group; each is read on from where the log has come, unless
+    somebody else, or an operator, has moved the group since.
+
+    Not promised: order among partitions; that a record is logged in one engine's
+    log only. At a rebalance without crash or full log nothing is repeated.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = KafkaReaderConfig
+
+    def __init__(self, config: KafkaReaderConfig) -> None:
+        """Read what *config* names."""
+        self._config = config
+        self._place = f"Kafka at {config.bootstrap_servers}"
+        self._position = Position("")
+        self._cluster: Cluster | None = None
+        self._group: Group | None = None
+        self._keeper: Keeper | None = None
+        self._given: deque[tuple[str, list[tuple[Held, Place]]]] = deque()
+        self._topics: list[str] = []
+        self._missing: dict[str, float] = {}
+        self._looked = self._told = 0.0
+        self._ended = False
+        self._pause = threading.Event()  # never set: waiting on it is a bounded pause
+
+    def open(self, resume: Resume) -> None:
+        """Join the group; partitions come with the first polls.
+
+        :raises SourceUnavailable: when no broker answers, or a topic is gone that was read.
+        :raises EnvironmentFault: when a topic was never there, or a right or setting is wrong.
+        """
+        self.close()
+        text = resume.position
+        self._position = (
+            Position.parse(text) if text else Position(f"{resume.log_id}/{secrets.token_hex(4)}")
+        )
+        cluster = self._cluster = Cluster(self._config, self._place)
+        group = Group(self._config, cluster, lambda: self._position, self._place)
+        self._group = group
+        self._await_topics(cluster)
+        self._subscribe(cluster, group)
+        self._looked = self._told = monotonic()
+        # Others in the group may have to wait for us so long in a rebalance.
+        limit = int(self._config.client.get("max.poll.interval.ms", _MAX_POLL_INTERVAL)) / 1000
+        self._keeper = Keeper(min(_PATIENCE, limit / 4), self._keep)
+
+    def poll(self, timeout: float) -> Batch:
+        """Return what is there, waiting up to *timeout* seconds for the first record.
+
+        :raises SourceError: when records are gone that were to be read, and ``on_out_of_range``
+            is ``stop``.
+        """
+        group, cluster, keeper = self._opened
+        deadline = monotonic() + timeout
+        with keeper.present():
+            while not self._ended:
+                self._look(group, cluster)
+                self._tell(group)
+                records, steps = group.take(max(0.0, deadline - monotonic()))
+                if records:
+                    return self._batch(records, steps)
+                self._ended = not self._config.follow and (group.ended or not self._topics)
+                if monotonic() >= deadline and not self._ended:
+                    return Batch(())
+            raise EndOfSource
+
+    def commit(self, position: str) -> None:
+        """Let the group know of *position*, with the next commit (Invariant 1)."""
+        group, _, keeper = self._opened
+        with keeper.present():
+            while self._given and position in map(itemgetter(0), self._given):
+                for held, place in self._given.popleft()[1]:
+                    held.logged = place
+            self._tell(group)
+
+    def close(self) -> None:
+        """Commit what is logged, leave the group and end the threads; safe to call twice."""
+        keeper, self._keeper = self._keeper, None
+        group, self._group = self._group, None
+        self._cluster = None
+        self._given.clear()
+        self._topics, self._missing = [], {}
+        self._ended = False
+        if keeper is not None:
+            keeper.close()
+        if group is not None:
+            group.close()
+
+    def _batch(self, records: list[Record], steps: list[tuple[Held, Place]]) -> Batch:
+        names = {held.topic: self._names_of(held) for held, _ in steps}
+        self._position = self._position.behind(
+            Step(held.topic, held.topic_id, held.partition, place) for held, place in steps
+        )
+        text = str(self._position)
+        self._given.append((text, steps))
+        return Batch(to_batch(records, names, self._config.content_type), text)
+
+    def _names_of(self, held: Held) -> Names:
+        origin = f"{held.topic}@{held.topic_id}" if held.topic_id else held.topic
+        return Names(self._config.namespace.format(topic=held.topic), origin)
+
+    def _keep(self) -> None:
+        group = self._group
+        if group is not None:
+            group.keep()
+            self._tell(group)
+
+    def _tell(self, group: Group) -> None:
+        now = monotonic()
+        if now - self._told >= self._config.commit_interval:
+            self._told = now
+            group.tell()
+
+    # Topics
+
+    def _await_topics(self, cluster: Cluster) -> None:
+        """Wait a moment for topics that are being created."""
+        deadline = monotonic() + _GRACE
+        while missing := sorted(set(self._config.topics) - cluster.ids(self._config.topics).keys()):
+            if monotonic() >= deadline:
+                raise self._absent(missing)
+            self._pause.wait(_SOON / 2)
+
+    def _absent(self, topics: list[str]) -> SourceUnavailable | EnvironmentFault:
+        names = ", ".join(topics)
+        if set(topics) <= self._position.topics.keys():
+            return SourceUnavailable(
+                f"{self._place}: these topics were read before and are gone: {names}; create "
+                "them anew, or take them out of `topics`"
+            )
+        return EnvironmentFault(
+            f"{self._place}: there are no topics {names}; create them, or correct `topics`"
+        )
+
+    def _look(self, group: Group, cluster: Cluster) -> None:
+        """See now and then whether the brokers answer, and the topics are the ones they were."""
+        now = monotonic()
+        if now - self._looked < (_SOON if group.doubt else _LOOK):
+            return
+        self._looked = now
+        self._subscribe(cluster, group)
+        topics = {*self._config.topics, *(topic for topic, _ in group.held)}
+        ids = cluster.ids(topics)
+        group.doubt = False  # The brokers answer.
+        for topic in topics & ids.keys():
+            group.recognise(topic, ids[topic])
+        self._mind(set(self._config.topics) - ids.keys(), now)
+        group.doubt = bool(self._missing)
+
+    def _mind(self, missing: set[str], now: float) -> None:
+        """Give a topic that is gone a moment to come back."""
+        self._missing = {topic: self._missing.get(topic, now) for topic in missing}
+        late = [topic for topic, since in self._missing.items() if now - since >= _GRACE]
+        if late:
+            raise self._absent(sorted(late))
+
+    def _subscribe(self, cluster: Cluster, group: Group) -> None:
+        pattern = self._config.pattern
+        topics = list(self._config.topics) if pattern is None else cluster.matching(pattern)
+        if topics != self._topics:
+            self._topics = topics
+            group.subscribe(topics)
+
+    @property
+    def _opened(self) -> tuple[Group, Cluster, Keeper]:
+        if self._group is None or self._cluster is None or self._keeper is None:
+            raise SourceError(f"the reader of {self._place} is not open")
+        return self._group, self._cluster, self._keeper

@@ -1,0 +1,373 @@
+"""Delivers a slice and how far its shard has come in one transaction of Kafka's."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from adaptors.kafka.client import bounded, left
+from adaptors.kafka.failures import is_fault, sink_error
+from adaptors.kafka.progress import Groups, Progress, membership
+from adaptors.kafka.slice import Slice
+from transporter.errors import RouteFault, SinkUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import Producer
+
+    from adaptors.kafka.client import Client
+    from adaptors.kafka.slice import Row
+    from transporter.adaptor import StoredOffset, WriterContext
+    from transporter.errors import SinkError
+    from transporter.message import Entries
+
+_T = TypeVar("_T")
+
+_ATTEMPTS: Final = 4
+"""Transactions tried for one slice: a refused entry costs two, what the client lost one more."""
+
+_FENCED: Final = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001 - a public code
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+    }
+)
+_FAULTS: Final = frozenset(
+    {
+        KafkaError.INVALID_GROUP_ID,
+        KafkaError.INVALID_TRANSACTION_TIMEOUT,
+        KafkaError.OFFSET_METADATA_TOO_LARGE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""What fails every transaction until an operator changes something, besides missing rights."""
+
+
+class Delivered(NamedTuple):
+    """How many rows, from the first on, are in the topic for good, and why not more."""
+
+    rows: int
+    error: SinkError | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """A transaction of which we do not know yet whether it was committed."""
+
+    mark: str
+    generation: int
+    offsets: frozenset[int]
+
+
+class Transactions:
+    """One shard's transactions; see ``README.md`` for how they make it effectively once.
+
+    An id, and a consumer group of the same name, belong to each shard. Whoever
+    initialises the id shuts out every earlier holder; what it reads and writes
+    after that cannot be passed by anybody. Not thread-safe.
+    """
+
+    def __init__(self, client: Client, context: WriterContext) -> None:
+        """Connect to nothing yet."""
+        self._client, self._context = client, context
+        self._topic = client.config.progress_place or ""
+        self._groups = Groups(client, self._topic)
+        self._producer: Producer | None = None
+        self._member = membership(self._name(context.shard))
+        self._me, self._count = uuid.uuid4().hex, 0
+        self._known: Progress | None = None
+        self._unsure: _Commit | None = None
+        self._settled: dict[int, frozenset[int]] = {}
+        """Offsets that are committed without having been acked, by generation."""
+
+    def open(self) -> StoredOffset | None:
+        """Shut out whoever wrote for this route before; return how far this shard has come.
+
+        :raises RouteFault: when an engine with a newer epoch has opened the route.
+        :raises SinkUnavailable: when no broker answers before the deadline.
+        """
+        ends = time.monotonic() + self._client.seconds
+        others = self._look(ends)
+        # Shards that are no more come first: a shard of ours that is written down as such
+        # proves that all of those are shut out, even if we end before we are through.
+        for shard in sorted(others, reverse=True):
+            if shard >= self._context.shards:
+                self._retire(shard, ends)
+        known = self._enter(ends)
+        for shard in others:
+            if shard < self._context.shards:
+                self._retire(shard, ends)
+        return known.stored if known is not None and known.stored.offset >= 0 else None
+
+    def deliver(self, batch: Entries, rows: list[Row]) -> Delivered:
+        """Commit *rows*, the first ones of *batch*, or those before the first that is refused."""
+        ends = time.monotonic() + self._client.seconds
+        done = 0
+        try:
+            if self._producer is None:
+                self._resume(ends + self._client.seconds / 4)
+                # However long that took: the slice is tried, so that something comes of it.
+                ends = max(ends, time.monotonic() + self._client.seconds / 4)
+            done = self._already(batch, len(rows))
+            found = self._transact(batch, rows, done, ends)
+        except KafkaException as error:
+            return Delivered(done, self._broken(error, ends))
+        if found.error is None:
+            self._client.trouble = None
+        return found
+
+    def close(self) -> None:
+        """Drop the producer; what it has not committed is aborted, at the next open at latest."""
+        self._producer = None
+        self._client.drop()
+
+    # Who may write
+
+    def _look(self, ends: float) -> list[int]:
+        """Return the shards, besides ours, whose ids another number of shards may still hold.
+
+        An engine with a newer epoch is found before we would shut it out.
+        """
+        shard, bound, others = 0, self._context.shards, []
+        while shard < bound:
+            known = self._read(shard, ends)
+            self._entitled(known)
+            if known is not None:
+                bound = max(bound, known.stored.shards)
+            if shard != self._context.shard and not self._is_ours(known):
+                others.append(shard)
+            shard += 1
+        return others
+
+    def _enter(self, ends: float) -> Progress | None:
+        """Take our own id, and say so; return what was known before."""
+
+        def take() -> Progress | None:
+            self._producer = self._client.producer(self._name(self._context.shard))
+            return self._claim(self._producer, self._context.shard, ends)
+
+        try:
+            return self._insisting(take, ends)
+        except BaseException:
+            self.close()
+            raise
+
+    def _retire(self, shard: int, ends: float) -> None:
+        """Shut out whoever writes for *shard* while the keys go to another number of shards."""
+
+        def take() -> None:
+            if not self._is_ours(self._read(shard, ends)):
+                producer = self._client.producer(self._name(shard), kept=False)
+                self._claim(producer, shard, ends)
+
+        self._insisting(take, ends)
+
+    def _insisting(self, take: Callable[[], _T], ends: float) -> _T:
+        """Return what *take* returns, again while another worker of ours does the same."""
+        while True:
+            try:
+                return take()
+            except KafkaException as error:
+                if error.args[0].code() not in _FENCED or time.monotonic() >= ends:
+                    raise self._told(error) from error
+                _rest()
+
+    def _claim(self, producer: Producer, shard: int, ends: float) -> Progress | None:
+        """Take the id of *shard*, and write down that it is of this epoch and number of shards."""
+        self._call(ends, producer.init_transactions)
+        known = self._groups.read(self._name(shard), ends, stable=True)
+        self._entitled(known)
+        newest, own = known, shard == self._context.shard
+        kept = known.stored if known is not None and self._is_ours(known) else None
+        if kept is None or (own and kept.epoch < self._context.epoch):
+            whose = replace(self._context, shard=shard)
+            newest = self._next(whose.stored(-1, -1, kept))
+            producer.begin_transaction()
+            self._keep(producer, newest, self._name(shard), ends)
+            self._call(ends, producer.commit_transaction)
+        if own:
+            self._known = newest
+        return known
+
+    def _is_ours(self, known: Progress | None) -> bool:
+        return known is not None and known.stored.shards == self._context.shards
+
+    def _entitled(self, known: Progress | None) -> None:
+        """Raise a fault when an engine with a newer epoch has written *known*."""
+        if known is not None and known.stored.epoch > self._context.epoch:
+            raise RouteFault(
+                f"{self._place}: fenced by epoch {known.stored.epoch}; this writer has epoch "
+                f"{self._context.epoch}: another engine has opened the log since"
+            )
+
+    def _read(self, shard: int, ends: float) -> Progress | None:
+        """Return what was last committed for *shard*."""
+        try:
+            return self._groups.read(self._name(shard), ends, stable=False)
+        except KafkaException as error:
+            raise self._told(error) from error
+
+    def _resume(self, ends: float) -> None:
+        """Take our id again after a failure, and find out what became of the last commit."""
+        before, unsure = self._known, self._unsure
+        found = self._enter(ends)
+        if found is None:
+            mark = ""
+        elif not found.mark.startswith(self._me) and (before is None or found.mark != before.mark):
+            self.close()
+            raise RouteFault(
+                f"{self._place}: another engine has written with this epoch, "
+                f"{self._context.epoch}: does a copy of this log run somewhere?"
+            )
+        else:
+            mark = found.mark
+        if unsure is not None and mark == unsure.mark:
+            self._settled[unsure.generation] = unsure.offsets
+        self._unsure = None
+
+    # What is written
+
+    def _already(self, batch: Entries, count: int) -> int:
+        """Return how many of the first *count* rows a commit holds whose answer was lost."""
+        settled = self._settled.pop(batch.generation, frozenset())
+        offsets = batch.offsets[:count] if settled else []
+        return next(
+            (row for row, offset in enumerate(offsets) if offset not in settled), len(offsets)
+        )
+
+    def _transact(self, batch: Entries, rows: list[Row], done: int, ends: float) -> Delivered:
+        offsets, count = batch.offsets, len(rows)
+        refused, trouble = Delivered(0), Delivered(done)
+        for _ in range(_ATTEMPTS):
+            if count == done:
+                break
+            producer = self._began()
+            part = Slice(producer, rows[done:count], left(ends), self._client.batch_bytes())
+            part.deliver()
+            if part.fatal is not None:
+                raise KafkaException(part.fatal)
+            if part.delivered() == count - done:
+                self._commit(producer, batch, offsets[done:count])
+                return refused._replace(rows=count)
+            error, offset, guilty = self._judged(part, producer, offsets[done:count], ends)
+            self._abort(producer)
+            if offset is not None:
+                # What precedes it is delivered now; nothing behind it (Invariant 9).
+                refused, count = Delivered(0, error, offset), batch.whole(done + guilty)
+                continue
+            trouble = Delivered(done, error)
+            if not isinstance(error, SinkUnavailable) or time.monotonic() >= ends:
+                break
+        if count == done:
+            return refused._replace(rows=done)
+        self.close()  # What the client has lost its count of, a new one need not clear up.
+        return trouble
+
+    def _began(self) -> Producer:
+        assert self._producer is not None  # noqa: S101 - deliver has entered
+        self._producer.begin_transaction()
+        return self._producer
+
+    def _judged(
+        self, part: Slice, producer: Producer, offsets: list[int], ends: float
+    ) -> tuple[SinkError, int | None, int]:
+        """Return why *part* failed, the entry's offset and its row, if it was one entry's doing."""
+        failure = part.failure()
+        if failure is None and part.failures and time.monotonic() < ends:
+            # The client has taken everything back; only a commit, which must fail now, says why.
+            try:
+                producer.commit_transaction(left(ends))
+            except KafkaException as why:
+                return self._told(why), None, 0
+        error, offset = self._client.reason(part, offsets)
+        return error, offset, failure.row if failure else 0
+
+    def _commit(self, producer: Producer, batch: Entries, offsets: list[int]) -> None:
+        known = self._known.stored if self._known else None
+        progress = self._next(self._context.stored(batch.generation, offsets[-1], known))
+        ends = time.monotonic() + self._client.seconds / 2
+        self._keep(producer, progress, self._name(self._context.shard), ends)
+        self._unsure = _Commit(progress.mark, batch.generation, frozenset(offsets))
+        self._call(ends, producer.commit_transaction)
+        self._known, self._unsure = progress, None
+
+    def _abort(self, producer: Producer) -> None:
+        try:
+            self._call(time.monotonic() + self._client.seconds / 2, producer.abort_transaction)
+        except KafkaException:
+            self.close()  # The next to take the id aborts it.
+            raise
+
+    def _broken(self, error: KafkaException, ends: float) -> SinkError:
+        """Return what *error*, which no row is guilty of, means; bring the producer in order."""
+        told = self._told(error)
+        why, producer = error.args[0], self._producer
+        if why.txn_requires_abort() and producer is not None:
+            self._unsure = None  # It was certainly not committed.
+            try:
+                self._abort(producer)
+            except KafkaException:
+                return told
+            return told
+        self.close()
+        if why.code() in _FENCED:
+            self._find_out(max(ends, time.monotonic() + 1))
+        return told
+
+    def _find_out(self, ends: float) -> None:
+        """Raise a fault that names the engine that has shut us out, if its epoch is newer."""
+        self._entitled(self._read(self._context.shard, ends))
+
+    def _next(self, stored: StoredOffset) -> Progress:
+        self._count += 1
+        return Progress(stored, f"{self._me}-{self._count}")
+
+    def _keep(self, producer: Producer, progress: Progress, group: str, ends: float) -> None:
+        own = group == self._name(self._context.shard)
+        member = self._member if own else membership(group)
+        place = progress.place(self._topic)
+        self._call(ends, bounded(producer.send_offsets_to_transaction), [place], member)
+
+    def _call(self, ends: float, act: Callable[..., Any], *values: object) -> None:
+        """Call *act* with *values* and the time left, again while the client says that it may."""
+        while True:
+            try:
+                act(*values, max(0.1, left(ends)))
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() >= ends:
+                    raise
+            else:
+                return
+
+    def _told(self, error: KafkaException) -> SinkError:
+        why = error.args[0]
+        text = f"{self._place}: {why.str()} ({why.name()})"
+        if why.code() in _FENCED:
+            return SinkUnavailable(f"{text}: another worker of this epoch has taken over")
+        if why.code() in _FAULTS:
+            return RouteFault(f"{text}: check progress_topic and the client settings")
+        trouble = self._client.trouble
+        return sink_error(
+            trouble if trouble is not None and is_fault(trouble) else why, self._place
+        )
+
+    def _name(self, shard: int) -> str:
+        return f"{self._context.log_id}.{self._context.route}.{shard}"
+
+    @property
+    def _place(self) -> str:
+        return f"{self._client.place()}, transactional id {self._name(self._context.shard)}"
+
+
+def _rest() -> None:
+    # Others do the same thing at the same time: who waits longer comes second.
+    threading.Event().wait(random.uniform(0.01, 0.1))  # noqa: S311 - only to be out of step

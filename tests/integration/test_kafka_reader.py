@@ -1,0 +1,483 @@
+"""The Kafka reader against a real broker: what it reads, where it begins, what it commits."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from kafka_reading import Bench, contents, data_of
+
+from adaptors.kafka.reader import KafkaReader
+from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
+from transporter.message import ERROR_HEADER
+from transporter.testing.doubles import FixedResume
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from services.kafka import Broker
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def bench(kafka_broker: Broker) -> Iterator[Bench]:
+    """Give topics, producers and readers of a group of this test; all are closed at its end."""
+    kafka_broker.start()
+    with Bench(kafka_broker) as bench:
+        yield bench
+
+
+def test_every_part_of_a_record_arrives_exactly(bench: Bench) -> None:
+    """Key, value, headers in order and with repeats, time and origin are the record's."""
+    topic = bench.topic(partitions=2)
+    headers = [("a", b"1"), ("a", None), ("é", b"\x00\xff"), ("a", b"")]
+    bench.produce(topic, b'{"n": 1.10}', key=b"k", headers=headers, timestamp=1_234_567)
+    bench.produce(topic, b"", key=b"", partition=1)
+    bench.produce(topic, None, key=b"gone")
+    bench.produce(topic, b"\x00\xff", key=None)
+    reader = bench.reader(topic, namespace="shop.{topic}")
+
+    found = {message.source_id: message for message in bench.messages(reader, 4)}
+
+    origin = f"{topic}@{bench.topic_id(topic)}"
+    first, gone, raw = (found[f"{origin}/0/{offset}"] for offset in range(3))
+    assert (first.data, first.key, first.op) == (b'{"n": 1.10}', b"k", "insert")
+    assert first.headers == tuple(headers)
+    assert first.timestamp == 1_234_567_000
+    assert first.namespace == f"shop.{topic}"
+    assert first.content_type == "application/json"
+    assert (gone.data, gone.key, gone.op) == (None, b"gone", "delete")
+    assert (raw.data, raw.key, raw.headers) == (b"\x00\xff", None, ())
+    empty = found[f"{origin}/1/0"]
+    assert (empty.data, empty.key, empty.op) == (b"", b"", "insert")
+
+
+def test_a_header_name_that_is_no_text_is_told_in_a_header(bench: Bench) -> None:
+    """The record arrives marked, to be parked; the ones around it are not touched."""
+    topic = bench.topic()
+    bench.produce(topic, b"1", headers=[("a", b"1")])
+    bench.produce_badly_named(topic, b"\xff\xfe")
+    bench.produce(topic, b"3")
+
+    first, bad, last = bench.messages(bench.reader(topic), 3)
+
+    assert (first.headers, last.headers) == ((("a", b"1"),), ())
+    assert bad.data == b"bad"
+    assert [name for name, _ in bad.headers] == [ERROR_HEADER]
+
+
+def test_a_content_type_can_be_given_or_left_open(bench: Bench) -> None:
+    """The setting is the content type of every message; null says that nobody knows."""
+    topic = bench.topic()
+    bench.produce(topic, b"x")
+
+    (avro,) = bench.messages(bench.reader(topic, content_type="avro/binary"), 1)
+    (unknown,) = bench.messages(bench.reader(topic, group="other", content_type=None), 1)
+
+    assert (avro.content_type, unknown.content_type) == ("avro/binary", None)
+
+
+def test_a_pattern_finds_topics_and_later_ones_and_no_internal_ones(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics whose names match are read, new ones soon after, even if there was none meanwhile."""
+    monkeypatch.setattr("adaptors.kafka.reader._LOOK", 0.2)
+    mark = uuid.uuid4().hex[:8]
+    first = bench.topic(f"x-{mark}-a")
+    bench.produce(bench.topic(f"{mark}-y"), b"no")
+    bench.produce(first, b"1")
+    reader = bench.reader(pattern=rf"^x-{mark}-|__consumer")
+
+    assert data_of(bench.messages(reader, 1)) == [b"1"]
+    bench.produce(bench.topic(f"x-{mark}-b"), b"2")
+    assert data_of(bench.messages(reader, 1)) == [b"2"]
+    bench.delete(f"x-{mark}-a")
+    bench.delete(f"x-{mark}-b")
+    bench.until(lambda: not reader.poll(0.1).messages and not reader._topics)
+    bench.produce(bench.topic(f"x-{mark}-c"), b"3")
+    assert data_of(bench.messages(reader, 1)) == [b"3"]
+
+
+def test_the_group_hears_only_of_what_is_durable(bench: Bench) -> None:
+    """What was polled and not committed is not committed to the group, not even at the close."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 10)
+    reader = bench.reader(topic, batch_rows=5)
+
+    first = bench.batch(reader)
+    bench.batch(reader)
+    assert first.position is not None
+    reader.commit(first.position)
+    reader.close()
+
+    assert bench.committed(topic).offset == 5
+
+
+def test_the_committed_metadata_names_the_log(bench: Bench) -> None:
+    """Beside its offset the group keeps the log's id and the topic's, for who reads on."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 3)
+    reader = bench.reader(topic, log_id="log-of-ada", commit_interval=0.0)
+
+    bench.messages(reader, 3)
+    bench.until(lambda: reader.poll(0.1) and bench.committed(topic).offset == 3)
+
+    mark = json.loads(bench.committed(topic).metadata)
+    assert mark["transporter"].startswith("log-of-ada/")
+    assert mark["topic"] == bench.topic_id(topic)
+
+
+def test_the_log_goes_before_the_group_that_this_log_has_committed(bench: Bench) -> None:
+    """After a crash between append and commit nothing is read again."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 30)
+    reader = bench.reader(topic, batch_rows=10)
+    first, second = bench.batch(reader), bench.batch(reader)
+    reader.commit(first.position or "")
+    reader.close()
+    assert bench.committed(topic).offset == 10
+
+    # The second batch is durable, too, and its commit was never sent.
+    rest = bench.reader(topic, position=second.position)
+
+    assert data_of(bench.messages(rest, 10)) == [b"%d" % number for number in range(20, 30)]
+
+
+def test_without_a_commit_the_log_alone_decides(bench: Bench) -> None:
+    """A position of the log counts in a group that knows nothing."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 20)
+    reader = bench.reader(topic, batch_rows=10)
+    first = bench.batch(reader)
+    reader.close()
+
+    rest = bench.reader(topic, position=first.position)
+
+    assert data_of(bench.messages(rest, 10)) == [b"%d" % number for number in range(10, 20)]
+
+
+@pytest.mark.parametrize("to", [3, 17])
+def test_an_operators_reset_of_the_group_wins(bench: Bench, to: int) -> None:
+    """Offsets that were set for the group, back or ahead, count more than the log's position."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 20)
+    position = bench.read_all(bench.reader(topic, batch_rows=10), 10)
+
+    bench.reset(topic, to)
+    again = bench.reader(topic, position=position)
+
+    assert data_of(bench.messages(again, 20 - to)) == [b"%d" % n for n in range(to, 20)]
+
+
+def test_another_engine_goes_on_behind_what_the_group_knows(bench: Bench) -> None:
+    """An engine with a log of its own begins where the first one's commits end, and back again."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 10)
+    ours = bench.read_all(bench.reader(topic, log_id="ours"), 10)
+    bench.produce_numbers(topic, 10, first=10)
+    theirs = bench.reader(topic, log_id="theirs")
+    bench.read_all(theirs, 10)
+    bench.produce_numbers(topic, 5, first=20)
+
+    back = bench.reader(topic, position=ours, log_id="ours")
+
+    assert data_of(bench.messages(back, 5)) == [b"%d" % number for number in range(20, 25)]
+
+
+def test_a_takeover_without_a_record_is_remembered(bench: Bench) -> None:
+    """Who takes a partition over and reads nothing does not fall back to its own old place."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 10)
+    ours = bench.read_all(bench.reader(topic, log_id="ours"), 10)
+    bench.produce_numbers(topic, 10, first=10)
+    bench.read_all(bench.reader(topic, log_id="theirs"), 10)
+    idle = bench.reader(topic, position=ours, log_id="ours", commit_interval=0.0)
+    owner = json.loads(ours)["owner"]
+    bench.until(lambda: not idle.poll(0.1).messages and owner in bench.committed(topic).metadata)
+    idle.close()
+    bench.produce_numbers(topic, 1, first=20)
+
+    back = bench.reader(topic, position=ours, log_id="ours")
+
+    assert data_of(bench.messages(back, 1)) == [b"20"]
+
+
+def test_latest_begins_at_the_end_and_remembers_it(bench: Bench) -> None:
+    """With ``start: latest`` nothing old is read, and what came while it was down is not lost."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 5)
+    first = bench.reader(topic, start="latest", commit_interval=0.0)
+    bench.until(lambda: not first.poll(0.1).messages and bench.committed(topic).offset == 5)
+    first.close()
+    bench.produce_numbers(topic, 2, first=5)
+
+    second = bench.reader(topic, start="latest")
+
+    assert data_of(bench.messages(second, 2)) == [b"5", b"6"]
+
+
+def test_the_end_is_told_when_it_is_not_waited_for(bench: Bench) -> None:
+    """With ``follow: false`` a topic without records is an end, at once."""
+    reader = bench.reader(bench.topic(partitions=3), follow=False)
+
+    assert contents(bench.to_end(reader)) == []
+
+
+def test_records_of_aborted_transactions_are_left_out(bench: Bench) -> None:
+    """Only committed records arrive, unless the isolation is lowered."""
+    topic = bench.topic()
+    bench.transaction(topic, [b"1", b"2"], commit=False)
+    bench.transaction(topic, [b"3"], commit=True)
+
+    clean = contents(bench.to_end(bench.reader(topic, follow=False)))
+    dirty = bench.reader(topic, group="all", follow=False, isolation="read_uncommitted")
+
+    assert clean == [b"3"]
+    assert contents(bench.to_end(dirty)) == [b"1", b"2", b"3"]
+
+
+def test_ends_of_transactions_are_passed_and_told(bench: Bench) -> None:
+    """A quiet topic of transactions shows no lag, and its retention is no loss after a restart."""
+    topic = bench.topic()
+    bench.transaction(topic, [b"1", b"2"], commit=True)
+    reader = bench.reader(topic, commit_interval=0.0)
+    position = bench.positions(reader, 2)
+    bench.until(lambda: not reader.poll(0.1).messages and bench.committed(topic).offset == 3)
+    reader.close()
+    bench.delete_records(topic, 3)
+    bench.produce_numbers(topic, 1)
+
+    assert data_of(bench.messages(bench.reader(topic, position=position), 1)) == [b"0"]
+
+
+def test_records_that_are_gone_stop_the_reader(bench: Bench) -> None:
+    """By default the error names the partition, what was wanted and what there is."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 20)
+    position = bench.read_all(bench.reader(topic, batch_rows=5), 5)
+    bench.delete_records(topic, 12)
+    reader = bench.reader(topic, position=position)
+
+    with pytest.raises(SourceError) as failure:
+        bench.batch(reader)
+
+    assert not isinstance(failure.value, SourceUnavailable)
+    text = f"partition 0 of topic {topic} is to be read from offset 5 on, but the broker has 12 to"
+    assert text in str(failure.value)
+    assert "on_out_of_range" in str(failure.value)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", b"12"), ("latest", b"20")])
+def test_records_that_are_gone_can_be_passed(
+    bench: Bench, policy: str, expected: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With another policy the reader goes on at the beginning or the end, and says so."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 20)
+    position = bench.read_all(bench.reader(topic, batch_rows=5), 5)
+    bench.delete_records(topic, 12)
+    reader = bench.reader(topic, position=position, on_out_of_range=policy, commit_interval=0.0)
+    if policy == "latest":
+        bench.until(lambda: not reader.poll(0.1).messages and bench.committed(topic).offset == 20)
+    bench.produce_numbers(topic, 1, first=20)
+
+    assert data_of(bench.messages(reader, 1))[0] == expected
+    assert "is to be read from offset 5 on" in caplog.text
+
+
+def test_a_topic_created_anew_is_read_from_its_beginning(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the log knows of a deleted topic is not applied to the one that has its name now."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 10)
+    position = bench.read_all(bench.reader(topic, batch_rows=5), 5)
+    old = bench.topic_id(topic)
+    bench.recreate(topic)
+    bench.produce_numbers(topic, 20, first=100)
+
+    found = bench.messages(bench.reader(topic, position=position), 20)
+
+    assert data_of(found) == [b"%d" % number for number in range(100, 120)]
+    assert found[0].source_id == f"{topic}@{bench.topic_id(topic)}/0/0"
+    assert bench.topic_id(topic) != old
+    assert "not the one that was read before" in caplog.text
+
+
+@pytest.mark.parametrize("refresh", [500, 30_000], ids=["noticed by the client", "by us"])
+def test_a_topic_created_anew_while_it_is_read_is_read_from_its_beginning(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, refresh: int
+) -> None:
+    """Every record of the new topic arrives, those before the old place included."""
+    monkeypatch.setattr("adaptors.kafka.reader._LOOK", 0.5)
+    topic = bench.topic()
+    bench.produce_numbers(topic, 10)
+    client = {"topic.metadata.refresh.interval.ms": refresh}
+    reader = bench.reader(topic, client=client)
+    bench.messages(reader, 10)
+    bench.recreate(topic)
+    bench.produce_numbers(topic, 20, first=100)
+
+    wanted = {b"%d" % number for number in range(100, 120)}
+    # Until the change is noticed, records behind the old place may come first, and then again.
+    assert wanted <= set(bench.gathered(reader, wanted.issubset))
+
+
+def test_a_topic_that_was_never_there_is_a_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a moment of grace the open says which topics are missing."""
+    monkeypatch.setattr("adaptors.kafka.reader._GRACE", 0.5)
+    with pytest.raises(EnvironmentFault, match="there are no topics nowhere"):
+        bench.reader("nowhere")
+
+
+def test_a_topic_that_is_deleted_makes_the_source_unavailable(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that was read and is gone is waited for, visibly."""
+    monkeypatch.setattr("adaptors.kafka.reader._GRACE", 0.5)
+    monkeypatch.setattr("adaptors.kafka.reader._LOOK", 0.2)
+    topic = bench.topic()
+    bench.produce_numbers(topic, 1)
+    reader = bench.reader(topic)
+    position = bench.positions(reader, 1)
+    bench.delete(topic)
+
+    with pytest.raises(SourceUnavailable, match="are gone"):
+        bench.until(lambda: reader.poll(0.1) is None)
+    with pytest.raises(SourceUnavailable, match="are gone"):
+        bench.reader(topic, position=position)
+
+
+def test_no_broker_is_an_outage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open without an answer says that trying again may help, and leaves nothing behind."""
+    monkeypatch.setattr("adaptors.kafka.cluster.REQUEST_SECONDS", 1.0)
+    config = KafkaReader.Config(bootstrap_servers="127.0.0.1:9", group="g", topics=("t",))
+    reader = KafkaReader(config)
+
+    with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1:9"):
+        reader.open(FixedResume())
+    reader.close()
+
+
+def test_an_unknown_setting_is_a_fault_and_keeps_secrets(bench: Bench) -> None:
+    """A setting that the client does not know is named, and no value of any setting is shown."""
+    with pytest.raises(EnvironmentFault) as failure:
+        bench.reader(bench.topic(), client={"sasl.pasword": "hunter2"})
+
+    assert "sasl.pasword" in str(failure.value)
+    assert "hunter" not in str(failure.value)
+
+
+def test_an_idle_reader_gives_a_record_within_milliseconds(bench: Bench) -> None:
+    """A record that comes while a poll waits is not held back for more of them, or a time-out."""
+    topic = bench.topic()
+    reader = bench.reader(topic)
+    bench.produce_numbers(topic, 1)
+    bench.messages(reader, 1)
+    producer = Producer({"bootstrap.servers": bench.servers, "linger.ms": 0})
+    waits = []
+    for _ in range(30):
+        producer.produce(topic, b"x")
+        producer.flush()
+        began = time.monotonic()
+        bench.batch(reader)
+        waits.append(time.monotonic() - began)
+
+    assert sorted(waits)[15] < 0.1
+
+
+def test_a_batch_is_bounded_by_rows_and_by_bytes(bench: Bench) -> None:
+    """No batch has more rows than allowed, and none goes on far behind the bytes."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 5000, size=1000)
+    rows = bench.to_end(bench.reader(topic, follow=False, batch_rows=700))
+    size = bench.to_end(bench.reader(topic, group="bytes", follow=False, batch_bytes=1))
+
+    assert max(len(batch) for batch in rows) == 700
+    assert max(len(batch) for batch in size) <= 1001
+    assert contents(rows) == contents(size)
+
+
+def test_a_broker_that_is_gone_is_an_outage_and_the_next_reader_goes_on(
+    bench: Bench, kafka_broker: Broker
+) -> None:
+    """A reader says that its broker is away, closes soon, and its successor leaves no gap."""
+    topic = bench.topic(partitions=2)
+    bench.produce_numbers(topic, 100)
+    reader = bench.reader(topic)
+    position = bench.positions(reader, 100)
+    kafka_broker.kill()
+    try:
+        with pytest.raises(SourceUnavailable):
+            bench.until(lambda: reader.poll(0.2) is None)
+        began = time.monotonic()
+        reader.close()
+        assert time.monotonic() - began < 20
+    finally:
+        kafka_broker.start()
+    bench.produce_numbers(topic, 100, first=100)
+
+    found = data_of(bench.messages(bench.reader(topic, position=position), 100))
+
+    assert sorted(found, key=int) == [b"%d" % number for number in range(100, 200)]
+
+
+def test_a_broker_that_does_not_answer_is_an_outage(
+    bench: Bench, kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen broker, whose connections stay open, is noticed by the next look at the topics."""
+    monkeypatch.setattr("adaptors.kafka.reader._LOOK", 0.5)
+    monkeypatch.setattr("adaptors.kafka.cluster.REQUEST_SECONDS", 1.0)
+    reader = bench.reader(bench.topic())
+    kafka_broker.pause()
+    try:
+        with pytest.raises(SourceUnavailable):
+            bench.until(lambda: reader.poll(0.2) is None)
+    finally:
+        kafka_broker.resume()
+
+
+def test_a_reader_outlives_a_short_absence_of_the_broker(
+    bench: Bench, kafka_broker: Broker
+) -> None:
+    """A broker that is restarted cleanly interrupts nothing: each record comes once."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 50)
+    reader = bench.reader(topic)
+    found = bench.messages(reader, 50)
+    kafka_broker.stop()
+    kafka_broker.start()
+    bench.produce_numbers(topic, 50, first=50)
+
+    found += bench.messages(reader, 50)
+
+    assert data_of(found) == [b"%d" % number for number in range(100)]
+
+
+def test_an_assignment_that_fails_is_told_and_leaves_nothing_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the places of partitions cannot be found nothing is read, and the next reader begins."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 3)
+    reader = bench.reader(topic)
+    with monkeypatch.context() as patch:
+        patch.setattr("adaptors.kafka.cluster.Cluster.ids", lambda *_: {})
+        with pytest.raises(SourceUnavailable, match="have just gone"):
+            bench.batch(reader)
+    reader.close()
+
+    assert len(bench.messages(bench.reader(topic), 3)) == 3
+
+
+def test_a_lost_position_of_another_kind_is_named(bench: Bench) -> None:
+    """A position that no kafka reader wrote stops the open with what to do."""
+    with pytest.raises(SourceError, match="give the reader another name"):
+        bench.reader(bench.topic(), position='{"batch": 3}')

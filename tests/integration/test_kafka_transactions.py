@@ -1,0 +1,77 @@
+"""A transactional Kafka writer that is killed, halted, or followed by other shards."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from kafka_lives import FENCED, MOMENTS, Death, Nursery, World, check, kill_often
+
+if TYPE_CHECKING:
+    from services.kafka import Broker
+
+pytestmark = pytest.mark.kafka
+
+
+def test_committed_messages_are_each_there_once_after_kills(
+    kafka_broker: Broker, kafka_topic: str
+) -> None:
+    """Killed between and inside transactions, it delivers all, nothing twice, keys in order."""
+    world = World(kafka_broker.bootstrap_servers, kafka_topic, rows=4_000)
+
+    kill_often(kafka_broker, world, kills=8, chance=random.Random(random.randrange(1 << 32)))
+
+
+@pytest.mark.parametrize(("when", "call"), MOMENTS)
+def test_a_death_beside_each_call_repeats_nothing(
+    kafka_broker: Broker, kafka_topic: str, when: str, call: str
+) -> None:
+    """Killed right before or after a call, the next life begins exactly where it must."""
+    world = World(kafka_broker.bootstrap_servers, kafka_topic, rows=200)
+    nursery = Nursery(random.Random(1))
+    killed = nursery.begin(world, 1, death=Death(when, call, 1 if "init" in call else 3))
+    killed.join(60)
+
+    last = nursery.begin(world, 2)
+    last.join(60)
+
+    assert (killed.exitcode, last.exitcode) == (-signal.SIGKILL, 0)
+    check(kafka_broker, world)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 1), (1, 2)])
+def test_a_halted_engine_that_goes_on_commits_nothing(
+    kafka_broker: Broker, kafka_topic: str, before: int, after: int
+) -> None:
+    """One that stood still inside a transaction is shut out, by another number of shards, too."""
+    old = World(kafka_broker.bootstrap_servers, kafka_topic, rows=200, shards=before)
+    new = World(old.servers, old.topic, old.rows, old.log_id, after)
+    nursery = Nursery(random.Random(2))
+    # It stops inside its first transaction, so that all of the log is still to be delivered.
+    death = Death("before", "commit_transaction", 1 + before, signal.SIGSTOP)
+    halted = nursery.begin(old, 1, shard=before - 1, death=death)
+    await_stopped(halted.pid)
+
+    lives = [nursery.begin(new, 2, shard=shard) for shard in range(after)]
+    for life in lives:
+        life.join(60)
+    assert halted.pid is not None
+    psutil.Process(halted.pid).resume()
+    halted.join(60)
+
+    assert [life.exitcode for life in lives] == [0] * after
+    assert halted.exitcode == FENCED
+    check(kafka_broker, new)
+
+
+def await_stopped(pid: int | None) -> None:
+    """Wait until the process has halted itself."""
+    assert pid is not None
+    deadline = time.monotonic() + 60
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < deadline, "it did not come to the moment at which it halts"
+        time.sleep(0.02)

@@ -1,0 +1,104 @@
+"""Where a partition begins: the log's word, the group's word, or neither."""
+
+from __future__ import annotations
+
+import pytest
+
+from adaptors.kafka.beginning import Committed, Edge, Mark, beginning
+from adaptors.kafka.position import Place, Position, Step
+
+OURS, THEIRS = "log-a/1", "log-b/2"
+
+
+def position(place: int | None = None, topic_id: str = "id") -> Position:
+    """Return a position of ours with *place* in partition 0."""
+    empty = Position(OURS)
+    return empty if place is None else empty.behind([Step("t", topic_id, 0, Place(place))])
+
+
+def committed(
+    offset: int, owner: str = OURS, logged: int | None = None, topic: str = "id"
+) -> Committed:
+    """Return what a reader of ours, or another one, left with the group."""
+    return Committed(Place(offset), Mark(owner, topic, logged))
+
+
+def plain(offset: int) -> Committed:
+    """Return what an operator's tool left with the group."""
+    return Committed(Place(offset), None)
+
+
+@pytest.mark.parametrize(
+    ("logged", "found", "expected"),
+    [
+        (None, None, Edge.UNKNOWN),
+        (100, None, Place(100)),
+        (100, committed(90, logged=90), Place(100)),
+        (100, committed(100, logged=100), Place(100)),
+        (100, committed(50, THEIRS, 50), Place(50)),
+        (100, committed(500, THEIRS, 500), Place(500)),
+        (100, plain(3), Place(3)),
+        (100, plain(700), Place(700)),
+        (None, plain(3), Place(3)),
+        (None, committed(40, logged=None), Place(40)),
+        (None, committed(40, THEIRS, None), Place(40)),
+    ],
+    ids=[
+        "nobody knows",
+        "only the log knows",
+        "a crash before the commit",
+        "all is well",
+        "another engine, behind",
+        "another engine, ahead",
+        "reset back",
+        "reset ahead",
+        "a group older than the log",
+        "pinned at a start",
+        "pinned by another engine",
+    ],
+)
+def test_who_is_believed(
+    logged: int | None, found: Committed | None, expected: Place | Edge
+) -> None:
+    """The log counts against its own marks, and the group against everybody else's."""
+    assert beginning(position(logged), "t", "id", 0, found) == expected
+
+
+def test_ends_of_transactions_behind_the_log_are_passed() -> None:
+    """A commit of ours beyond the log's place counts if it was made from that very place."""
+    assert beginning(position(100), "t", "id", 0, committed(103, logged=100)) == Place(103)
+
+
+def test_a_log_from_a_backup_is_believed() -> None:
+    """An older log goes on from its own place, not from what its later self committed."""
+    assert beginning(position(60), "t", "id", 0, committed(103, logged=100)) == Place(60)
+
+
+def test_a_topic_that_took_the_name_of_another_is_read_from_its_beginning() -> None:
+    """Neither the log's nor a mark's place of a deleted topic counts."""
+    old = position(100, "old")
+
+    assert beginning(old, "t", "new", 0, None) is Edge.RECREATED
+    assert beginning(old, "t", "new", 0, committed(100, topic="old")) is Edge.RECREATED
+    assert beginning(position(), "t", "new", 0, committed(9, THEIRS, topic="old")) is Edge.RECREATED
+
+
+def test_a_place_in_the_new_topic_counts() -> None:
+    """Who has read the new topic already is believed."""
+    old = position(100, "old")
+
+    assert beginning(old, "t", "new", 0, committed(7, THEIRS, 7, topic="new")) == Place(7)
+    assert beginning(old, "t", "new", 0, plain(5)) == Place(5)
+
+
+@pytest.mark.parametrize("text", [None, "", "x", "[]", "{}", '{"transporter":"a"}', "null"])
+def test_metadata_of_others_is_no_mark(text: str | None) -> None:
+    """Whatever other programs write beside an offset is not taken for ours."""
+    assert Mark.parse(text) is None
+
+
+def test_a_mark_is_read_as_it_was_written() -> None:
+    """Owner, topic and place come back."""
+    mark = Mark(OURS, "id", 7)
+
+    assert Mark.parse(str(mark)) == mark

@@ -1,0 +1,58 @@
+"""What the group should hear of a partition, and when its end is reached."""
+
+from __future__ import annotations
+
+from adaptors.kafka.held import Held
+from adaptors.kafka.position import Place
+
+
+def test_nothing_is_due_before_anything_is_durable() -> None:
+    """What was handed out is due only when the log has it."""
+    held = Held("t", "id", 0)
+    held.hand(Place(5))
+
+    assert held.due is None
+
+    held.logged = held.handed
+    assert held.due == 5
+
+
+def test_an_end_behind_the_last_record_is_due_when_that_record_is_durable() -> None:
+    """Offsets of ends of transactions are told with, and not before, the record before them."""
+    held = Held("t", "id", 0, logged=Place(2))
+    held.hand(Place(5))
+    held.reach(6)
+
+    assert held.due == 2
+
+    held.logged = held.handed
+    assert held.due == 6
+    assert held.mark_of("o").endswith('"logged":5}')
+
+
+def test_an_end_that_has_grown_since_is_no_end() -> None:
+    """An end that was seen before later records says nothing."""
+    held = Held("t", "id", 0)
+    held.hand(Place(9))
+    held.reach(7)
+
+    assert not held.ended
+    assert held.passed is None
+
+
+def test_a_record_ends_the_end() -> None:
+    """A partition that goes on is not at its end any more."""
+    held = Held("t", "id", 0)
+    held.reach(0)
+    assert held.ended
+
+    held.hand(Place(1))
+    assert not held.ended
+
+
+def test_a_takeover_is_told_from_where_it_began() -> None:
+    """A place that somebody else has come to is due, with our own old place beside it."""
+    held = Held("t", "id", 0, logged=Place(50), passed=(Place(50), 500))
+
+    assert held.due == 500
+    assert held.mark_of("o").endswith('"logged":50}')

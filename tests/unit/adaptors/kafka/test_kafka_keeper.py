@@ -1,0 +1,69 @@
+"""The thread that keeps a seat while the owner is away."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from adaptors.kafka.keeper import Keeper
+
+PATIENCE = 30.0
+
+
+def test_it_keeps_once_the_owner_is_away_and_not_before() -> None:
+    """While the owner is present nothing is kept; afterwards it is, again and again."""
+    kept, calls = threading.Event(), []
+
+    def keep() -> None:
+        calls.append(threading.current_thread().name)
+        kept.set()
+
+    keeper = Keeper(0.05, keep)
+    try:
+        with keeper.present():
+            # The thread cannot run here, however long this takes.
+            assert not kept.wait(0.2)
+        assert kept.wait(PATIENCE)
+    finally:
+        keeper.close()
+
+    assert calls[0] == "kafka-keeper"
+
+
+def test_an_owner_that_comes_back_in_time_is_never_stood_in_for() -> None:
+    """With patience left the thread only waits."""
+    calls: list[int] = []
+    keeper = Keeper(PATIENCE, lambda: calls.append(1))
+    for _ in range(100):
+        with keeper.present():
+            pass
+    keeper.close()
+
+    assert calls == []
+
+
+def test_what_fails_in_the_thread_is_raised_for_the_owner() -> None:
+    """The thread ends with its first failure, and each later call of the owner raises it."""
+    failed = threading.Event()
+
+    def keep() -> None:
+        failed.set()
+        raise ValueError("no seat")
+
+    keeper = Keeper(0.0, keep)
+    try:
+        assert failed.wait(PATIENCE)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no seat"), keeper.present():
+                pass
+    finally:
+        keeper.close()
+
+
+def test_closing_ends_the_thread() -> None:
+    """After a close no thread is left, however often it was kept before."""
+    keeper = Keeper(0.0, lambda: None)
+    keeper.close()
+
+    assert not keeper._thread.is_alive()

@@ -1,0 +1,64 @@
+"""What a transactional writer keeps in its group, and which settings it takes."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from adaptors.kafka.config import KafkaWriterConfig
+from adaptors.kafka.progress import Progress
+from transporter.adaptor import StoredOffset
+
+STORED = StoredOffset("log-1", "bestellungen-ä", 3, 2, 1, 4, 10)
+
+
+def test_what_was_stored_is_read_back() -> None:
+    """Every part survives, and the whole is far below the 4096 bytes that brokers keep."""
+    progress = Progress(STORED, "a-1")
+
+    assert Progress.decode(progress.encode()) == progress
+    assert len(progress.encode()) < 1000
+
+
+@pytest.mark.parametrize("text", [None, "", "x", "1", "{}", '{"v": 2}', '{"v": 1, "mark": "a"}'])
+def test_what_another_program_has_committed_says_nothing(text: str | None) -> None:
+    """Metadata that we have not written is no progress."""
+    assert Progress.decode(text) is None
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 7])
+def test_the_committed_offset_is_never_negative(offset: int) -> None:
+    """The client would leave out a negative one, and the metadata with it."""
+    stored = StoredOffset("log-1", "route", 1, -1, 0, 1, offset)
+
+    assert Progress(stored, "a-1").place("orders").offset == max(0, offset)
+
+
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ({"topic": "orders"}, "orders"),
+        ({"topic": "orders", "progress_topic": "progress"}, "progress"),
+        ({"topic": "shop.{namespace}", "progress_topic": "progress"}, "progress"),
+    ],
+)
+def test_the_progress_has_a_topic(settings: dict[str, object], place: str) -> None:
+    """It is the one that is named, or else the fixed topic."""
+    config = {"bootstrap_servers": "127.0.0.1:9092", "transactional": True, **settings}
+
+    assert KafkaWriterConfig.model_validate(config).progress_place == place
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"transactional": True},
+        {"transactional": True, "topic": "shop.{namespace}"},
+        {"topic": "orders", "progress_topic": "progress"},
+        {"transactional": True, "topic": "orders", "progress_topic": "a b"},
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, object]) -> None:
+    """A template needs a topic for the progress, and that one needs transactions."""
+    with pytest.raises(ValidationError, match="progress_topic"):
+        KafkaWriterConfig.model_validate({"bootstrap_servers": "127.0.0.1:9092", **settings})
