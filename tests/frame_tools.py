@@ -36,7 +36,11 @@ LOG_ID = "0123456789abcdef0123456789abcdef"
 @contextmanager
 def session(scratch: Path, **config: str) -> Iterator[SparkSession]:
     """Run Spark as the host of a pipeline with DataFrame routes does."""
-    settings = configuration("local", {}, str(scratch), frames=True) | {"spark.log.level": "OFF"}
+    settings = configuration("local", {}, str(scratch), frames=True) | {
+        "spark.log.level": "OFF",
+        # What lives for a minute is not worth optimising.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    }
     with launched(settings | config) as made:
         yield made
 

@@ -79,11 +79,13 @@ ROUTE = """
 """
 PIPELINE = """
 log: {dir: log}
+shutdown_timeout: 2s
 observe: {listen: "127.0.0.1:0", unready_after: 1s}
 spark: {config: {spark.hadoop.fs.s3a.secret.key: "${S3_KEY}"}}
 readers: [{name: lines, adaptor: file, path: in.jsonl, follow: true}]
 routes:
   - name: sasl
+    slice_timeout: 8s
     writer:
       adaptor: kafka
       bootstrap_servers: "127.0.0.1:1"

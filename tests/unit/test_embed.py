@@ -28,7 +28,7 @@ ROOT = Path(transporter.__file__).parents[1]
 @pytest.fixture(autouse=True)
 def sparkless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let hosts be forked without Spark."""
-    monkeypatch.setattr(embed, "SparkLauncher", lambda *_: SparklessHost())
+    monkeypatch.setattr(embed, "SparkLauncher", lambda *_, **__: SparklessHost())
 
 
 def values(folder: Path, *, end: bool = False, **route: Any) -> dict[str, Any]:

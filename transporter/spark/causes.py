@@ -26,6 +26,9 @@ _WRAPPERS: Final = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED", "FAILED_READ_FIL
 _NO_CONNECTION: Final = "08"
 """The class of SQLSTATE that tells of connections."""
 _DEEPEST: Final = 30
+_NEAR: Final = 20
+_PYTHON: Final = ".api.python."
+_DIED: Final = "the Python process of a task died, or had to be ended"
 
 
 class EntryFailed(Exception):
@@ -48,7 +51,7 @@ def sink_error(error: Exception) -> SinkError:
     if not isinstance(error, PySparkException | Py4JError):
         return Rejected(f"{type(error).__name__}: {error}")
     if _CRASHED in whole:
-        return Rejected("the Python process of a task died, or had to be ended")
+        return Rejected(_DIED)
     return _by_cause(error, whole)
 
 
@@ -70,6 +73,8 @@ def _by_cause(error: Exception, whole: str) -> SinkError:
         line = _last_python_line(whole)
         ours = line.removeprefix(_BROKEN)
         return RouteFault(ours) if ours != line else Rejected(line)
+    if _is_of_a_python_task(root):
+        return Rejected(_DIED)
     # What Spark has a condition for is about data, though the root may be a parser's IOException.
     told = next((each for each in chain if _condition(each) not in (None, *_WRAPPERS)), None)
     text = _first_line(_message(told or root))
@@ -88,6 +93,15 @@ def _chain(error: Exception) -> list[Any]:
         found.append(at)
         at = at.getCause()
     return found
+
+
+def _is_of_a_python_task(root: Any) -> bool:  # noqa: ANN401 - a Java throwable
+    """Tell whether the connection to a task's Python broke: no sink's, though it looks alike."""
+    kind = root.getClass().getName()
+    if not kind.startswith(("java.io.", "java.net.", "java.nio.")):
+        return False
+    frames = [each.getClassName() for each in root.getStackTrace()[:_NEAR]]
+    return any(_PYTHON in each for each in frames)
 
 
 def _condition(throwable: Any) -> str | None:  # noqa: ANN401 - a Java throwable

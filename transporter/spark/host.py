@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
 
 from transporter.engine.protocol import (
     HostHello,
@@ -29,12 +28,13 @@ from transporter.engine.protocol import (
     WorkerSpec,
 )
 from transporter.pipeline.secrets import tells
-from transporter.spark.frames import serve as serve_frames
 from transporter.spark.pump import has_ended, pump
 
 if TYPE_CHECKING:
     import subprocess
     from multiprocessing.connection import Connection
+
+    from pyspark.sql import SparkSession
 
 SLOTS: Final = 128
 """Task slots of a local master. Each worker holds one for as long as it lives; one is a thread."""
@@ -135,7 +135,9 @@ class Host:
         problem, gone = "", True
         try:
             if spec.on_frames:
-                serve_frames(spec, self._new_session(), self._scratch)
+                from transporter.spark.frames import serve  # noqa: PLC0415 - takes a second
+
+                serve(spec, self._new_session(), self._scratch)
             else:
                 # The spec travels in the closure, never in Spark's configuration (Invariant 20).
                 self._context.parallelize([0], 1).mapPartitions(partial(pump, spec)).count()
@@ -145,6 +147,8 @@ class Host:
 
     def _new_session(self) -> SparkSession:
         """Return a session of one route's own; the first one takes a second."""
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
+
         with self._opening:
             if self._session is None:
                 self._session = SparkSession(self._context)
