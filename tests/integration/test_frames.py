@@ -217,11 +217,12 @@ def test_a_dead_task_is_halved_down(opened: Callable[..., Delivering], folder: P
         encoding="utf-8",
     )
     steps = [{"python": {"function": "deadly:step"}}, {"sql": "SELECT offset FROM entries"}]
-    daily = opened(steps, "spark", {"path": "daily"}, slice_timeout=10.0)
+    daily = opened(steps, "spark", {"path": "daily"})
     outcome = daily.deliver(entries(4, at_2=b'"die"'))
-    assert (outcome.through, outcome.failure.offset) == (1, 2)
-    outcome = daily.deliver(entries(1, 4, at_4=b'"hang"'))
-    assert (outcome.failure.offset, outcome.failure.kind) == (4, FailureKind.REJECTED)
+    assert (outcome.through, outcome.failure.offset) == (1, 2), outcome
+    impatient = opened(steps, "spark", {"path": "daily"}, slice_timeout=10.0)
+    outcome = impatient.deliver(entries(1, 4, at_4=b'"hang"'))
+    assert (outcome.failure.offset, outcome.failure.kind) == (4, FailureKind.REJECTED), outcome
 
 
 @pytest.mark.parametrize(

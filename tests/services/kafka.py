@@ -220,9 +220,11 @@ class Broker:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Freeze it: connections stay open and nothing is answered."""
+        """Freeze it: connections stay open and nothing is answered from now on."""
         if self._process:
             self._process.send_signal(signal.SIGSTOP)
+            # Its threads stop one by one, and may answer until the last one has.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let it go on after :meth:`pause`."""
