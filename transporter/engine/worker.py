@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transporter.adaptor import WriterContext
 from transporter.engine.delivery import Delivery, deliver, deliver_singly
 from transporter.engine.fence import lock_path, locked
 from transporter.engine.kit import unpacked
@@ -41,11 +40,11 @@ from transporter.engine.protocol import (
 from transporter.engine.shards import Progress as ShardProgress
 from transporter.engine.shards import of_shard
 from transporter.engine.sources import EntrySource, LocalEntries, RemoteEntries
+from transporter.engine.writers import context_of, make_writer, reached
 from transporter.message import concat
 from transporter.pipeline.namespace import Namespace
-from transporter.pipeline.registry import find_writer, forget_modules
+from transporter.pipeline.registry import forget_modules
 from transporter.pipeline.steps import compile_steps
-from transporter.units import FOLDER
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -97,16 +96,6 @@ def _open_and_serve(
     spec: WorkerSpec, connection: Connection, folder: Path, *, remote: bool
 ) -> None:
     """Deliver for *spec* with the user's modules of *folder*."""
-    context = WriterContext(
-        log_id=spec.log_id,
-        route=spec.route,
-        epoch=spec.epoch,
-        generation=spec.generation,
-        shard=spec.shard,
-        shards=spec.shards,
-        # Below the watch's limit, so that a slow sink is a timeout and not a dead worker.
-        deadline=spec.slice_timeout / 2,
-    )
     writer: Writer | None = None
     limit_memory(spec.memory)
     watch = _Watch(spec.slice_timeout)
@@ -117,8 +106,8 @@ def _open_and_serve(
             # To open a writer is to act on the sink: only by leave that is fresh.
             engine.ask(Need())
         try:
-            writer = _make_writer(spec, folder)
-            stored = writer.open(context)
+            writer = make_writer(spec, folder)
+            stored = writer.open(context_of(spec, spec.generation))
         except Exception as error:  # noqa: BLE001 - it is the route's failure, not the worker's
             failure = Failure.of(error).without(spec.secrets)
             where = f"on {this_host()}: " if remote else ""
@@ -135,14 +124,6 @@ def _open_and_serve(
         faulthandler.cancel_dump_traceback_later()
         if writer is not None:
             writer.close()
-
-
-def _make_writer(spec: WorkerSpec, folder: Path) -> Writer:
-    kind = find_writer(spec.writer, folder)
-    # Paths stay relative to the pipeline file, wherever its modules have been unpacked.
-    beside = {FOLDER: Path(spec.folder)}
-    made: Writer = kind(kind.Config.model_validate(spec.settings, context=beside))
-    return made
 
 
 class _Watch:
@@ -163,10 +144,6 @@ class _Watch:
         if now - self._armed >= self.patience:
             faulthandler.dump_traceback_later(self.seconds, exit=True)
             self._armed = now
-
-    def disarm(self) -> None:
-        """Watch no longer."""
-        faulthandler.cancel_dump_traceback_later()
 
 
 class _Engine:
@@ -247,7 +224,7 @@ class Worker:
             steps=compile_steps(spec.steps, folder) if spec.steps else None,
             one_per_key=spec.one_per_key,
         )
-        self._progress = ShardProgress(spec.generation, _reached(spec, stored))
+        self._progress = ShardProgress(spec.generation, reached(spec, stored, spec.generation))
 
     def serve(self) -> None:
         """Answer until the engine closes the connection."""
@@ -304,15 +281,6 @@ class Worker:
     def _announce(self, offset: int) -> None:
         sys.stdout.flush()
         self._engine.ask(Progress(offset))
-
-
-def _reached(spec: WorkerSpec, stored: StoredOffset | None) -> int:
-    """Return up to which offset this shard's sink has everything, as it says itself; else -1."""
-    if stored is None:
-        return -1
-    told = (stored.log_id, stored.route, stored.generation, stored.shard, stored.shards)
-    mine = (spec.log_id, spec.route, spec.generation, spec.shard, spec.shards)
-    return stored.offset if told == mine else -1
 
 
 def _tell(connection: Connection, message: object) -> None:

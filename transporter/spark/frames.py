@@ -27,12 +27,13 @@ from transporter.engine.network import call, networked
 from transporter.engine.protocol import Failure, Hello, Opened, OpenFailed, Output
 from transporter.engine.sources import LocalEntries
 from transporter.engine.worker import Worker, received
+from transporter.engine.writers import context_of, make_writer
 from transporter.errors import Rejected, SinkError, SinkTimeout
 from transporter.message import ENTRY_SCHEMA
 from transporter.pipeline.registry import find_writer, takes_frames
 from transporter.spark.causes import sink_error
 from transporter.spark.plan import planned
-from transporter.spark.rows import context_of, make_writer, stored_offset, writing, written
+from transporter.spark.rows import stored_offset, writing, written
 from transporter.spark.slices import Slices
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -134,7 +135,8 @@ def _through(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) ->
 def _stepped(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) -> Batches:
     with (
         limited(spec.slice_timeout, spec.memory),
-        at_hand(Path(spec.folder), spec.modules if steps else None) as folder,
+        # Without steps nothing of the user's is imported, and no folder is looked through.
+        at_hand(Path(spec.folder), spec.modules) if steps else nullcontext(Path()) as folder,
     ):
         chain = compile_steps(steps, folder)
         for batch in batches:

@@ -9,22 +9,21 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from transporter.adaptor import StoredOffset, WriterContext
+from transporter.adaptor import StoredOffset
 from transporter.engine.delivery import write
 from transporter.engine.fence import lock_path, locked
 from transporter.engine.kit import at_hand
 from transporter.engine.limits import limited
 from transporter.engine.protocol import Failure, FailureKind
+from transporter.engine.writers import context_of, make_writer, reached
 from transporter.message import Entries, concat
-from transporter.pipeline.registry import find_writer
 from transporter.spark.plan import as_entries, entries_of
 from transporter.spark.slices import bounds, map_in_arrow
-from transporter.units import FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,27 +95,6 @@ def stored_offset(numbers: DataFrame, spec: WorkerSpec) -> StoredOffset | None:
         raise Failure(FailureKind(answer[1]), answer[2]).error()
     # One shard's offset says nothing of what the others have.
     return StoredOffset(**answer[1]) if answer[1] and spec.shards == 1 else None
-
-
-def make_writer(spec: WorkerSpec, folder: Path) -> Any:  # noqa: ANN401 - a Writer or a FrameWriter
-    """Return the writer that *spec* names, whose module may be in *folder*; nothing is opened."""
-    kind = find_writer(spec.writer, folder)
-    # Paths stay relative to the pipeline file, wherever its modules have been unpacked.
-    beside = {FOLDER: Path(spec.folder)}
-    return kind(kind.Config.model_validate(spec.settings, context=beside))
-
-
-def context_of(spec: WorkerSpec, generation: int) -> WriterContext:
-    """Return what the writer of *spec* is told when it is opened."""
-    return WriterContext(
-        log_id=spec.log_id,
-        route=spec.route,
-        epoch=spec.epoch,
-        generation=generation,
-        shard=spec.shard,
-        shards=spec.shards,
-        deadline=spec.slice_timeout / 2,
-    )
 
 
 def _place(part: Written) -> int:
@@ -197,20 +175,8 @@ def _rows_done(
 
     Of several shards nobody knows: a query that was changed may have given an entry another key.
     """
-    if (
-        spec.shards > 1
-        or stored is None
-        or (
-            stored.log_id,
-            stored.route,
-            stored.generation,
-            stored.shard,
-            stored.shards,
-        )
-        != (spec.log_id, spec.route, generation, spec.shard, spec.shards)
-    ):
-        return 0
-    return bisect_right(offsets, stored.offset)
+    known = reached(spec, stored, generation) if spec.shards == 1 else -1
+    return bisect_right(offsets, known)
 
 
 @contextmanager

@@ -1,0 +1,45 @@
+"""A route's writer where it is made: in a worker, or in a task of Spark's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transporter.adaptor import WriterContext
+from transporter.pipeline.registry import find_writer
+from transporter.units import FOLDER
+
+if TYPE_CHECKING:
+    from transporter.adaptor import StoredOffset
+    from transporter.engine.protocol import WorkerSpec
+
+
+def make_writer(spec: WorkerSpec, folder: Path) -> Any:  # noqa: ANN401 - a Writer or a FrameWriter
+    """Return the writer that *spec* names, whose module may be in *folder*; nothing is opened."""
+    kind = find_writer(spec.writer, folder)
+    # Paths stay relative to the pipeline file, wherever its modules have been unpacked.
+    beside = {FOLDER: Path(spec.folder)}
+    return kind(kind.Config.model_validate(spec.settings, context=beside))
+
+
+def context_of(spec: WorkerSpec, generation: int) -> WriterContext:
+    """Return what the writer of *spec* is told when it is opened."""
+    return WriterContext(
+        log_id=spec.log_id,
+        route=spec.route,
+        epoch=spec.epoch,
+        generation=generation,
+        shard=spec.shard,
+        shards=spec.shards,
+        # Below the watch's limit, so that a slow sink is a timeout and not a dead worker.
+        deadline=spec.slice_timeout / 2,
+    )
+
+
+def reached(spec: WorkerSpec, stored: StoredOffset | None, generation: int) -> int:
+    """Return up to which offset this shard's sink has everything, as it says itself; else -1."""
+    if stored is None:
+        return -1
+    told = (stored.log_id, stored.route, stored.generation, stored.shard, stored.shards)
+    mine = (spec.log_id, spec.route, generation, spec.shard, spec.shards)
+    return stored.offset if told == mine else -1
