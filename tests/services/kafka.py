@@ -18,9 +18,10 @@ import tempfile
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from confluent_kafka import KafkaException
@@ -32,6 +33,8 @@ from transporter.spark.java import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+B = TypeVar("B", bound="Broker")
 
 LOCK = Path(__file__).with_name("kafka.lock")
 PARALLEL_FETCHES = 8
@@ -277,15 +280,13 @@ def _absent(reason: str) -> None:
     pytest.skip(f"no Kafka broker: {reason}")
 
 
-@pytest.fixture(scope="session")
-def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Yield a running broker, shared by the session. A test that stops it starts it again."""
+@contextmanager
+def run(kind: type[B], folder: Path) -> Iterator[B]:
+    """Yield a running broker of *kind* with its files in *folder*; skip the test without one."""
     cache = cache_folder()
     try:
         java = find_java(os.environ, cache)
-        broker = Broker(
-            java, fetch(locked_jars(), cache / "kafka"), tmp_path_factory.mktemp("kafka")
-        )
+        broker = kind(java, fetch(locked_jars(), cache / "kafka"), folder)
     except (Absent, HostFailed) as error:
         _absent(str(error))
         return
@@ -295,6 +296,13 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
     finally:
         broker.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Yield a running broker, shared by the session. A test that stops it starts it again."""
+    with run(Broker, tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import uuid
 from pathlib import Path
@@ -16,14 +15,13 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from services.kafka import Absent, Broker, _absent, _free_port, cache_folder, fetch, locked_jars
+from services.kafka import Broker, _free_port, run
 
 from adaptors.kafka.reader import KafkaReader
 from adaptors.kafka.writer import KafkaWriter
 from transporter.adaptor import WriterContext
-from transporter.errors import EnvironmentFault, HostFailed, RouteFault, SourceUnavailable
+from transporter.errors import EnvironmentFault, RouteFault, SourceUnavailable
 from transporter.message import Message
-from transporter.spark.java import find_java
 from transporter.testing import RecordingAck, entries
 from transporter.testing.contracts import first_batch, messages_of
 from transporter.testing.doubles import FixedResume
@@ -87,20 +85,8 @@ class SafeBroker(Broker):
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SafeBroker]:
     """Yield a running broker with rights, shared by this module."""
-    cache = cache_folder()
-    try:
-        java = find_java(os.environ, cache)
-        jars = fetch(locked_jars(), cache / "kafka")
-    except (Absent, HostFailed) as error:
-        _absent(str(error))
-        return
-    broker = SafeBroker(java, jars, tmp_path_factory.mktemp("safe"))
-    broker.format()
-    try:
-        broker.start()
+    with run(SafeBroker, tmp_path_factory.mktemp("safe")) as broker:
         yield broker
-    finally:
-        broker.stop()
 
 
 @pytest.fixture
