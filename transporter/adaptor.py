@@ -9,7 +9,7 @@ no I/O. Register it under an entry point group (``transporter.readers``,
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,6 +27,7 @@ __all__ = [
     "Ack",
     "AdaptorConfig",
     "Batch",
+    "DeliveredReader",
     "Duration",
     "EndOfSource",
     "Entries",
@@ -65,6 +66,23 @@ class AdaptorConfig(BaseModel):
         """
         return False
 
+    @property
+    def needs_delivery(self) -> bool:
+        """Whether this source may only hear of what every route has delivered.
+
+        A reader's settings whose source is shared with other engines override it: these
+        cannot see this engine's log. It makes ``release: delivered`` the only choice.
+        """
+        return False
+
+    @property
+    def shared(self) -> bool:
+        """Whether engines take turns at this source, so that a sink must know whose turn it is.
+
+        For readers with an elector; see :attr:`WriterContext.turns`.
+        """
+        return False
+
 
 class EndOfSource(Exception):
     """Raised by :meth:`Reader.poll` when the source will never have more."""
@@ -76,11 +94,13 @@ class Batch:
 
     ``messages`` is a record batch of ``MESSAGE_SCHEMA`` or a sequence of
     :class:`Message`. ``position`` is the reader's own text (at most 1 MiB), kept
-    in the same frame as the messages: both become durable, or neither.
+    in the same frame as the messages: both become durable, or neither. ``term`` is the
+    number of the term under which they were read, where a source has such.
     """
 
     messages: pa.RecordBatch | Sequence[Message]
     position: str | None = None
+    term: int | None = None
 
 
 class Resume(Protocol):
@@ -98,8 +118,21 @@ class Resume(Protocol):
         """Yield this reader's logged batches, newest first, each with its position.
 
         A batch that needed several frames yields once a frame; only its last
-        frame (which comes first here) carries the position.
+        frame (which comes first here) carries the position. With ``release: delivered``
+        only what every route has delivered is among the entries, and nothing that was
+        superseded: with either, what comes is what the source may forget.
         """
+
+    def supersede(self) -> None:
+        """Have the routes pass what this reader logged and they have not delivered.
+
+        For sources that give it again: after a term, or after a reader's end. Parked
+        entries are among it. What is in a slice at this moment may still be delivered;
+        nothing else. Does nothing with ``release: logged``.
+        """
+
+    def tell(self, event: str, **details: object) -> None:
+        """Tell everybody who watches the engine; *details* are plain values."""
 
 
 class Reader(Protocol):
@@ -139,6 +172,35 @@ class Reader(Protocol):
         """Release every resource; safe before ``open``, after a failed one, and twice."""
 
 
+@runtime_checkable
+class DeliveredReader(Reader, Protocol):
+    """A reader whose source hears of single messages, as they are delivered.
+
+    These methods are called only with ``release: delivered``, and then in place of ``commit``.
+    Any reader can be used so: one without them is committed in order.
+    """
+
+    def delivered(self, position: str, rows: Sequence[int]) -> None:
+        """Forget, at the source, these *rows* of the batch at *position*.
+
+        Every route has delivered them, or was told by an operator to give them up. Each row
+        is named once; batches may come in any order, and parked entries late or never.
+        """
+
+    def keep_alive(self) -> None:
+        """Keep what must be kept alive at the source; called between two polls, or instead.
+
+        At least twice a second unless an append waits for the disk.
+        """
+
+    def confirm(self) -> None:
+        """Make sure at the source that this reader may still lead; else supersede.
+
+        Called after a writer was opened and before it is given an entry: a sink that fences
+        has then shut out every other engine, so one that still leads leads alone there.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
     """How far a sink that keeps its own offset has come, read once at open.
@@ -158,7 +220,11 @@ class StoredOffset:
 
 @dataclass(frozen=True, slots=True)
 class WriterContext:
-    """Who is writing. ``deadline`` bounds every call to the sink, in seconds."""
+    """Who is writing. ``deadline`` bounds every call to the sink, in seconds.
+
+    ``turns`` names the pipeline when several engines take turns at its source, each with a
+    log of its own: a sink that fences does so by that name, and by the log's otherwise.
+    """
 
     log_id: str
     route: str
@@ -167,6 +233,7 @@ class WriterContext:
     shard: int = 0
     shards: int = 1
     deadline: float = 30.0
+    turns: str = ""
 
     def stored(
         self, generation: int, offset: int, known: StoredOffset | None = None

@@ -246,7 +246,7 @@ def test_a_feed_whose_disk_is_full_stays_in_the_group(bench: Bench, tmp_path: Pa
             bench.until(lambda: log.durable == 19)
         finally:
             feed.stop()
-            feed.join()
+            feed.finish()
 
     assert theirs == []
     assert bench.committed(topic).offset == 20

@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transporter.engine.carrier import Carrier
+from transporter.engine.deliveries import Deliveries, Delivering
 from transporter.engine.events import EngineStatus, State
 from transporter.engine.feed import Feed
 from transporter.engine.housekeeper import Housekeeper
 from transporter.engine.network import network_of
-from transporter.engine.route import Route
+from transporter.engine.route import Route, Surroundings
 from transporter.engine.timings import TimedFileSystem
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspect import segments_size
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from transporter.engine.carrier import Launch
     from transporter.engine.events import Observer, RouteStatus
-    from transporter.pipeline.config import Pipeline, RouteConfig
+    from transporter.pipeline.config import Pipeline, ReaderConfig, RouteConfig
     from transporter.pipeline.secrets import Secrets
 
 
@@ -85,19 +86,18 @@ class Engine:
         except BaseException:
             self._log.close()
             raise
-        self._feeds = [Feed(reader, self._log, observe, self._fail) for reader in pipeline.readers]
-        self._routes = [
-            Route(
-                config,
-                pipeline.file.parent,
-                self._log,
-                self._offsets,
-                self._carrier,
-                observe,
-                self._fail,
-            )
-            for config in pipeline.routes
+        deliveries = self._deliveries = Deliveries(lambda: self._log.durable)
+        self._feeds = [self._feed(reader) for reader in pipeline.readers]
+        around = Surroundings(
+            pipeline, self._log, self._offsets, self._carrier, deliveries, observe, self._fail
+        )
+        self._routes = [Route(route, around) for route in pipeline.routes]
+        deliveries.routes = [
+            Delivering(offsets, route.parking, route.supersede)
+            for route, offsets in zip(self._routes, self._offsets.values(), strict=True)
         ]
+        waiting = zip(pipeline.readers, self._feeds, strict=True)
+        deliveries.feeds = [feed for config, feed in waiting if config.waits_for_delivery]
         self._strangers: dict[str, Hold] = {}
         self._strangers_lock = threading.Lock()
         self._services: list[Service] = []
@@ -107,6 +107,10 @@ class Engine:
         )
         self._committer = threading.Thread(target=self._commit_regularly, name="committer")
         self._stopped = threading.Event()
+
+    def _feed(self, config: ReaderConfig) -> Feed:
+        deliveries = self._deliveries if config.waits_for_delivery else None
+        return Feed(config, self._log, self._observe, self._fail, deliveries)
 
     def _declared(self) -> dict[str, OffsetLog]:
         try:
@@ -185,8 +189,10 @@ class Engine:
         for feed in self._feeds:
             feed.stop()
         for feed in self._feeds:
-            feed.join()
+            feed.wait_until_read()
         self._end_routes(deadline)
+        for feed in self._feeds:
+            feed.finish()
         self._housekeeper.stop()
         self._carrier.stop()
         self._stopped.set()

@@ -8,58 +8,37 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from transporter.adaptor import EndOfSource, Entries
+from transporter.adaptor import DeliveredReader, EndOfSource
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import ReaderStatus, State
+from transporter.engine.open_batches import OpenBatches
+from transporter.engine.resume import LogResume
 from transporter.errors import LogFull, LogPoisoned, SourceUnavailable, TransporterError
 from transporter.log.commit_log import appendable
-from transporter.log.reader import LogReader
 from transporter.message import messages_to_batch, size_of
 from transporter.offsets.holds import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from transporter.adaptor import Batch, Reader
+    from transporter.engine.deliveries import Deliveries
     from transporter.engine.events import Observer
     from transporter.log.commit_log import CommitLog
     from transporter.pipeline.config import ReaderConfig
 
 POLL: Final = 0.5
 """Seconds a poll may wait: how soon a stop is noticed."""
-
-
-class LogResume:
-    """What the log remembers of one reader; implements ``adaptor.Resume``."""
-
-    def __init__(self, log: CommitLog, reader: str) -> None:
-        """Look at *log* as it is now."""
-        self._log, self._reader = log, reader
-
-    @property
-    def log_id(self) -> str:
-        """Names the log."""
-        return self._log.log_id
-
-    @property
-    def position(self) -> str | None:
-        """The newest position logged by this reader."""
-        return self._log.positions.get(self._reader)
-
-    def recent(self) -> Iterator[tuple[str | None, Entries]]:
-        """Yield this reader's frames, newest first, each with its position."""
-        with LogReader(self._log.directory) as reader:
-            for found in reader.backwards(self._log.durable):
-                source = found.source()
-                if source is not None and source.reader == self._reader:
-                    yield source.position, Entries(found.entries(), self._log.log_id)
+HASTY: Final = 0.005
+"""Seconds a poll may wait while something is being delivered, of which its source is to hear."""
 
 
 class Feed:
-    """Polls a reader, appends what it finds, and commits what is durable.
+    """Polls a reader, appends what it finds, and tells its source what it may forget.
 
-    A source that is unavailable is tried again for as long as it takes, except
-    at the very first open: an engine that cannot start says so. Any other error
+    That is what is durable, or, with ``release: delivered``, what every route has
+    delivered. A source that is unavailable is tried again for as long as it takes,
+    except at the very first open: an engine that cannot start says so. Any other error
     stops this reader and leaves the others, and all routes, running.
     """
 
@@ -69,15 +48,23 @@ class Feed:
         log: CommitLog,
         observe: Observer,
         on_failure: Callable[[BaseException], None],
+        deliveries: Deliveries | None = None,
     ) -> None:
+        """Read as *config* says; with *deliveries* the source waits for what they tell."""
         self._config, self._log = config, log
         self._observe, self._on_failure = observe, on_failure
-        self._stopping = threading.Event()
+        self._deliveries = deliveries
+        self._resume = LogResume(log, config.name, observe, deliveries, self._superseded)
+        self._stopping, self._finishing = threading.Event(), threading.Event()
+        self._over = threading.Event()
         self._backoff = Backoff()
         self._state, self._problem, self._logged = State.STARTING, "", 0
         self._size, self._moved = 0, time.monotonic()
-        # What the last run has logged and not purged is found again by the first poll.
-        self._unpurged: int | None = 0
+        self._open = OpenBatches()
+        # What the last run has logged and not told of is found again by the first poll.
+        self._untold: int | None = 0
+        self._confirming = threading.Condition()
+        self._asked = self._sure = 0
         self._thread = threading.Thread(target=self._run, name=f"reader-{config.name}")
 
     def start(self) -> None:
@@ -85,13 +72,33 @@ class Feed:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for the end; what was polled is still appended and committed."""
+        """Ask for the end of reading; what was polled is still appended."""
         self._stopping.set()
 
-    def join(self) -> None:
-        """Wait for the end."""
+    def wait_until_read(self) -> None:
+        """Wait until nothing more is appended; the source may still wait for deliveries."""
+        if self._thread.ident is not None:
+            self._over.wait()
+
+    def finish(self) -> None:
+        """Tell the source what is delivered, and wait for the end."""
+        self._finishing.set()
         if self._thread.ident is not None:
             self._thread.join()
+
+    def confirmed(self, unwanted: Callable[[], bool]) -> bool:
+        """Wait until the reader knows that it still leads; false when *unwanted* came first.
+
+        One that does not lead any more has had all its entries superseded by then.
+        """
+        with self._confirming:
+            self._asked += 1
+            mine = self._asked
+            while self._sure < mine and self._thread.is_alive():
+                if unwanted():
+                    return False
+                self._confirming.wait(HASTY)
+        return True
 
     @property
     def halted(self) -> bool:
@@ -108,13 +115,19 @@ class Feed:
         """Whether its thread is gone although nobody has ended it."""
         return self._thread.ident is not None and not (self._thread.is_alive() or self.ended)
 
+    @property
+    def untold(self) -> int | None:
+        """The first offset of which the source was not told yet; ``None`` without any."""
+        return self._untold
+
     def hold(self) -> Hold | None:
         """Return from where on the log is needed to recognise what the source still has.
 
         Entries that were logged and of which the source was not told yet come again
         after a crash; ``None`` when there are none.
         """
-        first = None if self._state is State.ENDED else self._unpurged
+        ended = self._state is State.ENDED and not len(self._open)
+        first = None if ended else self._untold
         return None if first is None else Hold(first - 1, self._config.name, "reader")
 
     def status(self) -> ReaderStatus:
@@ -128,10 +141,12 @@ class Feed:
     def _run(self) -> None:
         try:
             self._read_until_stopped()
-            self._state = State.ENDED
-            self._observe("reader-ended", reader=self._config.name, logged=self._logged)
+            if not self._over.is_set():
+                self._end_reading()
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._halt(error)
+        finally:
+            self._over.set()
 
     def _halt(self, error: BaseException) -> None:
         """Stop visibly; only what hurts everybody, or a start that failed, ends the engine."""
@@ -148,15 +163,17 @@ class Feed:
         while not self._stopping.is_set():
             reader = self._config.cls(self._config.config)
             try:
-                reader.open(LogResume(self._log, self._config.name))
+                reader.open(self._resume)
                 self._opened()
-                self._poll_until_stopped(reader)
-            except EndOfSource:
-                return
+                self._poll_until_ended(reader)
+                self._end_reading()
+                self._tell_the_rest(reader)
             except SourceUnavailable as error:
                 if self._state is State.STARTING:
                     raise
                 self._retry_later(error)
+            else:
+                return
             finally:
                 reader.close()
 
@@ -164,7 +181,15 @@ class Feed:
         self._state, self._problem = State.RUNNING, ""
         self._observe("reader-opened", reader=self._config.name)
 
+    def _end_reading(self) -> None:
+        self._state = State.ENDED
+        self._over.set()
+        self._observe("reader-ended", reader=self._config.name, logged=self._logged)
+
     def _retry_later(self, error: TransporterError) -> None:
+        if self._over.is_set():
+            # What could not be told comes again, and is recognised then.
+            return
         self._state, self._problem = State.RETRYING, self._config.secrets.hide(str(error))
         delay = self._backoff.next()
         self._observe(
@@ -175,46 +200,120 @@ class Feed:
         )
         self._stopping.wait(delay)
 
-    def _poll_until_stopped(self, reader: Reader) -> None:
+    def _poll_until_ended(self, reader: Reader) -> None:
         while not self._stopping.is_set():
-            batch = reader.poll(POLL)
+            self._attend(reader)
+            if len(self._open) >= self._config.max_in_flight:
+                self._wait_for_delivery(POLL)
+                continue
+            try:
+                # While something is being delivered its source is to hear of that soon.
+                batch = reader.poll(POLL if self._open.first is None else HASTY)
+            except EndOfSource:
+                return
             self._moved = time.monotonic()
-            if self._log_batch(batch) and batch.position is not None:
+            self._take(reader, batch)
+
+    def _take(self, reader: Reader, batch: Batch) -> None:
+        """Append all of *batch*; open it, or tell the source at once that it is durable."""
+        parts = list(appendable(_as_batch(batch)))
+        if parts[0].num_rows and (logged := self._append_all(reader, parts, batch)):
+            if self._deliveries is not None and batch.position is not None:
+                self._open.add(batch.position, logged)
+            elif batch.position is not None:
                 # Invariant 1: only now, when the frames are durable.
                 reader.commit(batch.position)
-            if not self._stopping.is_set():
-                self._unpurged = None
+        if not self._stopping.is_set():
+            self._untold = self._open.first
 
-    def _log_batch(self, batch: Batch) -> bool:
-        """Append all of *batch*; false when it was empty, or the stop came first."""
-        parts = list(appendable(_as_batch(batch)))
-        if not parts[0].num_rows:
-            return False
-        if self._unpurged is None:
+    def _append_all(
+        self, reader: Reader, parts: list[pa.RecordBatch], batch: Batch
+    ) -> list[tuple[int, int]]:
+        """Return the offsets of each part; nothing when the stop came first."""
+        if self._untold is None:
             # At least so far back: other readers may append before this one does.
-            self._unpurged = self._log.durable + 1
-        for part in parts[:-1]:
-            if not self._append(part, None):
-                return False
-        # The position goes with the last part: a crash in between repeats, never loses.
-        return self._append(parts[-1], batch.position)
+            self._untold = self._log.durable + 1
+        logged = []
+        for part in parts:
+            # The position goes with the last part: a crash in between repeats, never loses.
+            position = batch.position if part is parts[-1] else None
+            found = self._append(reader, part, position, batch.term)
+            if found is None:
+                return []
+            logged.append(found)
+        return logged
 
-    def _append(self, messages: pa.RecordBatch, position: str | None) -> bool:
-        """Append, waiting while the disk is full (Invariant 14); false when stopped instead."""
+    def _append(
+        self, reader: Reader, messages: pa.RecordBatch, position: str | None, term: int | None
+    ) -> tuple[int, int] | None:
+        """Append, waiting while the disk is full (Invariant 14); ``None`` if stopped instead."""
         while True:
             try:
-                self._log.append(messages, self._config.name, position)
+                found = self._log.append(messages, self._config.name, position, term)
             except LogFull as error:
                 self._state, self._problem = State.WAITING, str(error)
                 self._observe("log-full", reader=self._config.name, problem=str(error))
                 if self._stopping.wait(self._backoff.next()):
-                    return False
+                    return None
+                # Somebody may wait for it, who alone can make room.
+                self._attend(reader)
             else:
                 self._state, self._problem = State.RUNNING, ""
                 self._logged += messages.num_rows
                 self._size += size_of(messages)
                 self._backoff.reset()
-                return True
+                return found
+
+    def _attend(self, reader: Reader) -> None:
+        """Do what is due between two polls for a reader whose source waits for delivery."""
+        if self._deliveries is None:
+            return
+        if isinstance(reader, DeliveredReader):
+            reader.keep_alive()
+        self._make_sure(reader)
+        self._tell(reader, self._deliveries)
+
+    def _tell(self, reader: Reader, deliveries: Deliveries) -> None:
+        """Tell the source what every route has delivered since."""
+        # In this order: an entry is parked before a watermark passes it.
+        through = deliveries.through
+        told = self._open.deliver(through, deliveries.parked)
+        whole = self._open.whole()
+        if isinstance(reader, DeliveredReader):
+            for position, rows in told:
+                reader.delivered(position, rows)
+        elif whole is not None:
+            reader.commit(whole)
+        if told:
+            self._untold = self._open.first
+            deliveries.told()
+
+    def _make_sure(self, reader: Reader) -> None:
+        """Have the reader look whether it still leads, if a route has asked for that."""
+        if (asked := self._asked) > self._sure:
+            if isinstance(reader, DeliveredReader):
+                reader.confirm()
+            with self._confirming:
+                self._sure = asked
+                self._confirming.notify_all()
+
+    def _tell_the_rest(self, reader: Reader) -> None:
+        """Tell the source what is delivered until the engine ends, or nothing is left."""
+        while len(self._open) and not self._finishing.is_set():
+            self._attend(reader)
+            self._wait_for_delivery(HASTY)
+        self._attend(reader)
+
+    def _wait_for_delivery(self, timeout: float) -> None:
+        if self._deliveries is not None and (first := self._open.first) is not None:
+            self._deliveries.wait(first, timeout)
+        else:
+            self._finishing.wait(timeout)
+
+    def _superseded(self) -> None:
+        """Forget what the source gives again."""
+        self._open.clear()
+        self._untold = None
 
 
 def _as_batch(batch: Batch) -> pa.RecordBatch:

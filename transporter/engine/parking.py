@@ -51,6 +51,11 @@ class Parking:
         return len(self._store)
 
     @property
+    def known(self) -> frozenset[int]:
+        """The parked offsets; may be read by any thread."""
+        return self._store.known
+
+    @property
     def full(self) -> bool:
         """Whether ``park_limit`` is reached."""
         limit = self._config.park_limit

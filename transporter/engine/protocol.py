@@ -120,6 +120,8 @@ class WorkerSpec:
     """Those beside the pipeline file, zipped, for tasks that do not see it; see ``engine.kit``."""
     on_frames: bool = False
     """Whether its slices are Spark DataFrames, in the driver, and not served by a task."""
+    turns: str = ""
+    """Names the pipeline when engines take turns at its source; see ``adaptor.WriterContext``."""
     place: str = ""
     """Which directory of which machine the log is; see ``engine.network.place_of``."""
 

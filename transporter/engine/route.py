@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Final, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from transporter.engine.adoption import adopt
 from transporter.engine.backoff import Backoff
@@ -27,10 +29,12 @@ from transporter.engine.protocol import (
 )
 from transporter.engine.redelivery import Redelivery
 from transporter.engine.specs import specs_of
+from transporter.engine.superseding import supersede
 from transporter.engine.team import connected
 from transporter.engine.timings import Meter
 from transporter.errors import (
     Corrupt,
+    EngineUnreachable,
     EntriesLost,
     EnvironmentFault,
     HostFailed,
@@ -43,21 +47,33 @@ from transporter.log.reader import LogReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
-    from pathlib import Path
 
     from transporter.engine.carrier import Carrier
+    from transporter.engine.deliveries import Deliveries
     from transporter.engine.events import Observer
     from transporter.engine.line import Line
     from transporter.engine.protocol import WorkerSpec
     from transporter.engine.team import Team
     from transporter.log.commit_log import CommitLog
     from transporter.offsets.offset_log import OffsetLog
-    from transporter.pipeline.config import RouteConfig
+    from transporter.pipeline.config import Pipeline, RouteConfig
 
 T = TypeVar("T")
 
 IDLE: Final = 0.5
 """Seconds an idle route waits before it looks whether it should stop."""
+
+
+class Surroundings(NamedTuple):
+    """What a route has around it; ``offsets`` are those of all routes, by name."""
+
+    pipeline: Pipeline
+    log: CommitLog
+    offsets: Mapping[str, OffsetLog]
+    carrier: Carrier
+    deliveries: Deliveries
+    observe: Observer
+    on_failure: Callable[[BaseException], None]
 
 
 class Route:
@@ -67,20 +83,13 @@ class Route:
     one back (Invariant 15). ``parking`` belongs to the route's thread: see :meth:`ask`.
     """
 
-    def __init__(
-        self,
-        config: RouteConfig,
-        folder: Path,
-        log: CommitLog,
-        offsets: Mapping[str, OffsetLog],
-        carrier: Carrier,
-        observe: Observer,
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
-        """Prepare the route of *config*; *offsets* are those of all routes, by name."""
-        self._config, self._folder = config, folder
-        self._log, self._offsets, self._carrier = log, offsets[config.name], carrier
-        self._observe, self._on_failure = observe, on_failure
+    def __init__(self, config: RouteConfig, around: Surroundings) -> None:
+        """Prepare the route of *config*."""
+        self._config, self._pipeline = config, around.pipeline
+        self._deliveries, self._carrier = around.deliveries, around.carrier
+        self._log, self._offsets = around.log, around.offsets[config.name]
+        self._observe, self._on_failure = around.observe, around.on_failure
+        log, offsets = around.log, around.offsets
         self._reader = LogReader(log.directory)
         self._stopping, self._draining = threading.Event(), threading.Event()
         self._called = threading.Event()
@@ -89,7 +98,7 @@ class Route:
         hurried = self._in_a_hurry
         self._cutter = Cutter(config, log, self._reader, self._offsets, ahead, hurried)
         self.parking = Parking(config, log, self._reader, self._offsets, wall_clock)
-        self._judge = Judge(config, log, self._offsets, self.parking, self._cutter, observe)
+        self._judge = Judge(config, log, self._offsets, self.parking, self._cutter, self._observe)
         self._backoff = Backoff(*config.retry.backoff)
         self._announced: int | None = None
         self._attempt, self._outdated, self._paused = 0, False, False
@@ -126,6 +135,17 @@ class Route:
             self._state, self._problem = State.STARTING, ""
             self._cutter.plan = Redelivery()
         self._backoff.reset()
+
+    def supersede(self, reader: str, through: int) -> None:
+        """Pass, between two slices, what *reader* logged up to *through* and is not delivered."""
+        with suppress(EngineUnreachable):  # a route that has ended delivers nothing any more
+            self.ask(partial(self._supersede, reader, through))
+
+    def _supersede(self, reader: str, through: int) -> None:
+        try:
+            supersede(reader, through, self._reader, self._offsets, self.parking)
+        except (Corrupt, EnvironmentFault) as error:
+            self._follow(self._judge.not_its_fault(Failure.of(error)))
 
     def configure(self, config: RouteConfig) -> None:
         """Go on with other settings and a new worker; only to be called through :meth:`ask`."""
@@ -264,37 +284,60 @@ class Route:
         self._attempt += 1
         state = self._offsets.state
         return specs_of(
-            self._config, self._folder, self._log, self._carrier, state.generation, self._attempt
+            self._config, self._pipeline, self._log, self._carrier, state.generation, self._attempt
         )
 
     def _serve(self, worker: Line | Team) -> None:
         """Deliver slice after slice through *worker* until it or the route ends."""
         self._state = State.STARTING
+        if not (self._is_open(worker) and self._deliveries.confirmed(self._unwanted)):
+            return
+        while self._goes_on():
+            if self._held() and not self._draining.is_set():
+                self._rest(IDLE)
+            elif self._sources_know() and not self._serve_next(worker):
+                return
+
+    def _is_open(self, worker: Line | Team) -> bool:
+        """Take note of what the worker says when it has opened its writer, or could not."""
         match self._answer(worker):
             case Opened(stored):
                 self._state, self._problem = State.RUNNING, ""
                 shards = self._config.parallelism
                 if (failure := adopt(stored, self._offsets, self._log, shards)) is not None:
                     self._follow(self._judge.not_its_fault(failure))
+                return True
             case OpenFailed(failure):
                 self._follow(self._judge.not_its_fault(failure))
-                return
-            case None:
-                return
-        while self._goes_on():
-            if self._held() and not self._draining.is_set():
-                self._rest(IDLE)
-                continue
-            retry = self.parking.next_retry()
-            asked = None if retry is not None else self._cutter.next(IDLE)
-            if retry is not None:
-                self._retry(worker, retry)
-            elif asked is not None:
-                self._deliver(worker, asked)
-            elif self._draining.is_set():
-                return
-            else:
-                self._meter.idle()
+        return False
+
+    def _serve_next(self, worker: Line | Team) -> bool:
+        """Deliver what is to be delivered next, or wait for it; false at the route's end."""
+        retry = self.parking.next_retry()
+        asked = None if retry is not None else self._cutter.next(IDLE)
+        if retry is not None:
+            self._retry(worker, retry)
+        elif asked is not None:
+            self._deliver(worker, asked)
+        elif self._draining.is_set():
+            return False
+        else:
+            self._meter.idle()
+        return True
+
+    def _sources_know(self) -> bool:
+        """Wait until a shared source knows what was delivered, where a key's entries are to wait.
+
+        Otherwise the next leader would deliver an entry again that others of its key have
+        followed here (Invariant 9).
+        """
+        state = self._offsets.state
+        if self._config.max_in_flight_per_key is None or state.replay is not None:
+            return True
+        return self._deliveries.wait_until_told(state.next_live(), IDLE)
+
+    def _unwanted(self) -> bool:
+        return not self._goes_on()
 
     def _goes_on(self) -> bool:
         """Do what is asked for between two slices; tell whether this worker is still wanted."""

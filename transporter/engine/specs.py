@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 from transporter.engine.protocol import WorkerSpec
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from transporter.engine.carrier import Carrier
     from transporter.log.commit_log import CommitLog
-    from transporter.pipeline.config import RouteConfig
+    from transporter.pipeline.config import Pipeline, RouteConfig
 
 
 def specs_of(
     config: RouteConfig,
-    folder: Path,
+    pipeline: Pipeline,
     log: CommitLog,
     carrier: Carrier,
     generation: int,
@@ -29,7 +27,7 @@ def specs_of(
 
     Args:
         config: the route's settings.
-        folder: the pipeline file's, where modules of the user's own are.
+        pipeline: what the route is part of.
         log: what the workers read.
         carrier: what they call back.
         generation: how many replays the route has had.
@@ -52,11 +50,12 @@ def specs_of(
         writer=config.writer.adaptor,
         settings=config.writer.settings,
         secrets=config.writer.secrets,
-        folder=str(folder),
+        folder=str(pipeline.file.parent),
         slice_timeout=config.slice_timeout,
         memory=config.worker_memory,
         attempt=attempt,
         on_frames=config.on_frames,
+        turns=pipeline.turns,
     )
     count = 1 if config.on_frames else config.parallelism
     return [replace(first, shard=shard) for shard in range(count)]

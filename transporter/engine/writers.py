@@ -33,6 +33,7 @@ def context_of(spec: WorkerSpec, generation: int) -> WriterContext:
         shards=spec.shards,
         # Below the watch's limit, so that a slow sink is a timeout and not a dead worker.
         deadline=spec.slice_timeout / 2,
+        turns=spec.turns,
     )
 
 

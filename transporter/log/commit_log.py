@@ -173,7 +173,11 @@ class CommitLog:
             return dict(self._active.positions)
 
     def append(
-        self, messages: pa.RecordBatch, reader: str, position: str | None = None
+        self,
+        messages: pa.RecordBatch,
+        reader: str,
+        position: str | None = None,
+        term: int | None = None,
     ) -> tuple[int, int]:
         """Append *messages* as one frame; return its offsets, first and last, once durable.
 
@@ -182,6 +186,7 @@ class CommitLog:
                 bytes; :func:`appendable` cuts what is larger.
             reader: who read them.
             position: the reader's position behind them, kept in the same frame.
+            term: the number of the term under which they were read, if there is one.
 
         Raises:
             LogFull: the disk is full, or the budget is spent; nothing was written.
@@ -195,7 +200,7 @@ class CommitLog:
             self._bound_group(_size(messages))
             try:
                 self._roll_if_full()
-                first, last = self._write(messages, layout.Source(reader, position))
+                first, last = self._write(messages, layout.Source(reader, position, term=term))
             except SyncFailed as failure:
                 self._poison(failure)
             # Invariant 1: nobody hears of these offsets before they are durable.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Self
 
 import pyarrow as pa
@@ -233,6 +233,7 @@ class FrameHeader:
 class Source:
     """Which reader a frame came from, and its position behind that frame, if it gave one.
 
+    ``term`` is the number of the term under which the entries were read.
     ``checkpoint`` is set in every frame that the index enters: all readers'
     newest positions before this frame, so that an open need not walk further back.
     """
@@ -240,10 +241,11 @@ class Source:
     reader: str
     position: str | None = None
     checkpoint: dict[str, str] | None = None
+    term: int | None = None
 
     def encode(self) -> bytes:
         """Return the frame's extension block; the checkpoint is left out if there is no room."""
-        fields = {"reader": self.reader, "position": self.position, "checkpoint": self.checkpoint}
+        fields = asdict(self)
         # What is not said takes no bytes: a frame may hold one small message.
         said = {name: value for name, value in fields.items() if value is not None}
         block = json.dumps(said, separators=(",", ":")).encode()

@@ -50,6 +50,7 @@ class Replacement:
         self._covered = old.base - 1
         self._told, self._now = dict(old.positions), dict(old.positions)
         self._reader = ""
+        self._term: int | None = None
         self._epoch = old.epoch
         self._rows: list[pa.RecordBatch] = []
         self._size = self._due = 0
@@ -90,8 +91,8 @@ class Replacement:
 
     def add(self, frame: layout.FrameHeader, rows: pa.RecordBatch, source: layout.Source) -> None:
         """Take over *rows*, what is left of *frame*; they may share a frame with others."""
-        if source.reader != self._reader:
-            # A frame tells of one reader.
+        if (source.reader, source.term) != (self._reader, self._term):
+            # A frame tells of one reader, and of one term.
             self._flush()
         self._note(frame, source)
         self._rows.append(rows)
@@ -124,7 +125,7 @@ class Replacement:
         self._files.remove(self._temporary)
 
     def _note(self, frame: layout.FrameHeader, source: layout.Source) -> None:
-        self._reader, self._epoch = source.reader, frame.epoch
+        self._reader, self._term, self._epoch = source.reader, source.term, frame.epoch
         if source.position is not None:
             self._now[source.reader] = source.position
 
@@ -196,7 +197,7 @@ class Replacement:
         self._told.update(others)
         if position is not None:
             self._told[self._reader] = position
-        return layout.Source(self._reader, position, checkpoint)
+        return layout.Source(self._reader, position, checkpoint, self._term)
 
     def _put(self, data: bytes) -> None:
         self._file.pwrite(data, self._byte)

@@ -178,6 +178,17 @@ class OffsetLog:
         self.refuse_settling(part, durable)
         return self._write(records.settled(part, namespaces or {}))
 
+    def supersede(
+        self, reader: str, through: int, parts: Sequence[tuple[int, int]], durable: int
+    ) -> RouteState:
+        """Record that *reader*'s source gives the offsets of *parts* again; durable on return.
+
+        They are what *reader* has logged up to *through* and this route has not settled.
+        """
+        for first, last in parts:
+            self.refuse_settling(Range(first, last), durable)
+        return self._write_durably(records.superseded(reader, through, parts))
+
     def refuse_settling(self, part: Range, durable: int) -> None:
         """Raise :class:`OffsetRefused` when *part* is not all in the log."""
         if part.last > durable or part.first < 0 or part.first > part.last:

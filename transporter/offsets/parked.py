@@ -135,6 +135,8 @@ class ParkedStore:
         self._has_folder = False
         self._keys: dict[int, bytes | None] = {}
         self._sizes: dict[int, int] = {}
+        self.known: frozenset[int] = frozenset()
+        """The parked offsets; may be read by any thread."""
         for offset in self.offsets():
             self._note(self.load(offset))
 
@@ -201,7 +203,9 @@ class ParkedStore:
             sync_directory(self._files, path.parent)
         self._keys.pop(offset, None)
         self._sizes.pop(offset, None)
+        self.known = frozenset(self._keys)
 
     def _note(self, parked: Parked) -> None:
         self._keys[parked.offset] = parked.key
         self._sizes[parked.offset] = parked.entries.nbytes
+        self.known = frozenset(self._keys)

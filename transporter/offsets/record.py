@@ -114,6 +114,12 @@ def settled(part: states.Range, namespaces: dict[str, int]) -> dict[str, Any]:
     return {"type": "settled", "range": list(part), "namespaces": namespaces}
 
 
+def superseded(reader: str, through: int, parts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return the event that passes what *reader*'s source gives again."""
+    ranges = [list(part) for part in parts]
+    return {"type": "superseded", "reader": reader, "through": through, "ranges": ranges}
+
+
 def replay_begun(first: int, last: int, namespace: str = "") -> dict[str, Any]:
     """Return the event that begins a replay."""
     begun = {"type": "replay", "first": first, "last": last}
@@ -162,6 +168,9 @@ def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
             after = states.RouteState.from_json(event)
         case {"type": "settled", "range": part, "namespaces": namespaces}:
             after = states.settle(state, states.Range(*part), namespaces)
+        case {"type": "superseded", "reader": reader, "through": through, "ranges": ranges}:
+            parts = tuple((first, last) for first, last in ranges)
+            after = states.supersede(state, reader, through, parts)
         case {"type": "replay", "first": first, "last": last}:
             after = states.begin_replay(state, first, last, event.get("namespace", ""))
         case {"type": "replayed", "through": through}:

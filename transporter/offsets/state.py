@@ -22,9 +22,10 @@ class Range(NamedTuple):
 
 
 RELEASED: Final = "released"
-KINDS: Final = ("acked", "skipped", "operator", "parked", RELEASED)
+SUPERSEDED: Final = "superseded"
+KINDS: Final = ("acked", "skipped", "operator", "parked", RELEASED, SUPERSEDED)
 """Delivered or filtered out; given up on; acked by an operator undelivered; set aside; given up
-undelivered because the log's budget was spent."""
+undelivered because the log's budget was spent; passed undelivered: its source gives it again."""
 MOST_RELEASED: Final = 100
 """Released ranges that a state tells of: the newest. The audit file has all of them."""
 
@@ -51,8 +52,9 @@ class RouteState:
     watermark. ``generation`` counts replays. ``retries`` are
     the parked offsets that an operator wants delivered, in order. ``namespaces`` tells the newest
     settled offset of each namespace, for the operator only, and so does ``released``: what
-    was given up undelivered. While ``paused`` nothing is delivered, except up to the offset
-    ``step``.
+    was given up undelivered. ``superseded`` tells for each reader up to where its entries were
+    looked through for what its source gives again. While ``paused`` nothing is delivered, except
+    up to the offset ``step``.
     """
 
     watermark: int = -1
@@ -63,6 +65,7 @@ class RouteState:
     retries: tuple[int, ...] = ()
     namespaces: dict[str, int] = field(default_factory=dict)
     released: tuple[Range, ...] = ()
+    superseded: dict[str, int] = field(default_factory=dict)
     paused: bool = False
     step: int | None = None
 
@@ -101,6 +104,7 @@ class RouteState:
             retries=tuple(fields.get("retries", ())),
             namespaces=fields["namespaces"],
             released=tuple(Range(*part) for part in fields.get("released", ())),
+            superseded=fields.get("superseded", {}),
             paused=fields.get("paused", False),
             step=fields.get("step"),
         )
@@ -154,6 +158,19 @@ def _absorb(watermark: int, above: tuple[Range, ...]) -> tuple[int, tuple[Range,
     while rest and rest[0].first <= watermark + 1:
         watermark = max(watermark, rest.pop(0).last)
     return watermark, tuple(rest)
+
+
+def supersede(
+    state: RouteState, reader: str, through: int, parts: tuple[tuple[int, int], ...]
+) -> RouteState:
+    """Return *state* with the offsets of *parts* passed: *reader*'s source gives them again.
+
+    All that *reader* logged up to *through* and that was not settled is among them.
+    """
+    for first, last in parts:
+        state = settle(state, Range(first, last, SUPERSEDED))
+    known = max(through, state.superseded.get(reader, -1))
+    return replace(state, superseded={**state.superseded, reader: known})
 
 
 def begin_replay(state: RouteState, first: int, last: int, namespace: str = "") -> RouteState:

@@ -78,6 +78,13 @@ def _on_a_cluster(value: str, info: ValidationInfo) -> str:
 
 _OnACluster: Final = AfterValidator(_on_a_cluster)
 
+READER_KEYS: Final = ("name", "adaptor", "release", "max_in_flight")
+WRITER_KEYS: Final = ("adaptor",)
+"""What a reader's and a writer's section hold besides the settings of the adaptor."""
+
+Release = Literal["logged", "delivered"]
+"""What a source waits for before it forgets: that an entry is durable, or that all have it."""
+
 
 def _on_frames(writer: WriterConfig | None, steps: Iterable[StepConfig]) -> bool:
     frames = writer is not None and takes_frames(writer.cls)
@@ -89,6 +96,15 @@ def _in_python_only(value: int | None, info: ValidationInfo) -> int | None:
         raise ValueError(
             "is not for a route with a sql step or a Spark sink: its slices are DataFrames, "
             "which hold entries of a key in any order; leave it out"
+        )
+    return value
+
+
+def _as_the_source_needs(value: str | None, info: ValidationInfo) -> str | None:
+    if value == "logged" and getattr(info.data.get("config"), "needs_delivery", False):
+        raise ValueError(
+            "is not enough for this source, which other engines share: they cannot see this "
+            "engine's log; leave it out, or write delivered"
         )
     return value
 
@@ -135,9 +151,20 @@ class WriterConfig(Model):
 
 
 class ReaderConfig(WriterConfig):
-    """A reader with its name, its class, and a valid instance of the class's ``Config``."""
+    """A reader with its name, its class, and a valid instance of the class's ``Config``.
+
+    ``release`` says when its source hears of an entry, ``None`` what suits the adaptor;
+    ``max_in_flight`` how many entries may wait for their delivery when that is what counts.
+    """
 
     name: Name
+    release: Annotated[Release | None, AfterValidator(_as_the_source_needs)] = None
+    max_in_flight: Count = 100_000
+
+    @property
+    def waits_for_delivery(self) -> bool:
+        """Whether its source is told only of what every route has delivered."""
+        return self.release == "delivered" or bool(self.config.needs_delivery)
 
 
 class RouteConfig(Model):
@@ -204,6 +231,11 @@ class Pipeline(Keys):
 
     file: Path
     secrets: Secrets = Field(default=Secrets(), repr=False, exclude=True)
+
+    @property
+    def turns(self) -> str:
+        """The pipeline's name when engines take turns at one of its sources, else nothing."""
+        return self.name if any(each.config.shared for each in self.readers) else ""
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Pipeline:
@@ -322,12 +354,12 @@ class _Draft:
                 self.problems.append(self.document.problem((*path, index, "name"), text))
 
     def _reader(self, item: dict[str, Any], path: KeyPath) -> object:
-        return self._adaptor(READER, item, path, ("name", "adaptor"))
+        return self._adaptor(READER, item, path, READER_KEYS)
 
     def _route(self, item: dict[str, Any], path: KeyPath) -> object:
         writer, steps = item.get("writer"), item.get("steps")
         if isinstance(writer, dict):
-            made = self._adaptor(WRITER, writer, (*path, "writer"), ("adaptor",))
+            made = self._adaptor(WRITER, writer, (*path, "writer"), WRITER_KEYS)
             item = item | {"writer": made}
         if isinstance(steps, list):
             item = item | {"steps": self._steps(steps, (*path, "steps"))}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic.json_schema import GenerateJsonSchema
 
 from transporter.errors import ConfigError
-from transporter.pipeline.config import Keys
+from transporter.pipeline.config import READER_KEYS, WRITER_KEYS, Keys
 from transporter.pipeline.registry import READER, WRITER, find, known
 from transporter.pipeline.steps.table import KINDS
 from transporter.units import DURATION, SIZE, duration_text, size_text
@@ -105,10 +105,10 @@ def _opened(node: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
 
 def _adaptors(kind: str, definitions: Schema) -> Schema:
     """Return the schema of an adaptor of *kind* with its settings; add theirs to *definitions*."""
-    own = {
-        "adaptor": {"type": "string"},
-        **({"name": {"type": "string"}} if kind == READER else {}),
-    }
+    model = definitions[f"{kind.capitalize()}Config"]
+    keys = READER_KEYS if kind == READER else WRITER_KEYS
+    own = {key: model["properties"][key] for key in keys}
+    asked_of_all = set(keys) & set(model["required"])
     names, cases = [], []
     for name in sorted(known(kind).names):
         try:
@@ -117,7 +117,7 @@ def _adaptors(kind: str, definitions: Schema) -> Schema:
             continue  # 'adaptors list' tells why
         settings = _named(cls.Config, f"{kind}.{name}", definitions)
         settings["properties"] = own | settings.get("properties", {})
-        settings["required"] = sorted({*own, *settings.get("required", ())})
+        settings["required"] = sorted({*asked_of_all, *settings.get("required", ())})
         settings["description"] = (cls.__doc__ or "").partition("\n")[0]
         definitions[f"{kind}.{name}"] = settings
         names.append(name)
@@ -127,7 +127,7 @@ def _adaptors(kind: str, definitions: Schema) -> Schema:
     return {
         "type": "object",
         "properties": own | {"adaptor": {"anyOf": [{"enum": names}, local, dict(_VARIABLE)]}},
-        "required": sorted(own),
+        "required": sorted(asked_of_all),
         "allOf": cases,
     }
 

@@ -33,10 +33,22 @@ class FixedResume:
     def __init__(self, position: str | None = None, log_id: str = "log-1") -> None:
         """Remember *position*, and no batches, of the log *log_id*."""
         self.position, self.log_id = position, log_id
+        self.told: list[tuple[str, dict[str, object]]] = []
+        """What the reader has told: each event with its details."""
+        self.superseded = 0
+        """How often the reader has asked for what is not delivered to be passed."""
 
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
         """Yield nothing: no batch is remembered."""
         return iter(())
+
+    def supersede(self) -> None:
+        """Count the call: nothing is logged here."""
+        self.superseded += 1
+
+    def tell(self, event: str, **details: object) -> None:
+        """Keep *event* in :attr:`told`."""
+        self.told.append((event, details))
 
 
 class ListReaderConfig(AdaptorConfig):

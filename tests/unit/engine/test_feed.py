@@ -14,7 +14,8 @@ from log_tools import Disk, offsets_of
 from transporter.adaptor import Batch, EndOfSource
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import State
-from transporter.engine.feed import Feed, LogResume
+from transporter.engine.feed import Feed
+from transporter.engine.resume import LogResume
 from transporter.errors import LogPoisoned, SourceUnavailable
 from transporter.log.commit_log import MAX_APPEND, CommitLog
 from transporter.message import Message
@@ -100,7 +101,7 @@ def feeding(
         yield feed
     finally:
         feed.stop()
-        feed.join()
+        feed.finish()
 
 
 def feed_to_end(log: CommitLog, script: Script, events: Events | None = None) -> Feed:
@@ -175,7 +176,7 @@ def test_a_large_batch_becomes_several_frames_and_the_last_carries_the_position(
     big = "x" * (MAX_APPEND // 3)
     with CommitLog.open(tmp_path) as log:
         feed_to_end(log, Script(some(big, big, big, big, position="4")))
-        frames = list(LogResume(log, "in").recent())
+        frames = list(LogResume(log, "in", Events()).recent())
     assert [position for position, _ in frames] == ["4", *[None] * (len(frames) - 1)]
     assert len(frames) > 1
     assert [entries.offsets for _, entries in reversed(frames)] == [[0, 1], [2, 3]]
@@ -186,7 +187,7 @@ def test_the_log_tells_a_reader_its_own_batches_newest_first(tmp_path: Path) -> 
     with CommitLog.open(tmp_path) as log:
         feed_to_end(log, Script(some("a", position="1"), some("b", "c", position="3")))
         log.append(messages("strange"), "other", "99")
-        resume = LogResume(log, "in")
+        resume = LogResume(log, "in", Events())
         assert resume.position == "3"
         recent = list(resume.recent())
         assert [(position, entries.offsets) for position, entries in recent] == [
@@ -195,7 +196,7 @@ def test_the_log_tells_a_reader_its_own_batches_newest_first(tmp_path: Path) -> 
         ]
         assert [entry.message.data for entry in recent[0][1]] == [b"b", b"c"]
         assert recent[0][1].entry_id(2) == f"{log.log_id}/2"
-        assert list(LogResume(log, "nobody").recent()) == []
+        assert list(LogResume(log, "nobody", Events()).recent()) == []
 
 
 def messages(*texts: str) -> pa.RecordBatch:
@@ -313,7 +314,7 @@ def test_a_stop_still_commits_what_was_polled(tmp_path: Path) -> None:
         inside.wait(PATIENCE)
         feed.stop()
         go_on.set()
-        feed.join()
+        feed.finish()
         assert log.durable == 0
     assert script.called("commit") == ["1"]
 
@@ -349,5 +350,5 @@ def test_a_feed_that_never_started_can_be_joined(tmp_path: Path) -> None:
         config = ReaderConfig(name="in", adaptor="x", settings={}, cls=Scripted, config=script)
         feed = Feed(config, log, Events(), Failures())
         feed.stop()
-        feed.join()
+        feed.finish()
     assert script.calls == []

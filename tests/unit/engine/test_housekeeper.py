@@ -322,7 +322,7 @@ def test_what_a_source_was_not_told_of_is_held(log: CommitLog) -> None:
     # 15 was told of, 16 was not.
     assert feed.hold() == Hold(15, "in", "reader")
     feed.stop()
-    feed.join()
+    feed.finish()
     assert feed.hold() is None
 
 

@@ -22,7 +22,7 @@ name: orders
 log: {dir: ./data, segment_bytes: 64MiB, compaction: {after: 7d, keep: key}}
 readers:
   - {name: in, adaptor: file, path: in.jsonl, follow: true}
-  - {name: own, adaptor: "mine:Reader", anything: 1}
+  - {name: own, adaptor: "mine:Reader", anything: 1, release: delivered, max_in_flight: 9}
 routes:
   - name: out
     namespace: ^orders

@@ -1,0 +1,190 @@
+"""``release: delivered``: a source hears of an entry when every route has delivered it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from engine_tools import PATIENCE, Events, delivered, offsets, running, until
+from table_tools import TableReader, table, told
+
+from transporter.engine.events import State
+from transporter.errors import ConfigError
+from transporter.log.reader import LogReader
+from transporter.offsets.offset_log import OffsetLog, read_state
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.engine.engine import Engine
+    from transporter.pipeline.config import Pipeline
+
+
+def to_end(pipeline: Pipeline, events: Events | None = None) -> Engine:
+    """Run *pipeline* until its sources have ended and every route is done or halted."""
+    with running(pipeline, events=events) as engine:
+        until(lambda: engine.wait(0.02))
+    return engine
+
+
+LINES = [f"k{number} {number}" for number in range(5)]
+
+
+def test_a_source_is_told_when_every_route_has_delivered(tmp_path: Path) -> None:
+    """With one of two routes held up nothing is told; when it goes on all is."""
+    (tmp_path / "slow.down").write_text("write")
+    pipeline = table(tmp_path, LINES, {"name": "fast"}, {"name": "slow"}, end=False)
+    with running(pipeline):
+        until(lambda: offsets(tmp_path / "fast.jsonl") == [0, 1, 2, 3, 4])
+        time.sleep(0.1)
+        assert told(tmp_path / "table.txt") == []
+        (tmp_path / "slow.down").unlink()
+        until(lambda: told(tmp_path / "table.txt") == [0, 1, 2, 3, 4])
+    assert offsets(tmp_path / "slow.jsonl") == [0, 1, 2, 3, 4]
+
+
+def test_a_clean_stop_tells_what_it_has_drained(tmp_path: Path) -> None:
+    """Invariant 18: what is delivered while the engine stops is told before it ends."""
+    (tmp_path / "out.down").write_text("write")
+    events = Events()
+    with running(table(tmp_path, LINES, {"name": "out"}, end=False), events=events):
+        events.await_count("route-retrying")
+        (tmp_path / "out.down").unlink()
+    assert told(tmp_path / "table.txt") == [0, 1, 2, 3, 4]
+
+
+def test_a_source_that_ended_is_told_of_all_the_same(tmp_path: Path) -> None:
+    """A reader whose source has no more stays until the routes have delivered."""
+    to_end(table(tmp_path, LINES, {"name": "out"}))
+    assert told(tmp_path / "table.txt") == [0, 1, 2, 3, 4]
+
+
+def test_a_parked_entry_is_not_told(tmp_path: Path) -> None:
+    """A parked entry stays with its source; the others are told of."""
+    route = {"name": "out", "on_error": "park", "writer": {"reject": [2]}}
+    to_end(table(tmp_path, LINES, route))
+    assert sorted(told(tmp_path / "table.txt")) == [0, 1, 3, 4]
+    assert read_state(tmp_path / "log", "out").watermark == 4
+
+
+def test_what_was_not_delivered_is_superseded_and_comes_again(tmp_path: Path) -> None:
+    """After a start the routes pass what the last run left: the source gives it anew.
+
+    So nothing is delivered from the old entries, parked ones included, and nothing is lost.
+    """
+    route = {"name": "out", "on_error": "park", "writer": {"reject": [2]}}
+    (tmp_path / "slow.down").write_text("write")
+    first = table(tmp_path, LINES, route, {"name": "slow"}, end=False)
+    with running(first) as engine:
+        until(lambda: read_state(tmp_path / "log", "out").watermark == 4)
+        engine.stop(0)
+    (tmp_path / "slow.down").unlink()
+    to_end(table(tmp_path, [], {"name": "out", "on_error": "park"}, {"name": "slow"}))
+    assert offsets(tmp_path / "slow.jsonl") == [5, 6, 7, 8, 9]
+    assert [line["data"] for line in delivered(tmp_path / "slow.jsonl")] == list("01234")
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 3, 4, 5, 6, 7, 8, 9]
+    assert not list((tmp_path / "log/offsets/out/parked").glob("*.entry"))
+    assert sorted(told(tmp_path / "table.txt")) == [0, 1, 2, 3, 4]
+
+
+def test_what_was_delivered_and_not_told_is_recognised(tmp_path: Path) -> None:
+    """Rows that every route had delivered before a kill are told at the next start.
+
+    But never rows of entries that were superseded: the watermark has passed those too.
+    """
+    (tmp_path / "out.down").write_text("write")
+    with running(table(tmp_path, LINES[:2], {"name": "out"}, end=False)) as engine:
+        until(lambda: engine.log.durable == 1)
+        engine.stop(0)
+    # As if a second start had superseded both, and logged nothing before it died.
+    with OffsetLog(tmp_path / "log", "out") as log:
+        log.supersede("in", 1, [(0, 1)], 1)
+    (tmp_path / "out.down").unlink()
+    to_end(table(tmp_path, [], {"name": "out"}))
+    assert [line["data"] for line in delivered(tmp_path / "out.jsonl")] == ["0", "1"]
+    (tmp_path / "table.told").unlink()
+    to_end(table(tmp_path, LINES[2:], {"name": "out"}))
+    assert [line["data"] for line in delivered(tmp_path / "out.jsonl")] == list("01234")
+    assert sorted(told(tmp_path / "table.txt")) == [0, 1, 2, 3, 4]
+
+
+def test_only_so_many_entries_wait_for_their_delivery(tmp_path: Path) -> None:
+    """Invariant 17: with ``max_in_flight`` logged and not delivered, nothing more is read."""
+    (tmp_path / "out.down").write_text("write")
+    pipeline = table(tmp_path, LINES, {"name": "out"}, end=False, rows=1, max_in_flight=2)
+    with running(pipeline) as engine:
+        until(lambda: engine.log.durable == 1)
+        time.sleep(0.1)
+        assert engine.log.durable == 1
+        (tmp_path / "out.down").unlink()
+        until(lambda: told(tmp_path / "table.txt") == [0, 1, 2, 3, 4])
+
+
+def test_with_one_in_flight_the_next_of_a_key_waits_until_the_source_knows(
+    tmp_path: Path,
+) -> None:
+    """Invariant 9 across leaders: R2 is not delivered while R1 would come again."""
+    (tmp_path / "slow.paused").touch()
+    lines = ["k 0", "k 1", "other 2"]
+    fast = {"name": "fast", "max_in_flight_per_key": 1}
+    slow = {"name": "slow", "writer": {"pause_at": 0}}
+    with running(table(tmp_path, lines, fast, slow, end=False)):
+        until(lambda: offsets(tmp_path / "fast.jsonl") == [0])
+        time.sleep(0.2)
+        assert offsets(tmp_path / "fast.jsonl") == [0]
+        (tmp_path / "slow.paused").unlink()
+        until(lambda: offsets(tmp_path / "fast.jsonl") == [0, 1, 2])
+        until(lambda: told(tmp_path / "table.txt") == [0, 1, 2])
+
+
+def test_a_reader_makes_sure_that_it_leads_before_a_new_writer_delivers(tmp_path: Path) -> None:
+    """Invariant 10: a worker whose writer was just opened waits for the source's word."""
+    held, asked = threading.Event(), threading.Event()
+    original = TableReader.confirm
+
+    def confirm(self: TableReader) -> None:
+        asked.set()
+        assert held.wait(PATIENCE)
+        original(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TableReader, "confirm", confirm)
+        with running(table(tmp_path, LINES, {"name": "out"}, end=False)):
+            assert asked.wait(PATIENCE)
+            time.sleep(0.1)
+            assert offsets(tmp_path / "out.jsonl") == []
+            held.set()
+            until(lambda: told(tmp_path / "table.txt") == [0, 1, 2, 3, 4])
+
+
+def test_any_reader_can_wait_for_delivery(tmp_path: Path) -> None:
+    """A reader that knows nothing of rows is committed in order, when whole batches are done."""
+    lines = tmp_path / "source.txt"
+    lines.write_text("n a\nn b\nn c\n")
+    (tmp_path / "out.down").write_text("write")
+    keys = {"adaptor": "table_tools:Committed", "path": "source.txt", "rows": 2}
+    pipeline = table(tmp_path, [], {"name": "out"}, release="delivered", end=False, **keys)
+    with running(pipeline) as engine:
+        until(lambda: engine.log.durable == 2)
+        time.sleep(0.1)
+        assert told(lines) == []
+        (tmp_path / "out.down").unlink()
+        until(lambda: told(lines)[-1:] == [3])
+        assert engine.status().readers[0].state is State.RUNNING
+
+
+def test_a_shared_source_cannot_be_told_earlier(tmp_path: Path) -> None:
+    """``release: logged`` is refused where other engines cannot see this log."""
+    with pytest.raises(ConfigError, match="release is not enough for this source"):
+        table(tmp_path, LINES, {"name": "out"}, release="logged")
+
+
+def test_frames_carry_the_term(tmp_path: Path) -> None:
+    """The number of the term under which entries were read is in the log."""
+    with running(table(tmp_path, LINES, {"name": "out"})) as engine:
+        until(lambda: engine.wait(0.02))
+        with LogReader(tmp_path / "log") as log:
+            sources = [found.source() for found in log.frames(0, engine.log.durable)]
+    assert [each and each.term for each in sources] == [7]

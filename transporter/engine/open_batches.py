@@ -1,0 +1,106 @@
+"""What one reader has logged and its source was not told of yet. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
+
+
+class Delivered(NamedTuple):
+    """Rows of the batch at ``position`` that every route has delivered."""
+
+    position: str
+    rows: Sequence[int]
+
+
+@dataclass(slots=True)
+class _Part:
+    """A range of offsets that was appended at once; ``row`` is the row at ``next``."""
+
+    position: str
+    row: int
+    next: int
+    last: int
+
+
+class OpenBatches:
+    """The batches of a reader that waits for their delivery, oldest first. Not thread-safe.
+
+    An entry that some route has parked is *withheld*: it is behind the watermark,
+    and not delivered, until it is parked no more.
+    """
+
+    def __init__(self) -> None:
+        self._parts: deque[_Part] = deque()
+        self._ends: deque[tuple[str, int]] = deque()
+        self._withheld: dict[int, tuple[str, int]] = {}
+
+    def __len__(self) -> int:
+        """Return how many entries are not delivered."""
+        return sum(part.last - part.next + 1 for part in self._parts) + len(self._withheld)
+
+    @property
+    def first(self) -> int | None:
+        """The first offset that is neither delivered nor withheld; ``None`` without any."""
+        return self._parts[0].next if self._parts else None
+
+    def add(self, position: str, parts: Sequence[tuple[int, int]]) -> None:
+        """Open the batch at *position*, logged as *parts*: first and last offset of each append."""
+        row = 0
+        for first, last in parts:
+            self._parts.append(_Part(position, row, first, last))
+            row += last - first + 1
+        self._ends.append((position, parts[-1][1]))
+
+    def deliver(self, through: int, parked: AbstractSet[int]) -> list[Delivered]:
+        """Return what is delivered now that all routes passed *through*, but for what is *parked*.
+
+        A row is returned once.
+        """
+        found = [
+            Delivered(position, (row,))
+            for offset, (position, row) in self._withheld.items()
+            if offset not in parked
+        ]
+        self._withheld = {each: at for each, at in self._withheld.items() if each in parked}
+        while (part := self._reached(through)) is not None:
+            end = min(part.last, through)
+            found.append(Delivered(part.position, self._rows(part, end, parked)))
+            part.row += end + 1 - part.next
+            part.next = end + 1
+            if part.next > part.last:
+                self._parts.popleft()
+        return [each for each in found if each.rows]
+
+    def whole(self) -> str | None:
+        """Return the position up to which all is delivered, if that is further than before."""
+        pending = [*self._withheld, *(part.next for part in list(self._parts)[:1])]
+        limit = min(pending, default=None)
+        position = None
+        while self._ends and (limit is None or self._ends[0][1] < limit):
+            position = self._ends.popleft()[0]
+        return position
+
+    def clear(self) -> None:
+        """Forget all of it: the source gives it again."""
+        self._parts.clear()
+        self._ends.clear()
+        self._withheld.clear()
+
+    def _reached(self, through: int) -> _Part | None:
+        part = self._parts[0] if self._parts else None
+        return part if part is not None and part.next <= through else None
+
+    def _rows(self, part: _Part, end: int, parked: AbstractSet[int]) -> Sequence[int]:
+        rows = range(part.row, part.row + end + 1 - part.next)
+        aside = sorted(each for each in parked if part.next <= each <= end)
+        if not aside:
+            return rows
+        held = {part.row + each - part.next: each for each in aside}
+        self._withheld |= {offset: (part.position, row) for row, offset in held.items()}
+        return [row for row in rows if row not in held]
