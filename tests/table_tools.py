@@ -50,6 +50,7 @@ class TableReader:
     def open(self, resume: Resume) -> None:
         known = [int(each.source_id or 0) for _, part in resume.recent() for each in _all(part)]
         self._write("told", known)
+        self._resume = resume
         resume.supersede()
         self._count = int(resume.position or 0)
         self._read = set(told(self._config.path))

@@ -76,6 +76,11 @@ class AdaptorConfig(BaseModel):
         return False
 
     @property
+    def can_wait_for_delivery(self) -> bool:
+        """Whether ``release: delivered`` can be asked of a reader with these settings."""
+        return True
+
+    @property
     def shared(self) -> bool:
         """Whether engines take turns at this source, so that a sink must know whose turn it is.
 

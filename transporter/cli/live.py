@@ -31,6 +31,7 @@ _COLOURS: Final = {
     State.RETRYING: "yellow",
     State.WAITING: "yellow",
     State.PAUSED: "magenta",
+    State.CANDIDATE: "cyan",
     State.STOPPED: "red",
 }
 

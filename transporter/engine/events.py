@@ -77,6 +77,28 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "reader-progress": Event(
             "info", ("reader", "state", "logged"), "now and then, where there is no live table"
         ),
+        "leader-acquired": Event(
+            "info", ("reader", "term", "leader"), "this engine leads now, and has begun a term"
+        ),
+        "leader-refreshed": Event(
+            "info", ("reader", "term", "leader"), "this engine leads on, under another term"
+        ),
+        "leader-revoked": Event(
+            "warning", ("reader", "term", "problem"), "the election went to somebody else"
+        ),
+        "leader-fenced": Event(
+            "warning",
+            ("reader", "term", "problem"),
+            "nothing was heard of the election for a term, or a later term has begun",
+        ),
+        "election-unavailable": Event(
+            "warning", ("reader", "problem"), "the election cannot be reached; it is tried again"
+        ),
+        "meter-read": Event(
+            "info",
+            ("reader", "purged", "rate", "seconds"),
+            "every five seconds in which rows left an outbox: how many in this run, and how fast",
+        ),
         "log-full": Event(
             "error", ("reader", "problem"), "an append found no room; its reader waits"
         ),
@@ -166,6 +188,7 @@ class State(Enum):
     RETRYING = "retrying"
     WAITING = "no space"
     PAUSED = "paused"
+    CANDIDATE = "candidate"
     STOPPED = "stopped"
     ENDED = "ended"
 
@@ -174,7 +197,8 @@ class State(Enum):
 class ReaderStatus:
     """A reader at one moment; the counts are of this run.
 
-    ``size`` is in bytes; ``still`` tells for how many seconds it has got nowhere.
+    ``size`` is in bytes; ``still`` tells for how many seconds it has got nowhere; ``term``
+    is the number of the term under which it leads, where engines take turns.
     """
 
     name: str
@@ -184,6 +208,7 @@ class ReaderStatus:
     problem: str = ""
     size: int = 0
     still: float = 0.0
+    term: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

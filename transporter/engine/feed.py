@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -32,6 +32,9 @@ POLL: Final = 0.5
 HASTY: Final = 0.005
 """Seconds a poll may wait while something is being delivered, of which its source is to hear."""
 
+LEADING: Final = ("leader-acquired", "leader-refreshed")
+"""What a reader tells when it has begun a term."""
+
 
 class Feed:
     """Polls a reader, appends what it finds, and tells its source what it may forget.
@@ -54,7 +57,9 @@ class Feed:
         self._config, self._log = config, log
         self._observe, self._on_failure = observe, on_failure
         self._deliveries = deliveries
-        self._resume = LogResume(log, config.name, observe, deliveries, self._superseded)
+        self._resume = LogResume(log, config.name, self._told, deliveries, self._superseded)
+        self._shared = deliveries is not None and config.config.shared
+        self._term: int | None = None
         self._stopping, self._finishing = threading.Event(), threading.Event()
         self._over = threading.Event()
         self._backoff = Backoff()
@@ -134,9 +139,17 @@ class Feed:
         """Return what the reader is doing now."""
         name, adaptor = self._config.name, self._config.adaptor
         still = time.monotonic() - self._moved
+        waits = self._state is State.RUNNING and self._shared and self._term is None
+        state = State.CANDIDATE if waits else self._state
         return ReaderStatus(
-            name, adaptor, self._state, self._logged, self._problem, self._size, still
+            name, adaptor, state, self._logged, self._problem, self._size, still, self._term
         )
+
+    def _told(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
+        """Pass on what the reader tells, and note by it whether it leads."""
+        if event.startswith("leader-"):
+            self._term = details["term"] if event in LEADING else None
+        self._observe(event, **details)
 
     def _run(self) -> None:
         try:
@@ -268,6 +281,8 @@ class Feed:
         """Do what is due between two polls for a reader whose source waits for delivery."""
         if self._deliveries is None:
             return
+        # Whoever waits for a route is not stuck himself.
+        self._moved = time.monotonic()
         if isinstance(reader, DeliveredReader):
             reader.keep_alive()
         self._make_sure(reader)

@@ -75,8 +75,10 @@ class LogResume:
     def supersede(self) -> None:
         """Have every route pass what it has not delivered of this reader."""
         if self._deliveries is not None:
-            self._superseded()
+            # In this order: a route that waited for the source finds what it is to pass first.
             self._deliveries.supersede(self._reader)
+            self._superseded()
+            self._deliveries.told()
 
     def tell(self, event: str, **details: object) -> None:
         """Tell everybody who watches the engine."""

@@ -101,6 +101,7 @@ class Route:
         self._judge = Judge(config, log, self._offsets, self.parking, self._cutter, self._observe)
         self._backoff = Backoff(*config.retry.backoff)
         self._announced: int | None = None
+        self._sure = False
         self._attempt, self._outdated, self._paused = 0, False, False
         self._state, self._problem = State.STARTING, ""
         self._meter = Meter()
@@ -290,12 +291,16 @@ class Route:
     def _serve(self, worker: Line | Team) -> None:
         """Deliver slice after slice through *worker* until it or the route ends."""
         self._state = State.STARTING
-        if not (self._is_open(worker) and self._deliveries.confirmed(self._unwanted)):
+        if not self._is_open(worker):
             return
+        self._sure = False
         while self._goes_on():
             if self._held() and not self._draining.is_set():
                 self._rest(IDLE)
-            elif self._sources_know() and not self._serve_next(worker):
+            elif not (self._leads() and self._sources_know()) or self._errands:
+                # Whoever leads no more has asked for something by now.
+                continue
+            elif not self._serve_next(worker):
                 return
 
     def _is_open(self, worker: Line | Team) -> bool:
@@ -324,6 +329,15 @@ class Route:
         else:
             self._meter.idle()
         return True
+
+    def _leads(self) -> bool:
+        """Have readers that lead make sure of that, if a writer may just have shut others out.
+
+        Whoever leads then does so alone: a later leader's writer will shut out ours
+        (Invariant 10). Who does not has had its entries superseded.
+        """
+        self._sure = self._sure or self._deliveries.confirmed(self._unwanted)
+        return self._sure
 
     def _sources_know(self) -> bool:
         """Wait until a shared source knows what was delivered, where a key's entries are to wait.
@@ -396,6 +410,8 @@ class Route:
                 self._state, self._problem = State.RUNNING, ""
                 self._backoff.reset()
             case Action.WAIT:
+                # Its writer may take the sink anew.
+                self._sure = False
                 self._retry_later(verdict.problem)
             case Action.HALT:
                 self._halt(verdict)

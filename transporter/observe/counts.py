@@ -18,6 +18,10 @@ _ONES: Final[Mapping[str, tuple[str, tuple[str, ...], _Labels]]] = {
     "reader-unavailable": ("transporter_reader_retries_total", ("reader",), ()),
     "route-retrying": ("transporter_route_retries_total", ("route",), ()),
     "worker-lost": ("transporter_route_worker_restarts_total", ("route",), ()),
+    **{
+        f"leader-{change}": ("transporter_leader_changes_total", ("reader",), (change,))
+        for change in ("acquired", "refreshed", "revoked", "fenced")
+    },
     "entry-parked": ("transporter_route_given_up_entries_total", ("route",), ("parked",)),
     "entry-skipped": ("transporter_route_given_up_entries_total", ("route",), ("skipped",)),
 }

@@ -66,6 +66,10 @@ def _of_a_reader(reader: ReaderStatus, counts: Counts) -> Iterator[Reading]:
     yield "transporter_reader_bytes_total", name, reader.size
     retries = "transporter_reader_retries_total"
     yield retries, name, counts.of(retries, reader.name)
+    yield "transporter_reader_term", name, reader.term or 0
+    changes = "transporter_leader_changes_total"
+    for change in ("acquired", "refreshed", "revoked", "fenced"):
+        yield changes, (reader.name, change), counts.of(changes, reader.name, change)
     for state in State:
         yield "transporter_reader_state", (reader.name, state.value), reader.state is state
 

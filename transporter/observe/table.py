@@ -125,6 +125,20 @@ METRICS: Final = (
         "Bytes of these entries in memory, before compression",
     ),
     Metric(
+        "transporter_reader_term",
+        "gauge",
+        _READER,
+        "",
+        "The number of the term under which it leads; 0 while it does not",
+    ),
+    Metric(
+        "transporter_leader_changes_total",
+        "counter",
+        ("reader", "change"),
+        "changes",
+        "How often its leadership was acquired, refreshed, revoked or fenced",
+    ),
+    Metric(
         "transporter_reader_retries_total",
         "counter",
         _READER,

@@ -101,6 +101,8 @@ def _in_python_only(value: int | None, info: ValidationInfo) -> int | None:
 
 
 def _as_the_source_needs(value: str | None, info: ValidationInfo) -> str | None:
+    if value == "delivered" and not getattr(info.data.get("config"), "can_wait_for_delivery", True):
+        raise ValueError("is not for a reader with these settings; see the adaptor's page")
     if value == "logged" and getattr(info.data.get("config"), "needs_delivery", False):
         raise ValueError(
             "is not enough for this source, which other engines share: they cannot see this "

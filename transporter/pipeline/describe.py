@@ -121,7 +121,8 @@ def _type_text(annotation: Any) -> str:  # noqa: ANN401 - whatever a model decla
     if origin is Annotated:
         return _unit(annotation) or _type_text(parts[0])
     if origin in (Union, UnionType):
-        return " or ".join(_type_text(part) for part in parts if part is not type(None))
+        kinds = [_type_text(part) for part in parts if part is not type(None)]
+        return " or ".join(dict.fromkeys(kinds))
     if origin is Literal:
         return " or ".join(map(str, parts))
     if origin in (list, tuple, set, frozenset):

@@ -70,7 +70,8 @@ def validate(
 
 
 def _problem(model: type[BaseModel], details: ErrorDetails, section: Section) -> ConfigError:
-    document, path = section.document, (*section.path, *details["loc"])
+    document = section.document
+    path = _untagged(document, (*section.path, *details["loc"]))
     known = _in_file(document, path)
     if details["type"] == "extra_forbidden":
         return document.problem(known, _unknown_key(model, details, section))
@@ -89,6 +90,19 @@ def _in_file(document: Document, path: KeyPath) -> KeyPath:
     """Cut what is not in the file from *path*: the names pydantic gives to union members."""
     steps = takewhile(lambda n: path[:n] in document.lines, range(1, len(path) + 1))
     return path[: max(steps, default=0)]
+
+
+def _untagged(document: Document, path: KeyPath) -> KeyPath:
+    """Leave out of *path* what a mapping says of itself by its ``kind``: pydantic names that."""
+    found: KeyPath = ()
+    node: Any = document.root
+    for step in path:
+        if isinstance(node, dict) and step not in node and step == node.get("kind"):
+            continue
+        found = (*found, step)
+        known = (*found,) in document.lines
+        node = node[step] if known and isinstance(node, dict | list) else None
+    return found
 
 
 def _dotted(path: KeyPath) -> str:
@@ -119,7 +133,7 @@ def _got(details: ErrorDetails, *, hidden: bool) -> str:
 def _unknown_key(model: type[BaseModel], details: ErrorDetails, section: Section) -> str:
     *parent, key = details["loc"]
     fields = [*fields_under(model, tuple(parent)), *(() if parent else section.also)]
-    where = (*section.path, *parent)
+    where = _untagged(section.document, (*section.path, *parent))
     place = f" in {_dotted(where)}" if where else ""
     return f"unknown key {str(key)!r}{place}{suggestion(str(key), fields, 'known')}"
 

@@ -16,6 +16,7 @@ from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog, read_state
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from transporter.engine.engine import Engine
@@ -137,6 +138,21 @@ def test_with_one_in_flight_the_next_of_a_key_waits_until_the_source_knows(
         (tmp_path / "slow.paused").unlink()
         until(lambda: offsets(tmp_path / "fast.jsonl") == [0, 1, 2])
         until(lambda: told(tmp_path / "table.txt") == [0, 1, 2])
+
+
+def test_a_leader_that_is_fenced_as_it_tells_delivers_nothing_more(tmp_path: Path) -> None:
+    """Invariant 9: R2 waits until its source knows of R1; if that fails, it is not delivered."""
+
+    def fenced(self: TableReader, position: str, rows: Sequence[int]) -> None:
+        self._resume.supersede()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TableReader, "delivered", fenced)
+        route = {"name": "out", "max_in_flight_per_key": 1}
+        with running(table(tmp_path, ["k 0", "k 1"], route, end=False)) as engine:
+            until(lambda: read_state(tmp_path / "log", "out").superseded == {"in": 1})
+            until(lambda: engine.status().routes[0].lag == 0)
+    assert offsets(tmp_path / "out.jsonl") == [0]
 
 
 def test_a_reader_makes_sure_that_it_leads_before_a_new_writer_delivers(tmp_path: Path) -> None:

@@ -120,8 +120,7 @@ def test_an_unavailable_sink_is_tried_until_it_is_back(tmp_path: Path, step: str
         assert route_of(engine, "out").state is State.RETRYING
         assert "down for the test" in route_of(engine, "out").problem
         (tmp_path / "out.down").unlink()
-        until(lambda: route_of(engine, "out").lag == 0)
-        assert route_of(engine, "out").problem == ""
+        until(lambda: route_of(engine, "out").problem == "")
     assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4]
 
 

@@ -338,3 +338,21 @@ def test_secrets_written_into_the_file_are_not_shown(pipeline_file: Write, valid
     assert found.startswith("4: readers[0].password")
     assert "7134" not in found
     assert "a number" in found
+
+
+def test_a_mapping_of_some_kind_is_told_by_its_keys(pipeline_file: Write) -> None:
+    """What is wrong in one of several kinds has its line, and the path that the file has."""
+    text = """\
+readers:
+  - name: in
+    adaptor: postgres-outbox
+    dsn: host=x
+    elector:
+      kind: kafka
+      bootstrap_servers: x:1
+      topic: x
+      trem: 5s
+routes: [{name: out, writer: {adaptor: file, path: x}}]
+"""
+    (told,) = problems(pipeline_file, text)
+    assert told.startswith("9: unknown key 'trem' in readers[0].elector; did you mean 'term'?")

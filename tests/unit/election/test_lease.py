@@ -1,0 +1,245 @@
+"""The lease that candidates read from one partition."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from transporter.election.lease import Beat, Kind, Lease, decode
+
+TERM = 10.0
+
+
+class Partition:
+    """A log and its readers: what one writes all read, in order, at once."""
+
+    def __init__(self, *names: str, start: float = 0.0) -> None:
+        self.offset = 0
+        self.leases = {name: Lease("e", name, TERM) for name in names}
+        for lease in self.leases.values():
+            lease.listen(start)
+
+    def __getitem__(self, name: str) -> Lease:
+        return self.leases[name]
+
+    def append(self, beat: Beat, now: float) -> None:
+        """Let all read *beat*."""
+        for lease in self.leases.values():
+            lease.read(beat, self.offset, now)
+        self.offset += 1
+
+    def write(self, name: str, now: float) -> Kind | None:
+        """Let *name* write what it wants, read at once; return what it was."""
+        kind = self[name].wants(now)
+        if kind is not None:
+            self.append(self[name].send(kind, now), now)
+        return kind
+
+    def leaders(self, now: float) -> list[str]:
+        """Return who may believe to lead."""
+        proofs = {name: lease.proved(now) for name, lease in self.leases.items()}
+        return [name for name, at in proofs.items() if at is not None and now < at + TERM]
+
+
+def led_by_a(now: float = 20.0) -> Partition:
+    """Return a partition on which a has led since before *now*."""
+    log = Partition("a", "b")
+    log.write("a", 0)
+    log.write("a", now)
+    assert log.leaders(now) == ["a"]
+    return log
+
+
+def test_a_lone_candidate_claims_and_leads_after_a_term() -> None:
+    """What was written before it listened may prove another's leadership for so long."""
+    log = Partition("a")
+    assert log.write("a", 1) is Kind.CLAIM
+    assert log.write("a", 9) is Kind.BEAT
+    assert log.leaders(9.9) == []
+    assert log.leaders(10) == ["a"]
+
+
+def test_nothing_is_claimed_before_the_partition_is_heard() -> None:
+    """Who listens to nothing knows of nobody."""
+    lease = Lease("e", "a", TERM)
+    assert lease.wants(1000) is None
+    assert lease.proved(1000) is None
+
+
+def test_a_leader_leads_for_a_term_after_it_sent_what_came_back() -> None:
+    """The time of sending counts, not that of reading."""
+    log = led_by_a()
+    beat = log["a"].send(Kind.BEAT, 22)
+    log.append(beat, 29)
+    assert log["a"].proved(29) == 22
+
+
+def test_a_later_claim_ends_a_leadership_at_once() -> None:
+    """Whoever reads it knows, and beats that were on their way are void."""
+    log = led_by_a()
+    late = log["a"].send(Kind.BEAT, 20.4)
+    assert log.write("b", 20.5) is Kind.CLAIM
+    assert not log["a"].claimed
+    log.append(late, 20.6)
+    assert log["a"].proved(20.6) is None
+    assert log.leaders(20.6) == []
+
+
+def test_a_claimant_waits_for_what_its_forerunner_may_believe() -> None:
+    """It leads a term after it has read the last beat that counts."""
+    log = led_by_a(20)
+    log.write("b", 25)
+    log.write("b", 29)
+    assert log.leaders(29.9) == []
+    assert log.leaders(30) == ["b"]
+
+
+def test_nobody_waits_for_one_who_resigned() -> None:
+    """A clean close hands over at once."""
+    log = led_by_a(20)
+    beat = log["a"].resign(21)
+    assert beat is not None
+    assert log["a"].proved(21) is None
+    log.append(beat, 21)
+    log.write("b", 21)
+    assert log.leaders(21) == ["b"]
+
+
+def test_who_resigns_vouches_for_himself_only() -> None:
+    """The one before it may still believe to lead."""
+    log = Partition("a", "b", "c")
+    log.write("a", 0)
+    log.write("a", 20)
+    log.write("b", 21)
+    beat = log["b"].resign(22)
+    assert beat is not None
+    log.append(beat, 22)
+    log.write("c", 23)
+    log.write("c", 29)
+    assert log.leaders(29) == []
+    assert log.leaders(30) == ["c"]
+
+
+def test_a_void_resignation_vouches_for_nobody() -> None:
+    """It was on its way when another claimed, who may believe to lead."""
+    log = Partition("a", "b", "c")
+    log.write("a", 0)
+    late = log["a"].resign(11)
+    assert late is not None
+    log.write("b", 11)
+    log.write("b", 20)
+    assert log.leaders(20) == ["b"]
+    log.append(late, 21)
+    log.write("c", 22)
+    log.write("c", 29)
+    assert log.leaders(29.9) == []
+    assert log.leaders(30) == ["c"]
+
+
+def test_who_has_no_claim_has_nothing_to_resign() -> None:
+    """Nothing is written."""
+    assert Partition("a")["a"].resign(1) is None
+
+
+def test_a_superseded_claim_is_repeated_when_the_rival_is_silent() -> None:
+    """Two who both believe to be chosen do not drive each other out."""
+    log = led_by_a(20)
+    log.write("b", 21)
+    assert log.write("a", 22) is None
+    assert log.write("b", 30) is Kind.BEAT
+    assert log.write("a", 39.9) is None
+    assert log.write("a", 40) is Kind.CLAIM
+
+
+def test_a_new_assignment_claims_at_once() -> None:
+    """The group has spoken anew."""
+    log = led_by_a(20)
+    log.write("b", 21)
+    log["a"].assigned()
+    assert log.write("a", 21) is Kind.CLAIM
+
+
+def test_a_claim_that_does_not_come_back_is_repeated() -> None:
+    """The first one was lost."""
+    lease = Lease("e", "a", TERM)
+    lease.listen(0)
+    lease.send(Kind.CLAIM, 1)
+    assert lease.wants(10.9) is None
+    assert lease.wants(11) is Kind.CLAIM
+
+
+def test_who_comes_late_takes_the_newest_claim_for_the_holder() -> None:
+    """Beats name their claim, so a void one misleads nobody, and a resignation counts."""
+    log = led_by_a(20)
+    stale = log["a"].send(Kind.BEAT, 20.1)
+    log.write("b", 20.2)
+    late = log.leases["c"] = Lease("e", "c", TERM)
+    late.listen(20.3)
+    log.append(stale, 20.4)
+    log.write("b", 29)
+    log.write("c", 29.5)
+    log.write("c", 38)
+    assert log.leaders(38.9) == []
+    assert log.leaders(39) == ["c"]
+
+
+def test_who_has_lost_its_place_listens_anew() -> None:
+    """A leader leads no more, and waits a term."""
+    log = led_by_a(20)
+    log["a"].listen(21)
+    assert log.leaders(21) == []
+    log.write("a", 22)
+    log.write("a", 30)
+    assert log.leaders(30.9) == []
+    assert log.leaders(32) == ["a"]
+
+
+def test_what_a_lease_remembers_is_bounded() -> None:
+    """Beats that never come back are forgotten after a term (Invariant 17)."""
+    lease = Lease("e", "a", TERM)
+    lease.listen(0)
+    for now in range(1000):
+        lease.send(Kind.BEAT, now)
+    assert len(lease._sent) == TERM
+
+
+def test_a_beat_survives_its_encoding() -> None:
+    """What is written is read."""
+    beat = Beat("orders", "a" * 32, 12, 34, Kind.RESIGN)
+    assert decode(beat.encode()) == beat
+
+
+GOOD = {
+    "version": 1,
+    "election": "e",
+    "candidate": "c",
+    "claim": 1,
+    "number": 2,
+    "kind": "beat",
+}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"1700000000%someone",
+        b"\xff\xfe",
+        b"[]",
+        b"[" * 4000,
+        json.dumps(GOOD | {"version": 2}).encode(),
+        json.dumps(GOOD | {"kind": "coup"}).encode(),
+        json.dumps(GOOD | {"claim": "1"}).encode(),
+        json.dumps(GOOD | {"number": True}).encode(),
+        json.dumps(GOOD | {"election": 7}).encode(),
+        json.dumps(GOOD | {"more": 7}).encode(),
+        json.dumps({"version": 1}).encode(),
+        json.dumps(GOOD | {"candidate": "c" * 5000}).encode(),
+    ],
+)
+def test_what_no_elector_wrote_is_no_beat(value: bytes | None) -> None:
+    """Anybody may write to a topic."""
+    assert decode(value) is None
+    assert decode(json.dumps(GOOD).encode()) is not None

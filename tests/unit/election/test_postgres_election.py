@@ -1,0 +1,63 @@
+"""What an election by PostgreSQL computes for itself."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+from pydantic import SecretStr
+
+from transporter.election.postgres import PostgresElector, _attempts, lock_key
+from transporter.election.session import SessionLost
+from transporter.errors import EnvironmentFault
+
+KNOWN = -4426230707906391912
+
+
+def test_the_lock_of_a_name_never_changes() -> None:
+    """Engines of different versions must agree about it."""
+    assert lock_key("orders") == lock_key("orders")
+    assert lock_key("orders") != lock_key("order")
+    assert lock_key("public.outbox") == KNOWN
+
+
+@pytest.mark.parametrize("number", range(50))
+def test_every_key_is_a_bigint(number: int) -> None:
+    """PostgreSQL takes signed numbers of 64 bits."""
+    assert -(2**63) <= lock_key(f"name-{number}") < 2**63
+
+
+def test_each_host_is_tried_by_itself_with_limits_of_ours() -> None:
+    """A DSN's own limits are those of other work."""
+    found = _attempts("postgresql://u@127.0.0.1:1,127.0.0.2:2/d?tcp_user_timeout=90000", 3.0)
+    parts = [conninfo_to_dict(each) for each in found]
+    assert [(each["host"], each["port"]) for each in parts] == [
+        ("127.0.0.1", "1"),
+        ("127.0.0.2", "2"),
+    ]
+    assert {each["tcp_user_timeout"] for each in parts} == {"3000"}
+    assert {each["keepalives_idle"] for each in parts} == {"1"}
+
+
+def test_a_server_without_the_setting_is_refused() -> None:
+    """Only ``idle_session_timeout`` frees the lock of a leader that is gone."""
+    elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0)
+    elector._note(SessionLost("unrecognized configuration parameter", "42704"), 1.0)
+    with pytest.raises(EnvironmentFault, match="PostgreSQL 14 or newer"):
+        elector.pulse(2.0)
+
+
+def test_a_standby_is_no_place_for_an_election() -> None:
+    """Its locks exclude nobody who asks another server."""
+    elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0)
+    with pytest.raises(SessionLost, match="standby"):
+        elector._prepared(("1", "t", "5s", elector._mark))
+
+
+def test_attempts_come_further_and_further_apart_but_at_least_once_a_term() -> None:
+    """A server that is back is noticed within a term, and one that is away is left in peace."""
+    elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0, jitter=lambda: 1.0)
+    waits = []
+    for _ in range(6):
+        elector._note(SessionLost("refused"), 100.0)
+        waits.append(elector._due - 100)
+    assert waits == [1, 2, 4, 5, 5, 5]

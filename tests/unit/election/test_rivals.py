@@ -1,0 +1,255 @@
+"""At most one leads, whatever is late, lost or paused: machines and leases among rivals."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from transporter.election.lease import Beat, Kind, Lease
+from transporter.election.machine import Heard, Machine, Standing
+
+TERM = 4.0
+WHO = st.integers(0, 2)
+SETTINGS = settings(
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=200,
+    stateful_step_count=60,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+@dataclass
+class Session:
+    """A session as the server knows it: until when it waits for its client."""
+
+    expires: float
+
+
+@dataclass
+class Candidate:
+    """One who asks for the lock: its machine, its session, and what is on its way."""
+
+    machine: Machine = field(default_factory=lambda: Machine(TERM))
+    session: Session | None = None
+    asked: float | None = None
+    answers: deque[Heard] = field(default_factory=deque)
+
+
+class Lock(RuleBasedStateMachine):
+    """A lock whose server ends sessions that are idle for a term; all else is arbitrary."""
+
+    @initialize()
+    def begin(self) -> None:
+        """Nobody leads."""
+        self.now = 100.0
+        self.rivals = [Candidate() for _ in range(3)]
+        self.holder: Session | None = None
+
+    @rule(seconds=st.floats(0, 1.5 * TERM))
+    def wait(self, seconds: float) -> None:
+        """Time passes; whoever does not pulse meanwhile was paused."""
+        self.now += seconds
+
+    @rule(who=WHO)
+    def ask(self, who: int) -> None:
+        """Send a question."""
+        rival = self.rivals[who]
+        if rival.asked is None and not rival.answers:
+            rival.asked = self.now
+
+    @rule(who=WHO)
+    def serve(self, who: int) -> None:
+        """Let the server have the question at last."""
+        rival = self.rivals[who]
+        if rival.asked is None:
+            return
+        asked, rival.asked = rival.asked, None
+        if self.holder is not None and self.now >= self.holder.expires:
+            self.holder = None
+        if rival.session is None:
+            rival.session = Session(0)
+        elif self.now >= rival.session.expires:
+            rival.answers.append(Heard(holding=False, asked=asked, why="the session ended"))
+            rival.session = None
+            return
+        rival.session.expires = self.now + TERM
+        if self.holder is None:
+            self.holder = rival.session
+        holding = self.holder is rival.session
+        rival.answers.append(Heard(holding=holding, asked=asked, why="answered"))
+
+    @rule(who=WHO)
+    def pulse(self, who: int) -> None:
+        """Let a candidate look at the time, and then at what has come."""
+        rival = self.rivals[who]
+        fenced = rival.machine.pulse(self.now)
+        if fenced:
+            # Its session is dropped; the server hears nothing of that.
+            rival.session, rival.asked = None, None
+            rival.answers.clear()
+        elif rival.answers:
+            rival.machine.pulse(self.now, rival.answers.popleft())
+
+    @rule(who=WHO)
+    def cut(self, who: int) -> None:
+        """Cut a connection: the candidate hears of it, the server does not."""
+        rival = self.rivals[who]
+        rival.session, rival.asked = None, None
+        rival.answers.clear()
+        rival.machine.pulse(self.now, Heard(holding=False, asked=self.now, why="cut"))
+
+    @invariant()
+    def one_leads_and_it_holds_the_lock(self) -> None:
+        """At most one believes, and the server agrees."""
+        leaders = [each for each in self.rivals if each.machine.standing(self.now) == "leader"]
+        assert len(leaders) <= 1
+        for each in leaders:
+            assert each.session is self.holder
+            assert self.holder is not None
+            assert self.now < self.holder.expires
+
+
+TestLock = Lock.TestCase
+TestLock.settings = SETTINGS
+
+
+@dataclass
+class Member:
+    """One who writes and reads the partition: what it has not read, and what is not written yet."""
+
+    name: int
+    lease: Lease
+    machine: Machine = field(default_factory=lambda: Machine(TERM))
+    read: int = 0
+    outbox: deque[Beat] = field(default_factory=deque)
+    assigned: bool = False
+
+
+class Group(RuleBasedStateMachine):
+    """A group that may say anything to anybody, even that several have the partition."""
+
+    @initialize()
+    def begin(self) -> None:
+        """Nobody leads."""
+        self.now = 100.0
+        self.log: list[Beat] = []
+        self.names = 0
+        self.members = [self.member() for _ in range(3)]
+
+    def member(self) -> Member:
+        """Return a new member that reads from the end on."""
+        self.names += 1
+        lease = Lease("e", str(self.names), TERM)
+        lease.listen(self.now)
+        return Member(self.names, lease, read=len(self.log))
+
+    @rule(seconds=st.floats(0, TERM))
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+
+    @rule(who=WHO)
+    def assign(self, who: int) -> None:
+        """Tell a member that the partition is its own, whoever has it."""
+        self.members[who].assigned = True
+        self.members[who].lease.assigned()
+
+    @rule(who=WHO)
+    def revoke(self, who: int) -> None:
+        """Take it away: the member resigns."""
+        member = self.members[who]
+        member.assigned = False
+        member.machine.pulse(self.now, Heard(holding=False, asked=self.now, why="revoked"))
+        if beat := member.lease.resign(self.now):
+            member.outbox.append(beat)
+
+    @rule(who=WHO)
+    def restart(self, who: int) -> None:
+        """Let another take a member's place; what it has sent may still arrive."""
+        old, self.members[who] = self.members[who], self.member()
+        self.log += old.outbox
+
+    @rule(who=WHO)
+    def miss(self, who: int) -> None:
+        """Let a member lose its place in the partition."""
+        member = self.members[who]
+        member.read = len(self.log)
+        member.lease.listen(self.now)
+        self.hear(member)
+
+    @rule(who=WHO)
+    def arrive(self, who: int) -> None:
+        """Let the next record that a member has sent be written."""
+        if self.members[who].outbox:
+            self.log.append(self.members[who].outbox.popleft())
+
+    @rule(who=WHO)
+    def lose(self, who: int) -> None:
+        """Let it be lost instead."""
+        if self.members[who].outbox:
+            self.members[who].outbox.popleft()
+
+    @rule(who=WHO, count=st.integers(1, 5), write=st.booleans())
+    def pulse(self, who: int, count: int, write: bool) -> None:
+        """Let a member read some records, write, and see where it stands."""
+        member = self.members[who]
+        member.machine.pulse(self.now)
+        for beat in self.log[member.read : member.read + count]:
+            member.lease.read(beat, member.read, self.now)
+            member.read += 1
+        kind = member.lease.wants(self.now) if member.assigned and write else None
+        if kind is not None:
+            member.outbox.append(member.lease.send(kind, self.now))
+        self.hear(member)
+
+    @rule(who=WHO)
+    def round_trip(self, who: int) -> None:
+        """Let all go well for a member, so that leaders come about."""
+        for _ in range(2):
+            self.assign(who)
+            self.pulse(who, 50, write=True)
+            while self.members[who].outbox:
+                self.arrive(who)
+            self.pulse(who, 50, write=False)
+
+    def hear(self, member: Member) -> None:
+        """Tell a member's machine what its lease says."""
+        proved = member.lease.proved(self.now)
+        if not (member.assigned and member.lease.claimed):
+            member.machine.pulse(self.now, Heard(holding=False, asked=self.now, why="lost"))
+        elif proved is not None:
+            member.machine.pulse(self.now, Heard(holding=True, asked=proved, why="proved"))
+
+    @invariant()
+    def one_leads(self) -> None:
+        """At most one believes, whatever the group has said."""
+        leaders = [
+            each.name for each in self.members if each.machine.standing(self.now) is Standing.LEADER
+        ]
+        assert len(leaders) <= 1
+
+
+TestGroup = Group.TestCase
+TestGroup.settings = SETTINGS
+
+
+def test_leaders_come_about_in_these_worlds() -> None:
+    """The rules above can make a leader, so their invariants say something."""
+    lock = Lock()
+    lock.begin()
+    lock.ask(1)
+    lock.serve(1)
+    lock.pulse(1)
+    assert lock.rivals[1].machine.standing(lock.now) is Standing.LEADER
+    group = Group()
+    group.begin()
+    group.wait(TERM)
+    group.round_trip(2)
+    assert group.members[2].machine.standing(group.now) is Standing.LEADER
+    assert group.log[0].kind is Kind.CLAIM

@@ -1,0 +1,131 @@
+"""The Kafka clients of an elector, with the settings that its promises rest on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
+
+from transporter.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import KafkaError
+
+    from transporter.election.config import KafkaElection
+
+_LOG: Final = logging.getLogger(__name__)
+_CLOSE_SECONDS: Final = 5.0
+_FLUSH_SECONDS: Final = 1.0
+_OBSERVER: Final = {
+    "enable.partition.eof": True,
+    "fetch.queue.backoff.ms": 10,
+    "queued.max.messages.kbytes": 1024,  # Invariant 17
+}
+
+
+class Clients:
+    """The three clients of an elector: the group's member, the reader, the writer."""
+
+    def __init__(self, config: KafkaElection, heard: Callable[[KafkaError], None]) -> None:
+        self._topic = config.topic
+        common = _common(config) | {"error_cb": heard}
+        reading = common | {
+            "allow.auto.create.topics": False,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "group.id": config.group or config.topic,
+        }
+        self.member = _made(config, Consumer, reading | _member(config))
+        self.observer = _made(config, Consumer, reading | _OBSERVER)
+        self.producer = _made(config, Producer, common | _producer(config))
+
+    def join(self, on_assign: Callable[..., None], on_revoke: Callable[..., None]) -> None:
+        """Become a member of the group; the callbacks run in ``member.poll``."""
+        self.member.subscribe(
+            [self._topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke
+        )
+
+    def listen(self) -> None:
+        """Read the partition from its end on."""
+        self.observer.assign([TopicPartition(self._topic, 0, OFFSET_END)])
+
+    def produce(self, value: bytes) -> bool:
+        """Write *value* to the partition; tell whether there was room for it in the client."""
+        try:
+            self.producer.produce(self._topic, value, partition=0)
+        except (BufferError, KafkaException):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Send what is to be sent, and leave the group; a client that hangs is given up."""
+        until = time.monotonic() + _CLOSE_SECONDS
+        self.producer.flush(_FLUSH_SECONDS)
+        for thread in self.abandon():
+            # The client has been seen to hang here for ever. It is left to a thread that ends
+            # with this process, and the group misses its member after a session's time-out.
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def abandon(self) -> list[threading.Thread]:
+        """Begin to close everything, and wait for nothing; return who does it."""
+        self.producer.purge()
+        acts = {"member": self.member.close, "observer": self.observer.close}
+        threads = [
+            threading.Thread(target=act, name=f"elector-{name}", daemon=True)
+            for name, act in acts.items()
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+
+def _common(config: KafkaElection) -> dict[str, Any]:
+    return {
+        "topic.metadata.refresh.interval.ms": 30_000,
+        "reconnect.backoff.max.ms": 1000,
+        "log_level": 2,
+        **config.client,
+        "bootstrap.servers": config.bootstrap_servers,
+        "socket.timeout.ms": _milliseconds(config.term, 2.0, 60.0),
+        "logger": _LOG,
+    }
+
+
+def _member(config: KafkaElection) -> dict[str, Any]:
+    session = _milliseconds(config.session, 1.0, 3600.0)
+    return {
+        # A candidate that comes must not depose the leader.
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": session,
+        "heartbeat.interval.ms": min(3000, session // 10),
+        # Who does not pulse is as good as gone, though the client's own threads beat.
+        "max.poll.interval.ms": session,
+    }
+
+
+def _producer(config: KafkaElection) -> dict[str, Any]:
+    return {
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": 0,
+        "message.timeout.ms": _milliseconds(config.term, 1.0, 3600.0),
+        "request.timeout.ms": _milliseconds(config.term, 1.0, 30.0),
+    }
+
+
+def _made(config: KafkaElection, kind: Callable[..., Any], values: dict[str, Any]) -> Any:  # noqa: ANN401 - no types there
+    try:
+        return kind(values)
+    except KafkaException as error:
+        text = config.shown(error.args[0].str())
+        place = f"the elector's topic {config.topic} at {config.bootstrap_servers}"
+        raise EnvironmentFault(f"{place}: {text}; check the client settings") from None
+
+
+def _milliseconds(seconds: float, least: float, most: float) -> int:
+    return round(min(max(seconds, least), most) * 1000)

@@ -1,0 +1,255 @@
+"""Election by Kafka, after the idea of NELI: a consumer group chooses, heartbeats prove.
+
+All candidates are members of one group on one topic; whoever is assigned its
+partition 0 may claim the lease (:mod:`~.lease`), and leads while its own
+heartbeats come back to it through that partition. Every candidate reads the
+partition, so heartbeats of a rival are known as such: a later claim ends a
+leadership at once, be the group of what opinion it may.
+
+How soon a leader that vanished is replaced the group decides: its member is
+missed after the session's time-out, which brokers do not allow below
+``group.min.session.timeout.ms`` (6 s unless changed there). So it takes the
+longer of the term and the session's time-out, and a tenth of that to notice.
+One that closes leaves the group and is replaced at once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from confluent_kafka import OFFSET_END, KafkaError
+from confluent_kafka import TopicPartition as Partition
+
+from transporter.election.clients import Clients
+from transporter.election.elector import Pulse, patience
+from transporter.election.lease import Kind, Lease, decode
+from transporter.election.machine import Heard, Machine, Standing, Transition
+from transporter.errors import EnvironmentFault
+from transporter.units import duration_text
+
+if TYPE_CHECKING:
+    from transporter.election.config import KafkaElection
+
+_MOST: Final = 1000
+"""Records that one pulse reads."""
+
+# The client library's own error codes are public, underscore and all.
+_LOST_PLACE: Final = frozenset(
+    {
+        KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
+        KafkaError.OFFSET_OUT_OF_RANGE,
+    }
+)
+_FAULTS: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+        KafkaError.INVALID_GROUP_ID,
+        KafkaError.INVALID_SESSION_TIMEOUT,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+_MISSING: Final = frozenset(
+    {
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+
+
+class KafkaElector:
+    """Leads while it holds the lease on the topic's partition 0; see :class:`~.elector.Elector`.
+
+    Not promised: that the former leader has ended its work. A candidate that
+    has just come listens for a term before it leads. The thread that pulses
+    runs the group's callbacks, too.
+    """
+
+    def __init__(self, name: str, config: KafkaElection) -> None:
+        """Connect to nothing yet; *name* is that of the election."""
+        self._name, self._config = name, config
+        self._candidate = uuid4().hex
+        self._machine = Machine(config.term)
+        self._lease = Lease(name, self._candidate, config.term)
+        self._clients: Clients | None = None
+        self._assigned = self._listening = self._broken = self._closed = False
+        self._now = self._beat_at = -1.0
+        self._stranger_at = -math.inf
+        """When a record was last read that no elector wrote."""
+        self._awaited: int | None = None
+        """The number of the last record of ours that was not read back yet."""
+        self._changes: list[Transition] = []
+        self._problem = ""
+        self._fault: EnvironmentFault | None = None
+
+    def pulse(self, now: float) -> Pulse:
+        """Read what the others wrote, and write a heartbeat when it is time; see ``Elector``."""
+        if self._fault is not None and self._machine.standing(now) is not Standing.LEADER:
+            raise self._fault
+        began = time.monotonic()
+        self._now = now
+        self._changes = list(self._machine.pulse(now))
+        if not self._closed:
+            self._take_part(self._opened(), now, began)
+        later = now + time.monotonic() - began
+        self._changes += self._machine.pulse(later, self._heard(later))
+        return Pulse(self._machine.standing(later), tuple(self._changes), self._told(later))
+
+    def standing(self, now: float) -> Standing:
+        """Return the standing at *now*."""
+        return self._machine.standing(now)
+
+    def close(self) -> None:
+        """Resign, and leave the group: the next leader need not wait; at most 5 s."""
+        self._closed = True
+        self._machine = Machine(self._config.term)
+        clients, self._clients = self._clients, None
+        if clients is not None:
+            self._resign(clients, time.monotonic())
+            clients.close()
+
+    def _opened(self) -> Clients:
+        if self._clients is not None and self._broken:
+            self._clients.abandon()
+            self._clients = None
+            self._assigned = self._listening = self._broken = False
+            self._lease.listen(math.inf)
+        if self._clients is None:
+            self._clients = Clients(self._config, self._error)
+            self._clients.join(self._on_assign, self._on_revoke)
+            self._clients.listen()
+        return self._clients
+
+    def _take_part(self, clients: Clients, now: float, began: float) -> None:
+        clients.producer.poll(0)
+        while (event := clients.member.poll(0)) is not None:  # Callbacks run in here.
+            if (error := event.error()) is not None:
+                self._error(error)
+        self._read(clients, now, began, 0)
+        if self._write(clients, now):
+            self._read(clients, now, began, patience(self._config.term))
+
+    def _read(self, clients: Clients, now: float, began: float, seconds: float) -> None:
+        """Read what is there, waiting until our own last record is, *seconds* at most."""
+        until = began + seconds
+        for _ in range(_MOST):
+            left = until - time.monotonic() if self._awaited is not None else 0
+            record = clients.observer.poll(max(0.0, left))
+            if record is None:
+                return
+            self._now = now + time.monotonic() - began
+            self._take(clients, record)
+
+    def _take(self, clients: Clients, record: Any) -> None:  # noqa: ANN401 - no types there
+        error = record.error()
+        if error is not None and error.code() in _LOST_PLACE:
+            self._listening = False
+            self._lease.listen(math.inf)
+            clients.listen()
+        elif error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+            self._error(error)
+        else:
+            self._listened()
+            if error is None:
+                self._digest(record.value(), record.offset())
+
+    def _listened(self) -> None:
+        """Take note of the first sign of life: what was written before it may be unknown."""
+        if not self._listening:
+            self._listening, self._awaited, self._problem = True, None, ""
+            self._lease.listen(self._now)
+
+    def _digest(self, value: bytes | None, offset: int) -> None:
+        beat = decode(value)
+        if beat is None:
+            self._stranger_at = self._now
+        elif beat.election != self._name:
+            self._fault = EnvironmentFault(
+                f"{self._place}: is used for the election of {beat.election}, too; "
+                "give each election a topic and a group of its own"
+            )
+        else:
+            self._problem = ""
+            self._lease.read(beat, offset, self._now)
+            if (beat.candidate, beat.number) == (self._candidate, self._awaited):
+                self._awaited = None
+
+    def _write(self, clients: Clients, now: float) -> bool:
+        """Write a claim, or a heartbeat when it is time; tell whether there is one on its way."""
+        kind = self._lease.wants(now) if self._assigned and self._listening else None
+        if kind is Kind.CLAIM or (kind is Kind.BEAT and now >= self._beat_at):
+            self._beat_at = now + self._config.beats_every
+            beat = self._lease.send(kind, now)
+            if clients.produce(beat.encode()):
+                self._awaited = beat.number
+        return self._awaited is not None
+
+    def _heard(self, now: float) -> Heard | None:
+        """Return what the partition and the group say of our standing."""
+        if not self._assigned:
+            return _lost(now, f"{self._place}: the group has not given us partition 0")
+        if not self._lease.claimed:
+            return _lost(now, f"{self._place}: another has claimed the lease, or nobody yet")
+        proved = self._lease.proved(now)
+        if proved is None:
+            return None
+        return Heard(holding=True, asked=proved, why=f"{self._place}: the lease is ours")
+
+    def _on_assign(self, member: Any, partitions: list[Partition]) -> None:  # noqa: ANN401
+        for each in partitions:
+            each.offset = OFFSET_END  # Nothing is read here, so nothing has to be looked up.
+        member.incremental_assign(partitions)
+        member.pause(partitions)
+        if any(each.partition == 0 for each in partitions):
+            self._assigned = True
+            self._lease.assigned()
+
+    def _on_revoke(self, member: Any, partitions: list[Partition]) -> None:  # noqa: ANN401
+        if any(each.partition == 0 for each in partitions):
+            self._assigned = False
+            why = f"{self._place}: the group has taken partition 0 away"
+            # Before the others are told, so that no two lead for a moment.
+            self._changes += self._machine.pulse(self._now, _lost(self._now, why))
+            if self._clients is not None:
+                self._resign(self._clients, self._now)
+        member.incremental_unassign(partitions)
+
+    def _resign(self, clients: Clients, now: float) -> None:
+        if (beat := self._lease.resign(now)) is not None:
+            clients.produce(beat.encode())
+
+    def _told(self, now: float) -> str:
+        """Return the problem: for a term, too, that somebody else writes to the topic."""
+        if not self._problem and now < self._stranger_at + self._config.term:
+            return f"{self._place}: holds a record that no elector wrote; it was passed by"
+        return self._problem
+
+    def _error(self, error: KafkaError) -> None:
+        text = f"{self._place}: {self._config.shown(error.str())} ({error.name()})"
+        if error.code() in _MISSING:
+            text += "; create the topic with one partition"
+        if error.code() == KafkaError.INVALID_SESSION_TIMEOUT:
+            session = duration_text(self._config.session)
+            text += (
+                f"; the brokers do not allow a session_timeout of {session}: see their "
+                "group.min.session.timeout.ms and group.max.session.timeout.ms"
+            )
+        self._problem = text
+        self._broken |= error.fatal()
+        if error.code() in _FAULTS:
+            self._fault = EnvironmentFault(f"{text}; check rights and settings")
+
+    @property
+    def _place(self) -> str:
+        return f"the elector's topic {self._config.topic} at {self._config.bootstrap_servers}"
+
+
+def _lost(now: float, why: str) -> Heard:
+    return Heard(holding=False, asked=now, why=why)

@@ -1,0 +1,266 @@
+"""Election by an advisory lock of PostgreSQL.
+
+Who holds the lock leads. The lock is that of a session of its own, which the
+server ends when it hears nothing for a term (``idle_session_timeout``): so the
+lock of a leader that was stopped, cut off or has crashed is free within a term
+of its last question. The leader asks each third of a term whether it still
+holds the lock, and counts its term from the question, which the server cannot
+have got earlier. So the leader's belief ends before the server's patience.
+
+A session that an administrator ends, or a server that fails, frees the lock before
+its holder knows: the holder learns of it at its next pulse. What it does until then
+the term number in the database undoes, as with every elector.
+
+The lock's key is the first 8 bytes of SHA-256 of ``transporter:<name>``, as a
+signed big-endian number. Advisory locks belong to one database: all candidates
+must use the same one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from psycopg import OperationalError
+from psycopg.conninfo import conninfo_attempts, conninfo_to_dict, make_conninfo
+
+from transporter.election.elector import Pulse, patience
+from transporter.election.machine import Change, Heard, Machine, Standing
+from transporter.election.session import Session, SessionLost
+from transporter.errors import EnvironmentFault
+from transporter.units import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import SecretStr
+
+    from transporter.election.session import Row
+
+_TRIES: Final = 5
+"""Times that a candidate tries in a term."""
+_QUESTIONS: Final = 3
+"""Times that a leader asks in a term."""
+_LONGEST_BACKOFF: Final = 10.0
+_UNKNOWN_SETTING: Final = "42704"
+
+# A pooler that lends one session of the server to several clients makes the lock worthless: it is
+# re-entrant, so each of them gets it. Each client marks its session, if nobody else has, and
+# looks at the mark with each question.
+_PREPARE: Final = """
+SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),
+       pg_catalog.set_config('idle_session_timeout', $2, false),
+       CASE WHEN coalesce(pg_catalog.current_setting('transporter.elector', true), '') = ''
+            THEN pg_catalog.set_config('transporter.elector', $1, false)
+            ELSE pg_catalog.current_setting('transporter.elector') END
+"""
+_ASK: Final = """
+SELECT pg_catalog.pg_backend_pid(),
+       pg_catalog.current_setting('transporter.elector', true),
+       EXISTS (SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory'
+               AND pid = pg_catalog.pg_backend_pid() AND granted AND objsubid = 1
+               AND database = (SELECT oid FROM pg_catalog.pg_database
+                               WHERE datname = pg_catalog.current_database())
+               AND (classid::bigint << 32) | objid::bigint = $1::bigint)
+"""
+_TRY: Final = """
+SELECT pg_catalog.pg_backend_pid(),
+       pg_catalog.current_setting('transporter.elector', true),
+       CASE WHEN pg_catalog.current_setting('transporter.elector', true) = $2
+                 AND pg_catalog.pg_backend_pid() = $3::int
+            THEN pg_catalog.pg_try_advisory_lock($1::bigint) END
+"""
+
+
+class PostgresElector:
+    """Leads while it holds the advisory lock of *name*; see :class:`~.elector.Elector`.
+
+    Not promised: that the former leader has ended its work. Needs PostgreSQL
+    14 or newer, and a direct connection or a pool of sessions.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dsn: SecretStr,
+        term: float,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """Connect to nothing yet; *term* in seconds."""
+        self._name, self._term, self._jitter = name, term, jitter
+        self._key = str(lock_key(name))
+        self._mark = uuid4().hex
+        self._machine = Machine(term)
+        self._dsn = dsn
+        self._session: Session | None = None
+        self._pid = ""
+        """The server's process, once the session is prepared."""
+        self._asked: float | None = None
+        """When the question was asked that is not answered yet."""
+        self._opened = self._due = -1.0
+        self._failures = 0
+        self._problem = ""
+        self._fault: EnvironmentFault | None = None
+        self._closed = False
+
+    def pulse(self, now: float) -> Pulse:
+        """Try for the lock, or ask whether it is still ours; see ``Elector.pulse``."""
+        if self._fault is not None:
+            raise self._fault
+        began = time.monotonic()
+        changed = self._machine.pulse(now)
+        if changed:
+            self._drop()  # Fenced: what we hold is freed for whoever comes first.
+        heard = self._heard(now, began + patience(self._term))
+        later = now + time.monotonic() - began
+        behind = self._machine.pulse(later, heard)
+        if behind and behind[-1].change is Change.FENCED:
+            self._drop()
+        return Pulse(self._machine.standing(later), changed + behind, self._problem)
+
+    def standing(self, now: float) -> Standing:
+        """Return the standing at *now*."""
+        return self._machine.standing(now)
+
+    def close(self) -> None:
+        """End the session, which frees the lock; waits for nothing."""
+        self._closed = True
+        self._machine = Machine(self._term)
+        self._drop()
+
+    def _heard(self, now: float, until: float) -> Heard | None:
+        try:
+            return self._advanced(now, until)
+        except SessionLost as lost:
+            self._drop()
+            self._note(lost, now)
+            return Heard(holding=False, asked=now, why=self._problem)
+
+    def _note(self, lost: SessionLost, now: float) -> None:
+        self._problem = f"{self._place}: {lost.problem}"
+        self._failures += 1
+        wait = min(self._term / _TRIES * 2 ** min(self._failures - 1, 8), self._term)
+        self._due = now + min(wait, _LONGEST_BACKOFF) * (0.5 + self._jitter() / 2)
+        if lost.sqlstate == _UNKNOWN_SETTING:
+            self._fault = EnvironmentFault(
+                f"{self._place}: the server does not know idle_session_timeout, which frees the "
+                "lock of a leader that is gone; use PostgreSQL 14 or newer, or another elector"
+            )
+
+    def _advanced(self, now: float, until: float) -> Heard | None:
+        session = self._session
+        if session is None:
+            if now < self._due or self._closed:
+                return None
+            session = self._open(now)
+        if not session.connected(until):
+            self._give_up(now, self._opened, "no connection came about")
+            return None
+        if self._asked is None:
+            session.check()
+        heard = None
+        while self._asked is not None or self._ask(session, now):
+            row = session.answer(until)
+            if row is None:
+                self._give_up(now, self._asked or now, "a question was not answered")
+                break
+            heard = self._told(row, now)
+        return heard
+
+    def _open(self, now: float) -> Session:
+        self._opened = self._due = now
+        attempts = _attempts(self._dsn.get_secret_value(), self._term)
+        self._session = Session(attempts[self._failures % len(attempts)])
+        return self._session
+
+    def _ask(self, session: Session, now: float) -> bool:
+        """Ask the next question, if it is time."""
+        if not self._pid:
+            session.ask(_PREPARE, [self._mark, str(round(self._term * 1000))])
+        elif now < self._due:
+            return False
+        elif self._machine.standing(now) is Standing.LEADER:
+            session.ask(_ASK, [self._key])
+        else:
+            session.ask(_TRY, [self._key, self._mark, self._pid])
+        self._asked = now
+        return True
+
+    def _told(self, row: Row, now: float) -> Heard | None:
+        """Return what the answer *row* says of our standing, if it says anything."""
+        asked, self._asked = self._asked or now, None
+        if not self._pid:
+            self._prepared(row)
+            return None
+        pid, mark, holds = row
+        if pid != self._pid or mark != self._mark:
+            self._shared()
+        self._failures, self._problem = 0, ""
+        holding = holds == "t"
+        spread = 1.0 if holding else 0.75 + self._jitter() / 2
+        self._due = now + spread * self._term / (_QUESTIONS if holding else _TRIES)
+        why = "the lock is ours" if holding else "another session holds the lock"
+        return Heard(holding=holding, asked=asked, why=f"{self._place}: {why}")
+
+    def _prepared(self, row: Row) -> None:
+        pid, standby, _, mark = row
+        if mark != self._mark:
+            self._shared()
+        if standby == "t":
+            raise SessionLost("this server is a standby, whose locks no other server knows")
+        self._pid = pid or ""
+
+    def _shared(self) -> None:
+        self._fault = EnvironmentFault(
+            f"{self._place}: this session of the server is used by other clients, too, so a lock "
+            "excludes nobody; a pooler such as PgBouncer in transaction mode does that: give the "
+            "elector a dsn that goes to the server directly, or through a pool of sessions"
+        )
+        raise SessionLost("a pooler lends this session to several clients")
+
+    def _give_up(self, now: float, since: float, what: str) -> None:
+        if now - since >= self._term:
+            raise SessionLost(f"{what} within {duration_text(self._term)}")
+
+    def _drop(self) -> None:
+        session, self._session = self._session, None
+        self._pid, self._asked = "", None
+        if session is not None:
+            session.close()
+
+    @property
+    def _place(self) -> str:
+        return f"the elector of {self._name} on PostgreSQL"
+
+
+def lock_key(name: str) -> int:
+    """Return the key of the advisory lock for *name*, a signed 64-bit number."""
+    digest = hashlib.sha256(f"transporter:{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def _attempts(dsn: str, term: float) -> list[str]:
+    """Return a connection string for each address of *dsn*; libpq would wait for the first alone.
+
+    :raises SessionLost: when no name of a host is known.
+    """
+    third = str(max(1, int(term / 3)))
+    forced = {
+        "application_name": "transporter elector",
+        "client_encoding": "UTF8",
+        # What was sent and never confirmed, and what nobody answers, ends within a term or so;
+        # no wait of ours relies on it.
+        "tcp_user_timeout": str(round(term * 1000)),
+        "keepalives": "1",
+        "keepalives_idle": third,
+        "keepalives_interval": third,
+        "keepalives_count": "2",
+    }
+    parts = conninfo_to_dict(dsn, **forced)
+    try:
+        return [make_conninfo("", **each) for each in conninfo_attempts(parts)]
+    except OperationalError as error:
+        raise SessionLost(str(error)) from error
