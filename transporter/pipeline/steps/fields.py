@@ -14,6 +14,7 @@ from transporter.pipeline.steps.grammar import (
     flat_value,
     member,
     member_end,
+    repeated,
 )
 from transporter.pipeline.steps.paths import EVERY
 
@@ -161,7 +162,7 @@ def _items(targets: Mapping[Path, Target], *, only: bool) -> Items:
 
 
 def _next_member(names: Iterable[str]) -> Callable[[bytes, int], re.Match[bytes]]:
-    pattern = _others(names) + rb"(?:" + member() + rb"|(\}))?"
+    pattern = _others(names) + rb"(?:" + member() + rb"|(\})|)"
     return cast("Callable[[bytes, int], re.Match[bytes]]", re.compile(pattern).match)
 
 
@@ -170,7 +171,7 @@ def _others(names: Iterable[str]) -> bytes:
     tokens = b"|".join(re.escape(token(name)) for name in names)
     # A name that is written with escapes may be one of ours: it is not passed over.
     other = rb"(?!" + tokens + rb")" + PLAIN_STRING + COLON + flat_value() + member_end()
-    return rb"(?:" + other + rb")*+"
+    return repeated(other)
 
 
 def only_member(
@@ -190,7 +191,7 @@ def only_member(
         others = _others([parent])
         key = re.escape(token(parent)) + COLON
         body = others + key + rb"\{" + SPACE + body + rb"\}" + member_end() + others
-    return re.compile(SPACE + rb"\{" + SPACE + body + rb"\}" + SPACE).fullmatch
+    return re.compile(SPACE + rb"\{" + SPACE + body + rb"\}" + SPACE + rb"\Z").match
 
 
 def few_members(names: tuple[str, ...]) -> Callable[[bytes], re.Match[bytes] | None]:
@@ -202,7 +203,7 @@ def few_members(names: tuple[str, ...]) -> Callable[[bytes], re.Match[bytes] | N
     others = _others(names)
     tokens = b"|".join(re.escape(token(name)) for name in names)
     own = rb"((?:" + tokens + rb")" + COLON + flat_value() + member_end() + rb")"
-    body = others + (rb"(?:" + own + others) * len(names) + rb")?+" * len(names)
+    body = others + (rb"(?:" + own + others) * len(names) + rb"|)" * len(names)
     return re.compile(
-        rb"(" + SPACE + rb"\{" + SPACE + rb")" + body + rb"(\}" + SPACE + rb")"
-    ).fullmatch
+        rb"(" + SPACE + rb"\{" + SPACE + rb")" + body + rb"(\}" + SPACE + rb")\Z"
+    ).match

@@ -3,8 +3,10 @@
 A value nested up to :data:`FLAT_DEPTH` levels is one match of a regular
 expression, at the speed of the expression engine. A deeper one is walked with a
 stack of our own, so that no document can exhaust Python's. Quantifiers are
-possessive throughout: nothing is tried twice, and time is linear. Byte
-positions only; that strings are UTF-8 is the caller's to check.
+possessive throughout: nothing is tried twice, time is linear, and what has been
+passed takes no memory. Those on groups are made by :func:`repeated`, and met by
+``match``, for not every Python has them right. Byte positions only; that
+strings are UTF-8 is the caller's to check.
 """
 
 from __future__ import annotations
@@ -22,10 +24,24 @@ FLAT_DEPTH: Final = 3
 MAX_DEPTH: Final = 512
 """Deeper values are refused; no real document needs them."""
 
+
+def repeated(body: bytes) -> bytes:
+    """Return the pattern of *body* as often as it comes, possessively, on every Python.
+
+    Python before 3.11.5 goes on behind the part of *body* that did match where
+    the whole did not; it does so from where the last alternative failed, which
+    is here at the beginning. Before 3.11.2 such a pattern cannot be met by
+    ``fullmatch``. It must not hold groups that capture.
+    """
+    return rb"(?:" + body + rb"|(?!))*+"
+
+
 SPACE: Final = rb"[ \t\n\r]*+"
-PLAIN_STRING: Final = rb'"[^"\\\x00-\x1f]*+"'
-STRING: Final = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
-NUMBER: Final = rb"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?+[0-9]++)?+"
+_PLAIN: Final = rb'[^"\\\x00-\x1f]*+'
+PLAIN_STRING: Final = rb'"' + _PLAIN + rb'"'
+_ESCAPED: Final = repeated(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})' + _PLAIN)
+STRING: Final = rb'"' + _PLAIN + _ESCAPED + rb'"'
+NUMBER: Final = rb"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++|)(?:[eE][-+]?+[0-9]++|)"
 COLON: Final = SPACE + rb":" + SPACE
 _OBJECT_END, _ARRAY_END = ord("}"), ord("]")
 
@@ -55,8 +71,9 @@ def flat_value() -> bytes:
     for _ in range(FLAT_DEPTH):
         pair = STRING + COLON + value + member_end()
         item = value + SPACE + rb"(?:," + SPACE + rb"(?!\])|(?=\]))"
-        items = rb"\{" + SPACE + rb"(?:" + pair + rb")*+\}|\[" + SPACE + rb"(?:" + item + rb")*+\]"
-        value = rb"(?:" + plain + rb"|" + items + rb")"
+        pairs = rb"\{" + SPACE + repeated(pair) + rb"\}"
+        items = rb"\[" + SPACE + repeated(item) + rb"\]"
+        value = rb"(?:" + plain + rb"|" + pairs + rb"|" + items + rb")"
     return value
 
 

@@ -14,17 +14,17 @@ from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.pipeline.steps.documents import is_json
-from transporter.pipeline.steps.grammar import MAX_DEPTH, Refused
+from transporter.pipeline.steps.grammar import MAX_DEPTH, Refused, repeated
 
 if TYPE_CHECKING:
     from transporter.message import Message
 
-_STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_STRING: Final = r'"[^"\\]*+' + repeated(rb'\\.[^"\\]*+').decode() + '"'
 _BRACKETS: Final = re.compile(_STRING + r"|([\[{(])|[\]})]")
 _DECIMALS: Final = re.compile(_STRING + r"|(-?[0-9]++[.e][0-9.e+-]++)")
 _TOKEN: Final = re.compile(
-    # What JSON writes in the same way is one match, however long.
-    r'(?:"[^"\\]*+"|[\[\]{}: ]|,(?!\))|-?[0-9]++(?:\.[0-9]++)?+(?:e[+-][0-9]++)?+)++'
+    # What JSON writes in the same way is one match, however long. For its end see `repeated`.
+    r'(?:"[^"\\]*+"|[\[\]{}: ]|,(?!\))|-?[0-9]++(?:\.[0-9]++|)(?:e[+-][0-9]++|)|(?!))++'
     rf"|(?P<string>b?{_STRING})"
     r"|(?P<word>None|True|False)"
     r"|(?P<tuple>\(|,?\))"

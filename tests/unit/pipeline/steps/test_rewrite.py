@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from transporter.pipeline.steps.edits import FieldTaken, apply, edits_of
 from transporter.pipeline.steps.fields import fields
-from transporter.pipeline.steps.grammar import FLAT_DEPTH, MAX_DEPTH, NotJson
+from transporter.pipeline.steps.grammar import FLAT_DEPTH, MAX_DEPTH, NotJson, repeated
 from transporter.pipeline.steps.paths import parse_path
 from transporter.pipeline.steps.rewrite import Rewriter
 
@@ -226,3 +228,48 @@ def test_long_values_are_copied_as_they_are() -> None:
     kept = b'{"n":%b,"t":"%b"' % (number, text)
     assert omit(kept + b',"a":1}', "a") == kept + b"}"
     assert omit(b'{"a":"%b","b":%b}' % (text, number), "a") == b'{"b":%b}' % number
+
+
+HALF_REPEATED = [
+    # a document that ends within what repeats, what is told of it, and where
+    (b'{"a":1,"b":[1,[2]x]}', "a comma or the end", 17),
+    (b'{"a":1,"b":1.}', "a comma or the end", 12),
+    (b'{"a":1,"b":1.5e}', "a comma or the end", 14),
+    (b'{"a":1,"b":"\\u"}', "a value", 11),
+    (b'{"a":1,"b":"\\n\\u12"}', "a value", 11),
+    (b'{"a":1,"b":{"c":1,"d":tru}}', "a value", 22),
+    (b'{"a":1,"b":{"c":[1],"d":"}', "a value", 24),
+]
+
+
+@pytest.mark.parametrize(("data", "expected", "byte"), HALF_REPEATED)
+def test_what_repeats_ends_before_what_is_only_begun(data: bytes, expected: str, byte: int) -> None:
+    """A repetition gives back all of an item that is not whole; Python before 3.11.5 would not."""
+    with pytest.raises(NotJson) as caught:
+        Rewriter({("a",): None})(data)
+    assert str(caught.value) == f"data is no JSON object: expected {expected} at byte {byte}"
+
+
+def test_a_field_is_found_behind_those_that_are_passed_over() -> None:
+    """The members before a field are passed whole, and the field itself not at all."""
+    assert omit(b'{"b":1,"a":2,"c":3}', "a") == b'{"b":1,"c":3}'
+    found = re.compile(repeated(b"ab?c")).match(b"acabcab")
+    assert found is not None
+    assert found[0] == b"acabc"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'"' + b"\\n" * 200_000 + b"\\u12",
+        b"[" + b"1.5e3," * 200_000 + b"1.]",
+        b"[" + b'[[1],{"a":["\\n"]}],' * 20_000 + b"[[1],tru]]",
+        b"[[[[" + b"1.5," * 100_000 + b"1.]]]]",
+        b'{"a":1,' + b'"k" : {"b":[1.5,"\\""]} ,' * 20_000 + b'"k":01}',
+    ],
+    ids=["escapes", "items", "rows", "deep", "members"],
+)
+def test_what_breaks_at_its_end_takes_linear_time(value: bytes) -> None:
+    """Of a long value that is broken at its very end nothing is tried in a second way."""
+    with pytest.raises(NotJson):
+        omit(b'{"a":1,"x":' + value + b"}", "a")
