@@ -16,6 +16,7 @@ from frame_tools import LOG_ID, Delivering, entries, route, session
 
 from transporter.engine.protocol import FailureKind
 from transporter.errors import RouteFault
+from transporter.message import ENTRY_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -129,6 +130,35 @@ def test_bytes_stay_bytes(opened: Callable[..., Delivering], folder: Path) -> No
     )
 
 
+def test_text_is_asked_for_where_it_is_looked_at(
+    opened: Callable[..., Delivering], folder: Path
+) -> None:
+    """Data that is no text fails no query that passes over its entry, or never reads data."""
+    hostile = entries(4, at_1=b"\xff\xfe")
+    some = opened(
+        [{"sql": "SELECT offset, data FROM entries WHERE offset <> 1"}], "spark", {"path": "some"}
+    )
+    assert some.deliver(hostile).failure is None
+    assert [row["data"][:10] for row in _rows(folder / "some")] == [
+        f'{{"order":{n}' for n in (0, 2, 3)
+    ]
+    other = opened([{"sql": "SELECT offset FROM entries"}], "spark", {"path": "other"})
+    assert other.deliver(hostile).failure is None
+    assert [row["offset"] for row in _rows(folder / "other")] == [0, 1, 2, 3]
+
+
+def test_a_query_sees_the_columns_of_a_message(
+    opened: Callable[..., Delivering], folder: Path
+) -> None:
+    """``SELECT *`` returns what a message has and nothing of ours, behind Python and without."""
+    for number, steps in enumerate(([], [{"pick": {"fields": ["order"]}}])):
+        for more in ([], [{"sql": "SELECT * FROM entries"}]):
+            path = f"daily-{number}-{len(more)}"
+            daily = opened([*steps, *more], "spark", {"path": path})
+            assert daily.deliver(entries(2)).failure is None
+            assert ds.dataset(folder / path, format="parquet").schema.names == ENTRY_SCHEMA.names
+
+
 def test_the_guilty_entry_is_found(opened: Callable[..., Delivering], folder: Path) -> None:
     """A query that fails without naming an entry delivers what is before it, and names it."""
     steps = [
@@ -206,7 +236,7 @@ def test_what_is_stored_is_adopted(opened: Callable[..., Delivering], folder: Pa
 
 def test_a_dead_task_is_halved_down(opened: Callable[..., Delivering], folder: Path) -> None:
     """A step that ends its process, or hangs, costs its own entry and no other."""
-    (folder / "deadly.py").write_text(
+    (folder / "deadly_step.py").write_text(
         "import os, time\n"
         "def step(message):\n"
         "    if b'die' in message.data:\n"
@@ -216,7 +246,7 @@ def test_a_dead_task_is_halved_down(opened: Callable[..., Delivering], folder: P
         "    return message\n",
         encoding="utf-8",
     )
-    steps = [{"python": {"function": "deadly:step"}}, {"sql": "SELECT offset FROM entries"}]
+    steps = [{"python": {"function": "deadly_step:step"}}, {"sql": "SELECT offset FROM entries"}]
     daily = opened(steps, "spark", {"path": "daily"})
     outcome = daily.deliver(entries(4, at_2=b'"die"'))
     assert (outcome.through, outcome.failure.offset) == (1, 2), outcome

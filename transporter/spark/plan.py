@@ -30,10 +30,17 @@ if TYPE_CHECKING:
     from transporter.pipeline.steps.step import StepConfig
 
     Batches = Iterator[pa.RecordBatch]
-    Source = Callable[[Callable[[Batches], Batches]], DataFrame]
+    Source = Callable[[Callable[[Batches], Batches], str], DataFrame]
 
 VIEW: Final = "entries"
 _TEXT: Final = ("key", "data")
+_IS_TEXT: Final = "__transporter_is_text"
+"""A column that no query sees: whether key and data of the whole batch are UTF-8.
+
+Arrow finds that out many times faster than Spark, which checks the text of a row only where
+Arrow has found something else, and only if the query comes to that row.
+"""
+_MARKED: Final = f"{ENTRIES}, {_IS_TEXT} BOOLEAN"
 
 
 def planned(spec: WorkerSpec, source: Source) -> DataFrame:
@@ -45,15 +52,17 @@ def planned(spec: WorkerSpec, source: Source) -> DataFrame:
     """
     runs = [(name, list(steps)) for name, steps in groupby(spec.steps, _is_query)]
     before = runs.pop(0)[1] if runs and not runs[0][0] else []
-    frame = source(partial(_through, spec, tuple(before)))
+    first = partial(_marked, partial(_through, spec, tuple(before)))
+    frame = source(first, _MARKED)
     for is_query, steps in runs:
         if is_query:
             for step in steps:
                 frame = _queried(frame, step)
         else:
             ordered = as_entries(frame).sortWithinPartitions("offset")
-            frame = map_in_arrow(ordered, partial(_through, spec, tuple(steps)), ENTRIES)
-    return frame
+            through = partial(_marked, partial(_through, spec, tuple(steps)))
+            frame = map_in_arrow(ordered, through, _MARKED)
+    return frame.drop(_IS_TEXT)
 
 
 def as_entries(frame: DataFrame) -> DataFrame:
@@ -97,12 +106,21 @@ def _shown(frame: DataFrame, settings: SqlSettings) -> DataFrame:
     """Return *frame* as the query of *settings* sees it."""
     for name in _TEXT:
         if name in frame.columns and not settings.bytes_ and _is(frame, name, BinaryType):
-            frame = frame.withColumn(name, F.validate_utf8(F.col(name).cast("string")))
+            frame = frame.withColumn(name, _text(frame, name))
     if settings.schema_ is not None:
         # Whatever does not fit fails, and is found and treated as its route says (Invariant 5).
         read = F.from_json(F.col("data"), settings.schema_, {"mode": "FAILFAST"})
         frame = frame.withColumn("data", read)
-    return frame
+    return frame.drop(_IS_TEXT)
+
+
+def _text(frame: DataFrame, name: str) -> Column:
+    """Return the bytes of *name* as text; a row that is none fails, if it is looked at."""
+    text = F.col(name).cast("string")
+    checked = F.validate_utf8(text)
+    if _IS_TEXT not in frame.columns:
+        return checked
+    return F.when(F.col(_IS_TEXT), text).otherwise(checked)
 
 
 def _message_column(frame: DataFrame, name: str) -> Column:
@@ -130,6 +148,25 @@ def _through(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) ->
         # Spark writes what we raise into its own log (Invariant 20).
         spec.secrets.hide_in(error)
         raise
+
+
+def _marked(through: Callable[[Batches], Batches], batches: Batches) -> Batches:
+    """Lead *batches* through *through*, and say of each that comes out whether it is text."""
+    for batch in through(batches):
+        marks = pa.repeat(is_text(batch), batch.num_rows)
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, marks], names=[*batch.schema.names, _IS_TEXT]
+        )
+
+
+def is_text(batch: pa.RecordBatch) -> bool:
+    """Tell whether every key and all data of *batch* are UTF-8."""
+    try:
+        for name in _TEXT:
+            batch.column(name).cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _stepped(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) -> Batches:

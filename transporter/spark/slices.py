@@ -72,7 +72,7 @@ class Slices:
         self,
         entries: pa.RecordBatch,
         bounds: tuple[int, int, int],
-        plan: Callable[[Callable[[Callable[[Batches], Batches]], DataFrame]], DataFrame],
+        plan: Callable[[Callable[[Callable[[Batches], Batches], str], DataFrame]], DataFrame],
     ) -> DataFrame:
         """Return what *plan* makes of *entries*.
 
@@ -80,7 +80,8 @@ class Slices:
             entries: what the slice holds, of ENTRY_SCHEMA.
             bounds: its first and last offset and its generation; tasks ask :func:`bounds`.
             plan: makes a DataFrame from what it is given, a function that makes the DataFrame
-                of the entries, led through the function of Arrow batches that it takes.
+                of the entries, led through the function of Arrow batches that it takes, and
+                of the schema that comes out there.
 
         """
         self._context.setLocalProperty(_BOUNDS, json.dumps(bounds))
@@ -118,9 +119,10 @@ class Slices:
         tasks: int,
         sent: Broadcast[bytes] | None,
         through: Callable[[Batches], Batches],
+        schema: str,
     ) -> DataFrame:
         numbers = self._session.range(0, tasks, 1, tasks)
-        return map_in_arrow(numbers, partial(_entries, sent, through), ENTRIES)
+        return map_in_arrow(numbers, partial(_entries, sent, through), schema)
 
     def _sent(self, entries: pa.RecordBatch, tasks: int) -> Broadcast[bytes]:
         self._forget()
