@@ -199,6 +199,12 @@ def python_workers(worker: psutil.Process) -> list[psutil.Process]:
     return [each for each in found if _parent(each) in daemons]
 
 
+def busy(found: Cluster) -> tuple[int, psutil.Process]:
+    """Return the number of the node where a Python worker runs, and that one."""
+    nodes = ((number, python_workers(each)) for number, each in enumerate(found.workers))
+    return next((number, pythons[0]) for number, pythons in nodes if pythons)
+
+
 def executors(worker: psutil.Process) -> list[psutil.Process]:
     """Return the executors on the host of *worker*."""
     return [each for each in below(worker.pid) if "CoarseGrainedExecutorBackend" in _joined(each)]

@@ -59,8 +59,7 @@ class DataFolder:
         for found in (committed, retried):
             if found is not None:
                 self._publish(found)
-        for left in self._home.glob("slice-*"):
-            shutil.rmtree(left)
+        self._clear()
         return committed.stored if committed else None
 
     def aside(self, generation: int, last: int) -> Path:
@@ -89,6 +88,7 @@ class DataFolder:
         draft.rename(self._home / record)
         _sync(self._home)
         self._publish(written)
+        self._clear()
 
     @property
     def _home(self) -> Path:
@@ -140,6 +140,15 @@ class DataFolder:
         for folder in folders:
             _sync(folder)
         shutil.rmtree(aside)
+
+    def _clear(self) -> None:
+        """Remove what jobs that were given up have left.
+
+        A task of one of them may be late, on a host that was cut off or stood still, and add to
+        that meanwhile: nobody publishes it, and what it makes now goes with the next slice.
+        """
+        for left in self._home.glob("slice-*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _make(folder: Path) -> None:

@@ -118,6 +118,11 @@ def _refuse_hidden_files(frame: Any, aside: Path, part: FrameSlice) -> None:  # 
     """Refuse to commit what other hosts have written elsewhere: a mount may be missing there."""
     files = frame.sparkSession.read.schema(frame.schema).parquet(f"file://{aside}")
     seen, written = files.count(), part.rows()
+    if written is None:
+        # A driver that is busy tells late; that is no fault of the folder's.
+        raise SinkUnavailable(
+            f"{aside}: Spark has not told in time how many rows tasks have written"
+        )
     if seen != written:
         raise RouteFault(
             f"{aside}: the engine's host sees {seen} of the {written} rows that tasks have "

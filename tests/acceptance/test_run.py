@@ -105,17 +105,18 @@ def maps(pid: int) -> list:
 def test_the_quickstart_pipeline_runs_beside_the_shop(tmp_path: Path) -> None:
     """pipelines/quickstart.yaml takes the shop's orders; a stop leaves nothing running.
 
-    The sales, which a query has made columns of, are Parquet by then.
+    The sales, which a query has made columns of, are Parquet by then, and shown as a table.
     """
     pipeline = ROOT / "pipelines" / "quickstart.yaml"
     shop = [sys.executable, "-m", "transporter.quickstart.shop", "--dir", str(tmp_path / "pg")]
-    process = subprocess.Popen(
-        [*shop, "--rate", "50", "--", *TRANSPORTER, "run", str(pipeline)],
-        env={**os.environ, "QUICKSTART_DIR": str(tmp_path / "q")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    with (tmp_path / "stderr").open("wb") as stderr:
+        process = subprocess.Popen(
+            [*shop, "--rate", "50", "--", *TRANSPORTER, "run", str(pipeline)],
+            env={**os.environ, "QUICKSTART_DIR": str(tmp_path / "q")},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
     try:
         assert "carrier" in process.stdout.readline()
         below = psutil.Process(process.pid).children(recursive=True)
@@ -131,3 +132,6 @@ def test_the_quickstart_pipeline_runs_beside_the_shop(tmp_path: Path) -> None:
     sales = ds.dataset(tmp_path / "q" / "sales", format="parquet").to_table()
     assert sales.num_rows > 0
     assert sales["total_cents"].null_count == sales["city"].null_count == 0
+    told = (tmp_path / "stderr").read_text(encoding="utf-8").partition("What the shop has sold")[2]
+    euros = f"{sum(sales['total_cents'].to_pylist()) / 100:,.2f}"
+    assert ["all", f"{sales.num_rows:,}", euros] in [line.split() for line in told.splitlines()]

@@ -7,8 +7,6 @@ the log directory nor this checkout: what runs there was shipped.
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,23 +15,18 @@ import pytest
 from acceptance_tools import Running, await_true, gone, running
 from cluster_tools import (
     Cluster,
-    Node,
+    busy,
     check,
-    cluster,
     delivered,
     executors,
-    hiding,
     kill,
     pipeline,
-    python_workers,
-    wired,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import psutil
     from cluster_tools import Wire
 
 logger = logging.getLogger(__name__)
@@ -43,52 +36,12 @@ PACE = 0.01
 SLICE = 50
 
 
-@pytest.fixture(scope="module")
-def wire() -> Iterator[Wire]:
-    """Have two other hosts, and a network between them and us."""
-    if os.geteuid() or not shutil.which("ip"):
-        if os.environ.get("CI"):
-            pytest.fail("hosts of their own need root and iproute2")
-        pytest.skip("hosts of their own need root and iproute2")
-    with wired(2, 200) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def far(wire: Wire, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Have a cluster whose workers do not see the folder ``engine`` beside its own."""
-    folder = tmp_path_factory.mktemp("cluster")
-    (folder / "engine").mkdir()
-    with cluster(folder) as made:
-        made.start_master(Node(wire.ours))
-        for address, inside in wire.hosts:
-            hidden = hiding([folder / "engine"], *inside, "unshare", "-m")
-            made.start_worker(Node(address, hidden))
-        yield made
-
-
-@pytest.fixture
-def place(far: Cluster) -> Iterator[Path]:
-    """Have an empty folder that no worker sees."""
-    folder = far.folder / "engine" / "now"
-    yield folder
-    # What Spark had to say stays for whoever looks into a failure.
-    shutil.copy(folder / "log" / "spark.log", far.folder)
-    shutil.rmtree(folder)
-
-
 @contextmanager
 def delivering(file: Path, sink: Path, count: int = 20) -> Iterator[Running]:
     """Run *file*, whose first *count* entries have been delivered."""
     with running(file) as engine:
         await_true(lambda: len(delivered(sink)) > count, 90, "the first deliveries")
         yield engine
-
-
-def busy(far: Cluster) -> tuple[int, psutil.Process]:
-    """Return the number of the node where a Python worker runs, and that one."""
-    found = ((number, python_workers(each)) for number, each in enumerate(far.workers))
-    return next((number, pythons[0]) for number, pythons in found if pythons)
 
 
 def test_a_pipeline_file_gives_the_same_on_a_cluster_as_locally(

@@ -9,29 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 from acceptance_tools import await_true, gone, running
-from cluster_tools import Cluster, Node, cluster, executors, hiding, kill, pipeline, unsharing
+from cluster_tools import Cluster, executors, kill, pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
 
 ROWS = 6000
 STEP = "def step(message):\n    return message\n"
-
-
-@pytest.fixture(scope="module")
-def near(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Have two workers with mounts of their own: in them ``engine`` is empty."""
-    unshared = unsharing()
-    folder = tmp_path_factory.mktemp("cluster")
-    (folder / "engine").mkdir()
-    with cluster(folder) as made:
-        made.start_master(Node("127.0.0.1"))
-        for _ in range(2):
-            made.start_worker(Node("127.0.0.1", hiding([folder / "engine"], *unshared)))
-        yield made
 
 
 def _pipeline(folder: Path, master: str, out: Path) -> Path:

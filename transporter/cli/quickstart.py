@@ -45,7 +45,13 @@ def quickstart(
     with ExitStack() as services:
         if postgres:
             environ["ORDERS_DSN"] = services.enter_context(_shop(folder / "postgres"))
-        return run_pipeline(load(file, environ), environ)
+        code = run_pipeline(load(file, environ), environ)
+    if postgres and code == 0:
+        from transporter.quickstart.sales import show_sales  # noqa: PLC0415 - as above
+
+        # Its live table has left the terminal by now.
+        show_sales(["transporter", "run", str(file)], environ)
+    return code
 
 
 def _pipeline_file(folder: Path, name: str) -> Path:

@@ -30,6 +30,7 @@ import psycopg
 from transporter.errors import EnvironmentFault, TransporterError
 from transporter.outbox import Record, outbox_sql, stash
 from transporter.quickstart.postgres import embedded_postgres
+from transporter.quickstart.sales import show_sales
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -222,7 +223,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m transporter.quickstart.shop",
         description="Run COMMAND beside an embedded PostgreSQL and a shop that takes orders in "
-        "it. COMMAND finds the database in ORDERS_DSN.",
+        "it. COMMAND finds the database in ORDERS_DSN. Where it is `transporter run FILE` and FILE "
+        "has a route `sales` into Parquet, what was sold is shown when it has ended.",
     )
     parser.add_argument("--dir", type=Path, required=True, help="folder of the database")
     parser.add_argument("--rate", type=float, default=5.0, help="orders a second (default 5)")
@@ -231,7 +233,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the server, the client and the command; return the command's exit code."""
+    """Run server, client and command, then show the sales; return the command's exit code."""
     arguments = _arguments(argv)
     with _signals({signal.SIGTERM: _terminated}):
         try:
@@ -239,7 +241,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 embedded_postgres(arguments.dir) as dsn,
                 open_for_orders(dsn, arguments.rate),
             ):
-                return _run(arguments.command, {**os.environ, "ORDERS_DSN": dsn})
+                environment = {**os.environ, "ORDERS_DSN": dsn}
+                code = _run(arguments.command, environment)
+            if code == 0:
+                # Its live table has left the terminal by now.
+                show_sales(arguments.command, environment)
+            return code  # noqa: TRY300 - what the block above has found out
         except TransporterError as error:
             sys.stderr.write(f"shop: {error}\n")
             return error.exit_code

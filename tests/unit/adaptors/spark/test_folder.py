@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import suppress
@@ -197,14 +198,37 @@ def test_new_folders_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_old_job_cannot_write_into_a_slice(data: DataFolder) -> None:
-    """Each attempt has a folder of its own: what a job that was given up adds is not committed."""
+    """Each attempt has a folder of its own: what a job that was given up adds is not committed.
+
+    It is gone with the next slice, whenever it came.
+    """
     old, new = written(data, 9), written(data, 9)
     assert old != new
     (old / "late.parquet").write_text("late")
     data.commit(new, 0, 9)
-    assert found(data) == expected(9)
-    data.recover()
-    assert left_aside(data) == []
+    assert (found(data), left_aside(data)) == (expected(9), [])
+    for last, late in ((19, "late.parquet"), (29, "_temporary/0/task_1/late.parquet")):
+        # The task makes its folders anew.
+        (old / late).parent.mkdir(parents=True)
+        (old / late).write_text("late")
+        data.commit(written(data, last), 0, last)
+        assert left_aside(data) == []
+    assert found(data) == expected(9, 19, 29)
+
+
+def test_a_late_task_is_no_obstacle(data: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that come while what was given up is removed fail neither a start nor a slice."""
+    written(data, 9)
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOTEMPTY, "a task has just made another file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", refused)
+        assert data.recover() is None
+    assert len(left_aside(data)) == 1
+    data.commit(written(data, 19), 0, 19)
+    assert (found(data), left_aside(data)) == (expected(19), [])
 
 
 def test_a_later_epoch_fences(data: DataFolder) -> None:

@@ -1,0 +1,38 @@
+"""The spark writer on a folder that all hosts of a cluster are said to share: rows are counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.dataset as ds
+import pytest
+from frame_tools import session
+
+from adaptors.spark.config import SparkWriterConfig
+from adaptors.spark.writer import SparkWriter
+from transporter.adaptor import FrameSlice, WriterContext
+from transporter.errors import RouteFault, SinkUnavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.spark
+
+
+def test_only_what_was_counted_is_committed(tmp_path: Path) -> None:
+    """A count that does not come in time is waited for; one that is wrong stops the route."""
+    folder = tmp_path / "daily"
+    writer = SparkWriter(SparkWriterConfig(path=folder.as_uri()))
+    with session(tmp_path / "spark") as spark:
+        writer.open(WriterContext(log_id="0123456789abcdef", route="daily", epoch=1))
+        frame = spark.range(3).withColumnRenamed("id", "offset")
+        with pytest.raises(SinkUnavailable, match="has not told in time"):
+            writer.save(frame, FrameSlice(0, 2, 0, lambda: None))
+        with pytest.raises(RouteFault, match=r"sees 3 of the 4 rows .* not the same folder"):
+            writer.save(frame, FrameSlice(0, 2, 0, lambda: 4))
+        assert not list(folder.glob("*.parquet"))
+        writer.save(frame, FrameSlice(0, 2, 0, lambda: 3))
+        writer.close()
+    found = ds.dataset(folder, format="parquet").to_table()
+    assert sorted(found["offset"].to_pylist()) == [0, 1, 2]
+    assert not list(folder.glob("_transporter/*/*/slice-*"))

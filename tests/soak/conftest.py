@@ -1,0 +1,67 @@
+"""Clusters that several soak tests run on; each file that asks for one has its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from cluster_tools import Cluster, Node, cluster, hiding, unsharing, wired
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cluster_tools import Wire
+
+WORKERS = 2
+
+
+@pytest.fixture(scope="module")
+def near(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Have a cluster on loopback, whose workers have mounts of their own: ``engine`` is empty."""
+    unshared = unsharing()
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "engine").mkdir()
+    with cluster(folder) as made:
+        made.start_master(Node("127.0.0.1"))
+        for _ in range(WORKERS):
+            made.start_worker(Node("127.0.0.1", hiding([folder / "engine"], *unshared)))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def wire() -> Iterator[Wire]:
+    """Have two other hosts, and a network between them and us."""
+    if os.geteuid() or not shutil.which("ip"):
+        if os.environ.get("CI"):
+            pytest.fail("hosts of their own need root and iproute2")
+        pytest.skip("hosts of their own need root and iproute2")
+    with wired(WORKERS, 200) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def far(wire: Wire, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Have a cluster on hosts of their own, which do not see ``engine`` beside its folder."""
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "engine").mkdir()
+    with cluster(folder) as made:
+        made.start_master(Node(wire.ours))
+        for address, inside in wire.hosts:
+            hidden = hiding([folder / "engine"], *inside, "unshare", "-m")
+            made.start_worker(Node(address, hidden))
+        yield made
+
+
+@pytest.fixture
+def place(far: Cluster) -> Iterator[Path]:
+    """Have an empty folder that no worker of ``far`` sees."""
+    folder = far.folder / "engine" / "now"
+    folder.mkdir()
+    yield folder
+    # What Spark had to say stays for whoever looks into a failure.
+    for log in folder.glob("**/spark.log"):
+        shutil.copy(log, far.folder)
+    shutil.rmtree(folder)
