@@ -101,7 +101,7 @@ def _untagged(document: Document, path: KeyPath) -> KeyPath:
             continue
         found = (*found, step)
         known = (*found,) in document.lines
-        node = node[step] if known and isinstance(node, dict | list) else None
+        node = node[step] if known else None
     return found
 
 
