@@ -106,7 +106,9 @@ class Transactions:
         for shard in others:
             if shard < self._context.shards:
                 self._retire(shard, ends)
-        return known.stored if known is not None and known.stored.offset >= 0 else None
+        if known is None or known.stored.offset < 0 or not self._of_this_log(known):
+            return None
+        return known.stored
 
     def deliver(self, batch: Entries, rows: list[Row]) -> Delivered:
         """Commit *rows*, the first ones of *batch*, or those before the first that is refused."""
@@ -115,6 +117,10 @@ class Transactions:
         try:
             if self._producer is None:
                 self._resume(ends + self._client.seconds / 4)
+                if self._context.turns:
+                    # We may have shut out the engine whose turn it is (Invariant 10).
+                    text = f"{self._place}: taken again; whether this engine leads is asked anew"
+                    return Delivered(0, SinkUnavailable(text))
                 # However long that took: the slice is tried, so that something comes of it.
                 ends = max(ends, time.monotonic() + self._client.seconds / 4)
             done = self._already(batch, len(rows))
@@ -188,7 +194,7 @@ class Transactions:
         self._entitled(known)
         newest, own = known, shard == self._context.shard
         kept = known.stored if known is not None and self._is_ours(known) else None
-        if kept is None or (own and kept.epoch < self._context.epoch):
+        if kept is None or (own and self._is_stale(kept)):
             whose = replace(self._context, shard=shard)
             newest = self._next(whose.stored(-1, -1, kept))
             producer.begin_transaction()
@@ -201,9 +207,18 @@ class Transactions:
     def _is_ours(self, known: Progress | None) -> bool:
         return known is not None and known.stored.shards == self._context.shards
 
+    def _of_this_log(self, known: Progress) -> bool:
+        """Tell whether *known* is of our own log, and not of an engine's that had its turn."""
+        return known.stored.log_id == self._context.log_id
+
+    def _is_stale(self, stored: StoredOffset) -> bool:
+        return stored.log_id != self._context.log_id or stored.epoch < self._context.epoch
+
     def _entitled(self, known: Progress | None) -> None:
-        """Raise a fault when an engine with a newer epoch has written *known*."""
-        if known is not None and known.stored.epoch > self._context.epoch:
+        """Raise a fault when an engine with a newer epoch of this log has written *known*."""
+        if known is None or not self._of_this_log(known):
+            return
+        if known.stored.epoch > self._context.epoch:
             raise RouteFault(
                 f"{self._place}: fenced by epoch {known.stored.epoch}; this writer has epoch "
                 f"{self._context.epoch}: another engine has opened the log since"
@@ -220,7 +235,7 @@ class Transactions:
         """Take our id again after a failure, and find out what became of the last commit."""
         before, unsure = self._known, self._unsure
         found = self._enter(ends)
-        if found is None:
+        if found is None or not self._of_this_log(found):
             mark = ""
         elif not found.mark.startswith(self._me) and (before is None or found.mark != before.mark):
             self.close()
@@ -361,7 +376,7 @@ class Transactions:
         )
 
     def _name(self, shard: int) -> str:
-        return f"{self._context.log_id}.{self._context.route}.{shard}"
+        return f"{self._context.turns or self._context.log_id}.{self._context.route}.{shard}"
 
     @property
     def _place(self) -> str:
