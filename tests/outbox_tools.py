@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from adaptors.postgres.config import OutboxConfig
 from adaptors.postgres.reader import OutboxReader
@@ -21,8 +22,17 @@ if TYPE_CHECKING:
 class Log:
     """A list instead of a log: what was appended, newest last, with positions."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_id: str | None = None) -> None:
+        self.log_id = log_id or uuid4().hex
         self.frames: list[tuple[str | None, Entries]] = []
+        self.told: list[tuple[str, dict[str, object]]] = []
+        self.superseded = 0
+
+    def supersede(self) -> None:
+        self.superseded += 1
+
+    def tell(self, event: str, **details: object) -> None:
+        self.told.append((event, details))
 
     @property
     def position(self) -> str | None:

@@ -105,11 +105,11 @@ class Take:
             self._outbox.purge_logged(Entries(with_offsets(found.messages, 0, 0)))
 
     def _delete(self, low: int, found: Found) -> bool:
-        """Delete and commit; false when that did not hit exactly the rows that were copied."""
+        """Delete and commit; false when that did not hit exactly the rows that are to go."""
         self._holding = False
         exact = False
         try:
-            exact = self._outbox.delete(low, found.ids) == len(found.ids)
+            exact = self._outbox.delete(low, found.ids)
             if exact:
                 self._outbox.commit()
         except SourceUnavailable as error:

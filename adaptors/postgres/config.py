@@ -7,10 +7,12 @@ from typing import Annotated, Final, Literal
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import AfterValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationInfo
 
+from adaptors.postgres.columns import ColumnsConfig
 from adaptors.postgres.table import TableName
 from transporter.adaptor import AdaptorConfig, Duration, Size
+from transporter.election.config import Election
 
 _PORTS: Final = re.compile(r"[0-9]*(,[0-9]*)*")
 
@@ -36,6 +38,15 @@ def _conninfo(dsn: SecretStr) -> SecretStr:
     return dsn
 
 
+def _alone(claim: str, info: ValidationInfo) -> str:
+    if claim == "take" and info.data.get("elector", "none") != "none":
+        raise ValueError(
+            "is for one engine alone: it purges rows as soon as they are logged here, where the "
+            "next leader cannot see them; write mark, or leave the elector out"
+        )
+    return claim
+
+
 def _table(text: str) -> str:
     return str(TableName.parse(text))
 
@@ -55,7 +66,15 @@ class OutboxConfig(AdaptorConfig):
     table: Annotated[str, AfterValidator(_table)] = "outbox"
     """The outbox table: ``name``, ``schema.name``, or quoted as in SQL."""
 
-    claim: Literal["mark", "take"] = "mark"
+    columns: ColumnsConfig = ColumnsConfig()
+    """What the table's columns are called where not as usual: ``id``, ``created``, ``topic``,
+    ``key``, ``value``, ``header_keys``, ``header_values``, ``leader``; each written as in SQL."""
+
+    elector: Election = "none"
+    """Who may lead when several engines read this outbox: ``none`` (there is one engine), or
+    ``{kind: postgres, term: 5s}``, or ``{kind: kafka, bootstrap_servers: …, topic: …}``."""
+
+    claim: Annotated[Literal["mark", "take"], AfterValidator(_alone)] = "mark"
     """How rows are claimed: ``mark`` holds nothing open; ``take`` is faster, and keeps one
     transaction open while a batch is appended to the log."""
 
@@ -70,3 +89,18 @@ class OutboxConfig(AdaptorConfig):
 
     notify_channel: Annotated[str, Field(min_length=1, max_length=63)] = "outbox"
     """Channel of NOTIFY that the table's trigger uses."""
+
+    @property
+    def needs_delivery(self) -> bool:
+        """Another engine cannot read this one's log: its rows stay until they are delivered."""
+        return self.elector != "none"
+
+    @property
+    def can_wait_for_delivery(self) -> bool:
+        """A transaction that is open for as long as rows are logged cannot wait for routes."""
+        return self.claim == "mark"
+
+    @property
+    def shared(self) -> bool:
+        """Whether other engines may lead."""
+        return self.elector != "none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from adaptors.postgres.columns import Columns
 from adaptors.postgres.session import faults
 from adaptors.postgres.table import TableName
 from transporter.errors import EnvironmentFault
@@ -18,13 +19,13 @@ _TEXTS: Final = frozenset({"text", "varchar"})
 _ARRAYS: Final = frozenset({"_text", "_varchar"})
 _TYPES: Final = {
     "id": _INTEGERS,
-    "create_time": frozenset({"timestamptz"}),
-    "kafka_topic": _TEXTS,
-    "kafka_key": _TEXTS,
-    "kafka_value": _TEXTS,
-    "kafka_header_keys": _ARRAYS,
-    "kafka_header_values": _ARRAYS,
-    "leader_id": frozenset({"uuid"}),
+    "created": frozenset({"timestamptz"}),
+    "topic": _TEXTS,
+    "key": _TEXTS,
+    "value": _TEXTS,
+    "header_keys": _ARRAYS,
+    "header_values": _ARRAYS,
+    "leader": frozenset({"uuid"}),
 }
 _FIND: Final = """
 SELECT c.oid, n.nspname::text, c.relname::text,
@@ -39,10 +40,24 @@ SELECT a.attname::text, t.typname::text
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 """
+# A partitioned table cannot have such an index on any column, a view none at all.
+_UNIQUE: Final = """
+SELECT c.relkind <> 'r' OR EXISTS (
+    SELECT FROM pg_catalog.pg_index i
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
+    WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+        AND i.indnkeyatts = 1 AND a.attname = %s
+) FROM pg_catalog.pg_class c WHERE c.oid = %s
+"""
 _RIGHTS: Final = ("SELECT", "UPDATE", "DELETE")
 
 
-def locate(connection: Connection, table: TableName, rights: Sequence[str] = _RIGHTS) -> TableName:
+def locate(
+    connection: Connection,
+    table: TableName,
+    rights: Sequence[str] = _RIGHTS,
+    columns: Columns | None = None,
+) -> TableName:
     """Return the full name of *table*, which is there, complete and may be used with *rights*.
 
     Raise ``EnvironmentFault`` otherwise, with the command or SQL that helps.
@@ -59,7 +74,11 @@ def locate(connection: Connection, table: TableName, rights: Sequence[str] = _RI
         full = TableName(name, schema)
         held = dict(zip(_RIGHTS, granted, strict=True))
         _check_rights(full, [(right, held[right]) for right in rights], connection.info.user)
-        _check_columns(full, dict(connection.execute(_ATTRIBUTES, [oid]).fetchall()))
+        present = dict(connection.execute(_ATTRIBUTES, [oid]).fetchall())
+        columns = columns or Columns()
+        _check_columns(full, columns, present)
+        if connection.execute(_UNIQUE, [columns.id, oid]).fetchone() != (True,):
+            raise EnvironmentFault(_not_unique(full, columns))
     return full
 
 
@@ -72,16 +91,30 @@ def _check_rights(table: TableName, needed: list[tuple[str, bool]], role: str) -
         )
 
 
-def _check_columns(table: TableName, present: dict[str, str]) -> None:
+def _check_columns(table: TableName, columns: Columns, present: dict[str, str]) -> None:
     wrong = [
-        f"{name} is {present[name]}, not {' or '.join(sorted(types))}"
+        f"{_shown(role, name)} is {present[name]}, not {' or '.join(sorted(_TYPES[role]))}"
         if name in present
-        else f"{name} is missing"
-        for name, types in _TYPES.items()
-        if present.get(name) not in types
+        else f"{_shown(role, name)} is missing"
+        for role, name in columns.items()
+        if present.get(name) not in _TYPES[role]
     ]
     if wrong:
         raise EnvironmentFault(
-            f"the table {table} is no outbox: {'; '.join(wrong)}. Name another one, or mend this "
-            "one; 'transporter outbox init' prints the SQL of an outbox"
+            f"the table {table} is no outbox: {'; '.join(wrong)}. Name another one, or its columns "
+            "under columns of the reader, or mend it; 'transporter outbox init' prints the SQL of "
+            "an outbox"
         )
+
+
+def _not_unique(table: TableName, columns: Columns) -> str:
+    # Invariant 7: rows are purged by their ids.
+    return (
+        f"the table {table} is no outbox: rows are named by {_shown('id', columns.id)}, and no "
+        f"unique index is on it; run ALTER TABLE {table} ADD UNIQUE ({TableName(columns.id)})"
+    )
+
+
+def _shown(role: str, name: str) -> str:
+    usual = name == getattr(Columns(), role)
+    return name if usual else f"{TableName(name)} (columns: {role})"

@@ -9,14 +9,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 import psycopg
 import pyarrow as pa
 
+from adaptors.postgres.columns import Columns
+from adaptors.postgres.leaders import of_one_log
 from adaptors.postgres.packed import Packed, unpacked
 from adaptors.postgres.recognition import logged_ids, same
-from adaptors.postgres.rows import to_batch
+from adaptors.postgres.rows import Large, Row, to_batch, told, unloggable
 from adaptors.postgres.session import faults
 from adaptors.postgres.statements import compose
 from transporter.errors import SourceError
@@ -24,7 +28,6 @@ from transporter.message import MESSAGE_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from uuid import UUID
 
     from adaptors.postgres.session import Connection
     from adaptors.postgres.table import TableName
@@ -32,8 +35,12 @@ if TYPE_CHECKING:
     from transporter.message import Entries
 
 
+class Fenced(SourceError):
+    """A later term has begun: what this leader does has no effect any more (Invariant 10)."""
+
+
 class Found(NamedTuple):
-    """The rows of one look, by id, and what its snapshot tells.
+    """The rows of one look, by id, a message each, and what its snapshot tells.
 
     ``cut``: more rows were there than the look was allowed to take.
     """
@@ -64,16 +71,27 @@ class Bounds:
 class Outbox:
     """Looks at and purges rows of *table* on *connection*, as the leader of *term*.
 
-    The source ids of its messages begin with *source*.
+    The source ids of its messages begin with *source*. Rows that the log cannot take are
+    *kept*: a message tells of each once in the term, and it stays in the table.
     Every method raises ``SourceUnavailable`` when the connection is lost, and
-    ``SourceError`` when a later term has begun. Not thread-safe.
+    :class:`Fenced` when a later term has begun. Not thread-safe.
     """
 
-    def __init__(self, connection: Connection, table: TableName, term: Term, source: str) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        table: TableName,
+        term: Term,
+        source: str,
+        columns: Columns | None = None,
+    ) -> None:
         self._cursor = connection.cursor(binary=True)
         self._term = term
         self._name, self._source = str(table), source
-        self._sql = compose(table, term.terms, connection)
+        self._columns = columns or Columns()
+        self._sql = compose(table, self._columns, term.terms, connection)
+        # Each of them takes the server more room than it takes us (Invariant 17).
+        self._kept: set[int] = set()
 
     def mark(self, bounds: Bounds, rows: int, size: int) -> Found:
         """Mark up to *rows* rows within *bounds*, about *size* bytes, and return them.
@@ -87,26 +105,42 @@ class Outbox:
         """Return up to *rows* rows within *bounds*, about *size* bytes, changing nothing.
 
         All rows of the transaction's snapshot from ``bounds.low`` to the last
-        one are among them. At least one row is returned when there is one.
+        one are among them, but for those that are kept and were told of. At
+        least one row is returned when there is one.
         """
         return self._find(self._sql.copy, bounds, rows, size)
 
     def _find(self, statement: bytes, bounds: Bounds, rows: int, size: int) -> Found:
         found = self._run(statement, rows=rows, bytes=size, **_limits(bounds))
-        term, candidates, xmin, xmax, *columns = found[0]
+        term, candidates, xmin, xmax, large, *columns = found[0]
         self._require(term)
         packed = Packed(*columns)
-        cut = candidates >= rows or candidates > len(packed.ids)
-        return Found(sorted(packed.ids), self._messages(packed), cut, xmin, xmax)
+        cut = candidates >= rows or candidates > len(packed.ids) + len(large)
+        ids, messages = self._messages(packed, large)
+        return Found(ids, messages, cut, xmin, xmax)
 
-    def _messages(self, packed: Packed) -> pa.RecordBatch:
-        if not packed.ids:
-            return pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
-        try:
-            return unpacked(packed, self._source)
-        except (TypeError, ValueError, pa.ArrowException):
-            # Some row is bad: read all again, cell by cell. They are ours, and do not change.
-            return to_batch(sorted(self.read(packed.ids)), self._source)
+    def _messages(self, packed: Packed, large: list[int]) -> tuple[list[int], pa.RecordBatch]:
+        """Return the rows of *packed* and what is told of *large* ones, ids and messages."""
+        if not (packed.ids or large):
+            return [], pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
+        with suppress(TypeError, ValueError, pa.ArrowException):
+            if not large:
+                return sorted(packed.ids), unpacked(packed, self._source)
+        return self._by_row(packed.ids, large)
+
+    def _by_row(self, ids: Sequence[int], large: list[int]) -> tuple[list[int], pa.RecordBatch]:
+        """Read rows again, cell by cell, some of which are bad. They are ours, and do not change.
+
+        A large one that someone has deleted meanwhile is not told of.
+        """
+        table, columns = self._source, self._columns
+        found = [Row(*row[:-1]) for row in self.read(ids)]
+        kept = [big for row in found if (big := unloggable(row, table, columns))]
+        kept += [Large(*row) for row in self._run(self._sql.large, ids=_array(large))]
+        self._kept.update(big.id for big in kept)
+        told_of = {big.id: told(big, self._name, table, columns) for big in kept}
+        rows = sorted(({row.id: row for row in found} | told_of).values(), key=itemgetter(0))
+        return [row.id for row in rows], to_batch(rows, table, columns)
 
     def begin(self) -> None:
         """Begin a transaction whose statements all see what the first of them sees."""
@@ -132,33 +166,42 @@ class Outbox:
         return Peeked(waiting, xmin, xmax)
 
     def read(self, ids: Iterable[int]) -> list[tuple[Any, ...]]:
-        """Return the rows of *ids* that are still there; the last cell is who marked it."""
+        """Return the rows of *ids* that are still there; the last cell is who marked it.
+
+        Rows that are too large for the log are left out, for they are never read.
+        """
         return self._run(self._sql.read, ids=_array(ids))
 
-    def delete(self, low: int, ids: Sequence[int]) -> int:
-        """Delete what :meth:`copy` from *low* on returned, *ids*; return how many rows that hit.
+    def delete(self, low: int, ids: Sequence[int]) -> bool:
+        """Delete what :meth:`copy` from *low* on returned, *ids*, but for what is kept.
 
-        Only in the same transaction: there no row can stand between the ids
-        that was not copied (Invariant 7). Hits nothing when a later term has begun.
+        Return whether that hit exactly these rows. Only in the same transaction: there no row
+        can stand between the ids that was not copied (Invariant 7). Hits nothing when a later
+        term has begun.
         """
+        ids = self._leaving(ids)
         late = bisect_left(ids, low)
         deleted = 0
         if late:
             deleted += self._change(self._sql.delete_ids, ids=_array(ids[:late]))
         if late < len(ids):
             deleted += self._change(self._sql.delete_range, low=low, last=ids[-1])
-        return deleted
+        return deleted == len(ids)
 
     def purge(self, ids: Iterable[int]) -> None:
-        """Delete exactly the rows of *ids* that this term has marked."""
-        self._purge_marked_by(self._term.leader, ids)
+        """Delete exactly the rows of *ids* that this term has marked, but for what is kept."""
+        self._purge_marked_by(self._term.leader, self._leaving(ids))
+
+    def _leaving(self, ids: Iterable[int]) -> list[int]:
+        return [number for number in ids if number not in self._kept]
 
     def purge_logged(self, entries: Entries) -> None:
-        """Delete exactly the rows that *entries* were made from and that are still the same."""
+        """Delete exactly the rows that *entries* were made from and that are still the same.
+
+        An entry that only tells of a row, which the log could not take, differs from it.
+        """
         found = self.read(logged_ids(entries, self._source))
-        if not found:
-            return
-        equal = same(entries, to_batch(found, self._source))
+        equal = same(entries, to_batch(found, self._source, self._columns))
         logged = [(row[0], row[-1]) for row, known in zip(found, equal, strict=True) if known]
         for leader in {leader for _, leader in logged}:
             self._purge_marked_by(leader, [number for number, by in logged if by == leader])
@@ -177,7 +220,8 @@ class Outbox:
 
     def _given(self, **arguments: object) -> dict[str, object]:
         term = self._term
-        return {"outbox": term.outbox, "term": term.number, "leader": term.leader, **arguments}
+        given = {"outbox": term.outbox, "term": term.number, "leader": term.leader}
+        return {**given, "kept": _array(self._kept), **arguments}
 
     @property
     def _doing(self) -> str:
@@ -186,18 +230,32 @@ class Outbox:
     def _require(self, term: int | None) -> None:
         """Raise when the statement that answered *term* ran after this term's end."""
         if term is None:  # Invariant 10
-            raise SourceError(
+            raise Fenced(
                 f"fenced: term {self._term.number} of the outbox {self._name} (leader "
-                f"{self._term.leader}) has ended; {self._holder()}. Only one engine may read "
-                "an outbox: stop the other one, or this one"
+                f"{self._term.leader}) has ended; {self._holder()}"
             )
+
+    def confirm(self) -> None:
+        """Make sure that no later term has begun."""
+        found = self._run(self._sql.holder)
+        self._require(self._term.number if found and found[0][0] == self._term.number else None)
 
     def _holder(self) -> str:
         found = self._run(self._sql.holder)
         if not found:
-            return f"its row in {self._term.terms} is gone"
+            return f"its row in {self._term.terms} is gone; start again"
         number, leader, since = found[0]
-        return f"leader {leader.decode()} has held term {number} since {since.decode()}"
+        holder = f"leader {leader.decode()} has held term {number} since {since.decode()}"
+        if of_one_log(UUID(leader.decode()), self._term.leader):
+            # Our engine is alive, and no other one can have its log.
+            return (
+                f"{holder}, for another reader of this pipeline. Only one reader may read an "
+                "outbox: remove the other one, or this one, from the pipeline file"
+            )
+        return (
+            f"{holder}. Only one engine may read an outbox: stop the other one, or this one, or "
+            "give both of them an elector"
+        )
 
 
 def _limits(bounds: Bounds) -> dict[str, object]:

@@ -35,12 +35,12 @@ _NULL: Final = pa.scalar(None, pa.binary())
 _EPOCH: Final = pa.scalar(EPOCH_MICROSECONDS, pa.int64())
 
 PACKED: Final = """
-    coalesce(array_agg(id), ARRAY[]::bigint[]), array_agg(create_time),
-    array_agg({topic_length}), string_agg(kafka_topic, ''),
-    array_agg({key_length}), string_agg(kafka_key, ''),
-    array_agg({value_length}), string_agg(kafka_value, ''),
-    array_agg(cardinality(kafka_header_keys)), string_agg(kafka_header_keys::text, ','),
-    array_agg(cardinality(kafka_header_values)), string_agg(kafka_header_values::text, ',')
+    coalesce(array_agg(id), ARRAY[]::bigint[]), array_agg(created),
+    array_agg({topic_length}), string_agg(topic, ''),
+    array_agg({key_length}), string_agg(key, ''),
+    array_agg({value_length}), string_agg(value, ''),
+    array_agg(cardinality(header_keys)), string_agg(header_keys::text, ','),
+    array_agg(cardinality(header_values)), string_agg(header_values::text, ',')
 """
 """What a statement selects for a :class:`Packed`; the lengths are bytes as they are sent."""
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from psycopg import sql
 
 from adaptors.postgres import term
+from adaptors.postgres.candidacy import Candidacy, election_term
 from adaptors.postgres.claims import Mark, Take
 from adaptors.postgres.config import OutboxConfig
 from adaptors.postgres.gaps import LOWEST, Gaps, Look
 from adaptors.postgres.inspection import locate
-from adaptors.postgres.outbox import Bounds, Outbox
+from adaptors.postgres.meter import Meter
+from adaptors.postgres.outbox import Bounds, Fenced, Outbox
 from adaptors.postgres.pacing import Pace
 from adaptors.postgres.position import Position
 from adaptors.postgres.recognition import unpurged
@@ -23,23 +25,23 @@ from transporter.adaptor import Batch
 from transporter.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from adaptors.postgres.claims import Claim, Claimed
     from adaptors.postgres.session import Connection
-    from transporter.adaptor import Resume
+    from transporter.adaptor import Entries, Resume
 
 _CLAIMS: Final[dict[str, type[Mark | Take]]] = {"mark": Mark, "take": Take}
 
 
 class OutboxReader:
-    """Reads the rows of an outbox table in id order and purges what is logged.
+    """Reads the rows of an outbox table in id order and purges what is logged, or delivered.
 
-    Each open begins a new term: rows that earlier leaders marked are claimed
-    again, and an engine that still believes to lead finds its statements
-    without effect. Not promised: that rows are read in the order of their
-    transactions' commits; only that a row never overtakes an earlier one of its
-    key that was committed before it was inserted.
+    Each open, and each election that is won, begins a new term: rows that earlier leaders
+    marked are claimed again, and an engine that still believes to lead finds its statements
+    without effect. Not promised: that rows are read in the order of their transactions'
+    commits; only that a row never overtakes an earlier one of its key that was committed
+    before it was inserted.
     """
 
     Config: ClassVar[type[OutboxConfig]] = OutboxConfig
@@ -47,37 +49,43 @@ class OutboxReader:
     def __init__(self, config: OutboxConfig) -> None:
         self._config = config
         self._table = TableName.parse(config.table)
+        self._term_length = election_term(config.elector)
         self._connection: Connection | None = None
+        self._resume: Resume | None = None
+        self._candidacy: Candidacy | None = None
         self._outbox: Outbox | None = None
         self._claim: Claim | None = None
+        self._known: list[Entries] = []
+        self._found, self._number = self._table, 0
+        self._meter = Meter()
         self._reset(Position(0, 0))
 
     def _reset(self, last: Position) -> None:
         self._gaps = Gaps()
         self._pace = Pace(self._config.poll_interval)
-        self._batch = last.batch
-        self._purged = last.batch
-        self._logged: dict[int, Callable[[], None]] = {}
-        self._due: deque[Callable[[], None]] = deque()
+        self._batch = self._purged = last.batch
+        self._logged: dict[int, Claimed] = {}
+        self._due: deque[Claimed] = deque()
 
     def open(self, resume: Resume) -> None:
-        """Begin a term and purge what the log already holds.
+        """Look for the table, and stand for election; without an elector begin a term.
 
         Raise ``SourceUnavailable`` when the server does not let us in, and
         ``EnvironmentFault`` when the table, a column or a right is missing.
         """
         self.close()
+        self._resume = resume
         position = resume.position
         self._reset(Position.parse(position) if position else Position(0, 0))
-        config, claim = self._config, _CLAIMS[self._config.claim]
-        connection = self._connection = connect(config.dsn)
-        table = locate(connection, self._table, claim.rights)
-        leading = term.acquire(connection, table)
-        outbox = self._outbox = Outbox(connection, table, leading, str(self._table))
-        self._claim = claim(outbox)
-        for entries in unpurged(resume):
-            outbox.purge_logged(entries)
+        config = self._config
+        connection = self._connection = connect(config.dsn, self._term_length)
+        self._found = locate(
+            connection, self._table, _CLAIMS[config.claim].rights, config.columns.names
+        )
         self._listen(connection)
+        self._candidacy = Candidacy(config.elector, str(self._found), config.dsn, resume)
+        self._give_up()
+        self.keep_alive()
 
     def _listen(self, connection: Connection) -> None:
         connection.add_notify_handler(lambda _: self._pace.woken())
@@ -85,14 +93,70 @@ class OutboxReader:
         with faults("cannot listen to the outbox's notifications"):
             connection.execute(sql.SQL("LISTEN {}").format(channel))
 
+    def _stand(self) -> bool:
+        """Take part in the election; begin a term when it is won. Tell whether a term goes on."""
+        candidacy, connection = self._candidacy, self._connection
+        if candidacy is None or connection is None:
+            raise SourceError(f"the reader of the outbox {self._table} is not open")
+        if not candidacy.pulse(monotonic()) and self._outbox is not None:
+            self._give_up()
+        if self._outbox is None and candidacy.may_begin(monotonic()):
+            self._begin(connection, candidacy)
+        return self._outbox is not None
+
+    def _begin(self, connection: Connection, candidacy: Candidacy) -> None:
+        """Begin a term, and purge what was delivered under the last one (Invariant 7)."""
+        log_id = self._resume.log_id if self._resume else ""
+        leading = term.acquire(connection, self._found, self._config.dsn, self._term_length, log_id)
+        columns = self._config.columns.names
+        outbox = Outbox(connection, self._found, leading, str(self._table), columns)
+        for entries in self._known:
+            outbox.purge_logged(entries)
+        self._known = []
+        self._reset(Position(self._batch, self._batch))
+        self._number, self._outbox = leading.number, outbox
+        self._claim = _CLAIMS[self._config.claim](outbox)
+        candidacy.begun(leading)
+
+    def _give_up(self) -> None:
+        """Lead no more: what the log holds and is not delivered comes again, to whoever leads."""
+        self._outbox = self._claim = None
+        if self._resume is not None:
+            self._known = list(unpurged(self._resume))
+            self._resume.supersede()
+
+    def _fenced(self, error: Fenced) -> None:
+        """Let whoever has begun a later term go on; without an election that is for people."""
+        self._give_up()
+        if self._candidacy is None or self._candidacy.alone:
+            raise error
+        self._candidacy.ended(str(error), monotonic())
+
     def poll(self, timeout: float) -> Batch:
         """Return the next rows, claimed, waiting up to *timeout* seconds for some.
 
         Rows whose purge has failed are purged first. The position is ``None``
-        when there is nothing, which with ``claim: take`` is so, and at once,
-        until the batch before is committed.
+        when there is nothing, which is so while another engine leads, and with
+        ``claim: take``, at once, until the batch before is committed.
         """
         deadline = monotonic() + timeout
+        try:
+            if not self._stand():
+                return self._wait_as_candidate(deadline)
+            return self._poll(deadline)
+        except Fenced as error:
+            self._fenced(error)
+            return Batch(())
+
+    def _wait_as_candidate(self, deadline: float) -> Batch:
+        # Notifications are not for us now; a lost connection is noticed all the same.
+        while (left := deadline - monotonic()) > 0:
+            self._woken(left)
+            if self._stand():
+                break
+        return Batch(())
+
+    def _poll(self, deadline: float) -> Batch:
         self._purge_due()
         _, claim = self._opened
         if claim.holding:
@@ -100,15 +164,17 @@ class OutboxReader:
         while True:
             if self._pace.wait(monotonic()) == 0 and (claimed := self._look()):
                 return self._batch_of(claimed)
-            now = monotonic()
+            # Also while others notify all the time: a term, and a stop, do not wait for them.
+            if (now := monotonic()) >= deadline or not self._stand():
+                return Batch(())
             if self._woken(max(0.0, min(deadline - now, self._pace.wait(now)))):
                 self._pace.woken()
-            elif monotonic() >= deadline:
-                return Batch(())
 
     def _woken(self, seconds: float) -> bool:
-        connection = self._connection
-        return connection is not None and wait_for_notify(connection, seconds)
+        connection, candidacy = self._connection, self._candidacy
+        if connection is None or candidacy is None:
+            return False
+        return wait_for_notify(connection, min(seconds, candidacy.patience))
 
     def _look(self) -> Claimed | None:
         began = monotonic()
@@ -134,8 +200,9 @@ class OutboxReader:
 
     def _batch_of(self, claimed: Claimed) -> Batch:
         self._batch += 1
-        self._logged[self._batch] = claimed.purge
-        return Batch(claimed.found.messages, str(Position(self._batch, self._purged)))
+        self._logged[self._batch] = claimed
+        position = str(Position(self._batch, self._purged))
+        return Batch(claimed.found.messages, position, self._number)
 
     def commit(self, position: str) -> None:
         """Purge exactly the rows of the batches up to *position* (Invariants 1 and 7).
@@ -149,10 +216,49 @@ class OutboxReader:
         self._purge_due()
         self._purged = max(self._purged, reached)
 
+    def delivered(self, position: str, rows: Sequence[int]) -> None:
+        """Purge exactly these *rows* of the batch at *position* (Invariant 7).
+
+        What is left of earlier batches is withheld: should we end, it is claimed again.
+        """
+        batch = Position.parse(position).batch
+        if self._outbox is None or batch not in self._logged:
+            # A term has ended meanwhile, and with it these batches.
+            return
+        ids = self._logged[batch].found.ids
+        try:
+            self._outbox.purge(ids[row] for row in rows)
+        except Fenced as error:
+            self._fenced(error)
+            return
+        self._purged = max(self._purged, batch - 1)
+        self._metered(len(rows))
+
+    def keep_alive(self) -> None:
+        """Take part in the election."""
+        try:
+            self._stand()
+        except Fenced as error:
+            self._fenced(error)
+
+    def confirm(self) -> None:
+        """Ask the database whether our term is the last one that was begun (Invariant 10)."""
+        if self._outbox is not None:
+            try:
+                self._outbox.confirm()
+            except Fenced as error:
+                self._fenced(error)
+
     def _purge_due(self) -> None:
         while self._due:
-            self._due[0]()
-            self._due.popleft()
+            self._due[0].purge()
+            purged = self._due.popleft()
+            self._metered(len(purged.found.ids))
+
+    def _metered(self, rows: int) -> None:
+        read = self._meter.add(rows, monotonic())
+        if read is not None and self._resume is not None:
+            self._resume.tell("meter-read", **read)
 
     @property
     def _opened(self) -> tuple[Outbox, Claim]:
@@ -162,7 +268,13 @@ class OutboxReader:
 
     def close(self) -> None:
         """End the session; rows that are not purged stay, and the next term claims them again."""
-        connection, self._connection = self._connection, None
+        candidacy, self._candidacy = self._candidacy, None
+        if self._outbox is not None and candidacy is not None and not candidacy.alone:
+            self._give_up()
+        # Who is alone leads on with the next open, which finds what was delivered until then.
         self._outbox = self._claim = None
+        connection, self._connection = self._connection, None
+        if candidacy is not None:
+            candidacy.close()
         if connection is not None:
             connection.close()

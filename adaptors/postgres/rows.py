@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from adaptors.postgres.columns import Columns
+from adaptors.postgres.table import TableName
 from transporter.message import ERROR_HEADER, HEADERS_TYPE, JSON, MESSAGE_SCHEMA
 
 if TYPE_CHECKING:
@@ -42,30 +44,96 @@ class Row(NamedTuple):
     header_values: Texts | None
 
 
-COLUMNS: Final = (
-    "id",
-    "create_time",
-    "kafka_topic",
-    "kafka_key",
-    "kafka_value",
-    "kafka_header_keys",
-    "kafka_header_values",
-)
+class Large(NamedTuple):
+    """What is read of a row that is too large for the log: its place, and how large it is.
+
+    ``topic`` and ``key`` are ``None`` when they have more than :data:`CARRIED` bytes.
+    The bytes are as the server stores them, and 8 for each element of an array.
+    """
+
+    id: int
+    create_time: int
+    topic: bytes | None
+    key: bytes | None
+    topic_bytes: int
+    key_bytes: int
+    value_bytes: int
+    header_keys_bytes: int
+    header_values_bytes: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of each column that has a size of its own."""
+        return self[4:]
 
 
-def to_batch(rows: Sequence[Sequence[Any]], table: str) -> pa.RecordBatch:
+ROLES: Final = ("id", "created", "topic", "key", "value", "header_keys", "header_values")
+"""What the settings call the columns of a :class:`Row`."""
+LARGEST: Final = 8 * 1024**2 - 16 * 1024
+"""Bytes of a row, with 8 for each element of an array, that the log is sure to take."""
+CARRIED: Final = 64 * 1024
+"""Bytes of a topic or a key that an entry about a large row may have."""
+_USUAL: Final = Columns()
+
+
+def to_batch(
+    rows: Sequence[Sequence[Any]], table: str, columns: Columns = _USUAL
+) -> pa.RecordBatch:
     """Turn *rows* of *table* into messages, one each, in the same order.
 
     A row's first cells are those of :class:`Row`; further ones are ignored. A
     row that is no message (see :func:`flaw`) becomes one whose data are its raw
-    columns and whose ``transporter-error`` header says what is wrong.
+    *columns* and whose ``transporter-error`` header says what is wrong.
     """
+    if not rows:
+        return pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
     try:
         return _assembled(rows, table)
     except (TypeError, ValueError, pa.ArrowException):
-        cells = [Row(*row[: len(COLUMNS)]) for row in rows]
-        sound = [row if (why := flaw(row)) is None else _marked(row, why, table) for row in cells]
+        cells = [Row(*row[: len(ROLES)]) for row in rows]
+        sound = [_sound(row, table, columns) for row in cells]
         return _assembled(sound, table)
+
+
+def _sound(row: Row, table: str, columns: Columns) -> Row:
+    why = flaw(row, columns)
+    return row if why is None else _marked(row, why, table, columns)
+
+
+def unloggable(row: Row, table: str, columns: Columns = _USUAL) -> Large | None:
+    """Return what to tell of *row* if what :func:`to_batch` makes of it is too large for the log.
+
+    Only so with a row that has a flaw: its columns take more room as JSON.
+    """
+    made = _sound(row, table, columns)
+    if made is row or sum(map(_bytes, made[2:])) <= LARGEST:
+        return None
+    topic, key = (cell if _bytes(cell) <= CARRIED else None for cell in (row.topic, row.key))
+    return Large(row.id, row.create_time, topic, key, *map(_bytes, row[2:]))
+
+
+def _bytes(cell: object) -> int:
+    if isinstance(cell, list):
+        return sum(_bytes(item) + 8 for item in cell)
+    return len(cell) if isinstance(cell, bytes) else 0
+
+
+def told(row: Large, full: str, table: str, columns: Columns = _USUAL) -> Row:
+    """Return a message in the place of *row* of *table*, which stays there.
+
+    *full* names the table for SQL.
+    """
+    size, column = sum(row.sizes), TableName(columns.id)
+    delete = f"DELETE FROM {full} WHERE {column} = {row.id}"  # noqa: S608 - for people
+    why = (
+        f"the row is too large: {size} bytes, where one append to the log takes {LARGEST}; it "
+        f"stays in {full}, unread: deliver it by other means, or store its large part elsewhere "
+        f"and a reference in a new row; then {delete}"
+    )
+    bare = Row(row.id, row.create_time, row.topic, row.key, None, None, None)
+    cells = dict(list(_raw(bare, columns).items())[:4])
+    sizes = dict(zip([name for _, name in columns.items()][2:7], row.sizes, strict=True))
+    return _telling(bare, {"table": full, "row": cells, "bytes": sizes}, why, table)
 
 
 def _assembled(rows: Sequence[Sequence[Any]], table: str) -> pa.RecordBatch:
@@ -104,7 +172,7 @@ def _headers(names: Sequence[Texts], values: Sequence[Texts]) -> pa.Array:
     return pa.ListArray.from_arrays(ends, pairs, type=HEADERS_TYPE)
 
 
-def flaw(row: Row) -> str | None:
+def flaw(row: Row, columns: Columns = _USUAL) -> str | None:
     """Return why *row* is no message, ``None`` when it is one."""
     names, values = row.header_keys, row.header_values
     if names is None or values is None:
@@ -112,11 +180,11 @@ def flaw(row: Row) -> str | None:
     if len(names) != len(values):
         return f"{len(names)} header names, but {len(values)} header values"
     if names and any(isinstance(value, list) for value in values):
-        return "kafka_header_values has more than one dimension"
+        return f"{columns.header_values} has more than one dimension"
     if not all(map(_is_text, (row.topic, *names))):
         return "the topic or a header name is NULL, nested or not valid UTF-8"
     if not EARLIEST <= row.create_time <= LATEST:
-        return "create_time is not between the years 1 and 9999"
+        return f"{columns.created} is not between the years 1 and 9999"
     return None
 
 
@@ -127,13 +195,22 @@ def _is_text(cell: bytes | None) -> bool:
         return False
 
 
-def _marked(row: Row, why: str, table: str) -> Row:
+def _marked(row: Row, why: str, table: str, columns: Columns) -> Row:
     """Return *row* as a message that tells about itself; the raw columns are its data."""
-    raw = {name: _readable(cell) for name, cell in zip(COLUMNS, row, strict=True)}
-    raw["create_time"] = _readable_time(row.create_time)
+    return _telling(row, _raw(row, columns), why, table)
+
+
+def _raw(row: Row, columns: Columns) -> dict[str, object]:
+    names = [name for _, name in columns.items()]
+    raw = {name: _readable(cell) for name, cell in zip(names, row, strict=False)}
+    raw[columns.created] = _readable_time(row.create_time)
+    return raw
+
+
+def _telling(row: Row, document: dict[str, object], why: str, table: str) -> Row:
     topic = row.topic if _is_text(row.topic) else table.encode()
     time = min(max(row.create_time, EARLIEST), LATEST)
-    data = dumps(raw, ensure_ascii=False).encode()
+    data = dumps(document, ensure_ascii=False).encode()
     return Row(row.id, time, topic, row.key, data, [ERROR_HEADER.encode()], [why.encode()])
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import selectors
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 from psycopg import errors as pg
@@ -15,11 +17,13 @@ from psycopg.types.string import ByteaBinaryLoader
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable, TransporterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from pydantic import SecretStr
 
 Connection = psycopg.Connection[Any]
+_Step = TypeVar("_Step")
+_Value = TypeVar("_Value")
 
 # Seconds, except the last one (milliseconds): a vanished server is noticed within half a minute.
 _CONNECT: Final = {
@@ -62,27 +66,83 @@ _SETUP: Final = (
 )
 
 
-def connect(dsn: SecretStr) -> Connection:
+class _Bounded(psycopg.Connection[Any]):
+    """A connection that a server which says nothing cannot hold for ever.
+
+    The network's own time-outs do not see a server, or a proxy, that hangs.
+    """
+
+    patience: float | None = None
+    """Seconds that a statement may take."""
+
+    def wait(self, gen: Any, *options: Any, **named: Any) -> Any:  # noqa: ANN401 - as psycopg's
+        """Have *gen* run to its end; raise ``OperationalError`` when that takes too long."""
+        if self.patience is not None:
+            gen = _until(gen, time.monotonic() + self.patience)
+        try:
+            return super().wait(gen, *options, **named)
+        except _NoAnswer as silence:
+            self.pgconn.finish()
+            text = f"the server did not answer within {self.patience:g} s"
+            raise psycopg.OperationalError(text) from silence
+
+
+class _NoAnswer(Exception):
+    """What a generator waits for has not come in time."""
+
+
+def _until(steps: Generator[_Step, int, _Value], ends: float) -> Generator[_Step, int, _Value]:
+    """Pass *steps* on; raise :class:`_NoAnswer` once nothing is ready behind *ends*."""
+    try:
+        step = next(steps)
+        while True:
+            ready = yield step
+            if not ready and time.monotonic() >= ends:
+                raise _NoAnswer
+            step = steps.send(ready)
+    except StopIteration as end:
+        value: _Value = end.value
+        return value
+
+
+def connect(dsn: SecretStr, term: float | None = None) -> Connection:
     """Open a session in autocommit mode.
 
     Text columns come as bytes and times as microseconds since 2000, in binary
-    cursors. Raise ``SourceUnavailable`` when no connection comes about.
+    cursors. Where engines take turns, *term* is how long a term is in seconds: no
+    silence, no wait for a lock and no open transaction lasts longer. Raise
+    ``SourceUnavailable`` when no connection comes about.
     """
     given: dict[str, Any] = conninfo_to_dict(dsn.get_secret_value())
-    conninfo = make_conninfo(**{**_CONNECT, **given, "client_encoding": "UTF8"})
+    conninfo = make_conninfo(**{**_CONNECT, **_within(term), **given, "client_encoding": "UTF8"})
     with faults("cannot connect to the outbox's database"):
-        connection: Connection = psycopg.connect(conninfo, autocommit=True)
+        connection = _Bounded.connect(conninfo, autocommit=True)
+    # A wait for a lock ends after a term by itself.
+    connection.patience = None if term is None else max(2.0, 2 * term)
     try:
         with faults("cannot prepare the session of the outbox reader"):
-            _prepare(connection)
+            _prepare(connection, term)
     except TransporterError:
         connection.close()
         raise
     return connection
 
 
-def _prepare(connection: Connection) -> None:
-    for name, value in _SETTINGS.items():
+def _within(term: float | None) -> dict[str, str]:
+    """Return what has a vanished server noticed within *term*."""
+    if term is None:
+        return {}
+    seconds = str(max(2, math.ceil(term)))  # libpq's shortest
+    whole = {"connect_timeout": seconds, "keepalives_idle": "1", "keepalives_interval": "1"}
+    return {**whole, "tcp_user_timeout": str(math.ceil(term * 1000))}
+
+
+def _prepare(connection: Connection, term: float | None) -> None:
+    settings = dict(_SETTINGS)
+    if term is not None:
+        limit = f"{math.ceil(term * 1000)}ms"
+        settings |= {"lock_timeout": limit, "idle_in_transaction_session_timeout": limit}
+    for name, value in settings.items():
         connection.execute("SELECT pg_catalog.set_config(%s, %s, false)", [name, value])
     for text in ("text", "varchar"):
         connection.adapters.register_loader(text, ByteaBinaryLoader)

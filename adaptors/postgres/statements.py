@@ -14,36 +14,64 @@ from typing import TYPE_CHECKING, Final
 from psycopg import sql
 
 from adaptors.postgres.packed import PACKED
-from adaptors.postgres.rows import COLUMNS
+from adaptors.postgres.rows import CARRIED, LARGEST
+from adaptors.postgres.table import doubled
 
 if TYPE_CHECKING:
+    from adaptors.postgres.columns import Columns
     from adaptors.postgres.session import Connection
     from adaptors.postgres.table import TableName
 
+_SLACK: Final = 1024**2
+"""How far {size} may be from what a row takes in the log, where texts are stored in UTF-8."""
+_GROWTH: Final = 3
+"""How many times as long a text of another encoding may be in UTF-8."""
+# {id}, {topic}, ... are columns of o, the table; found, marked and copied call them as usual.
 _FRAGMENTS: Final = {
     "fence": """fence AS MATERIALIZED (
     SELECT term FROM {terms} WHERE outbox = %(outbox)s AND term = %(term)s FOR SHARE
 )""",
-    # The size of a text is known without reading it; that of a large array is not.
-    "size": """coalesce(octet_length(kafka_key), 0) + coalesce(octet_length(kafka_value), 0)
-        + CASE WHEN pg_column_size(kafka_header_keys) < 512 THEN pg_column_size(kafka_header_keys)
-          ELSE coalesce(octet_length(kafka_header_keys::text), 0) END
-        + CASE WHEN pg_column_size(kafka_header_values) < 512
-          THEN pg_column_size(kafka_header_values)
-          ELSE coalesce(octet_length(kafka_header_values::text), 0) END""",
-    "open": "leader_id IS DISTINCT FROM %(leader)s",
+    "columns": """{id}::bigint AS id, {created} AS created, {topic} AS topic, {key} AS key,
+    {value} AS value, {header_keys} AS header_keys, {header_values} AS header_values""",
+    # The size of a text is known without reading it; that of an array is not, and a small one
+    # is not worth it. What it counts for each element is what that takes in the log.
+    "keys_size": """CASE WHEN pg_column_size({header_keys}) > {largest}
+          THEN pg_column_size({header_keys})::bigint
+          ELSE (SELECT coalesce(sum(octet_length(text)), 0)::bigint + 8 * count(*)
+                FROM unnest({header_keys}) AS text) END""",
+    "values_size": """CASE WHEN pg_column_size({header_values}) > {largest}
+          THEN pg_column_size({header_values})::bigint
+          ELSE (SELECT coalesce(sum(octet_length(text)), 0)::bigint + 8 * count(*)
+                FROM unnest({header_values}) AS text) END""",
+    "size": """coalesce(octet_length({topic}), 0) + coalesce(octet_length({key}), 0)
+        + coalesce(octet_length({value}), 0)::bigint
+        + CASE WHEN pg_column_size({header_keys}) < 512 THEN pg_column_size({header_keys})
+          ELSE coalesce({keys_size}, 0) END
+        + CASE WHEN pg_column_size({header_values}) < 512 THEN pg_column_size({header_values})
+          ELSE coalesce({values_size}, 0) END""",
+    # What a row takes in the log at most. Nothing is read of one that cannot be logged.
+    "exact": """coalesce({topic_bytes}, 0) + coalesce({key_bytes}, 0) + coalesce({value_bytes}, 0)
+        + coalesce({growth} * {keys_size}, 0) + coalesce({growth} * {values_size}, 0)""",
+    "open": "{leader} IS DISTINCT FROM %(leader)s AND {id} <> ALL(%(kept)s::bigint[])",
     "gaps": "unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) AS gap(first, last)",
     "term": """(SELECT term FROM {terms} WHERE outbox = %(outbox)s AND term = %(term)s)""",
+    # Of a large row no more is read than tells of it.
     "found": """found AS MATERIALIZED (
-    SELECT id, size FROM (
-        (SELECT id, {size} AS size FROM {table}
-         WHERE id >= %(low)s AND {open} ORDER BY id LIMIT %(rows)s)
-        UNION ALL
-        (SELECT late.id, late.size FROM {gaps} CROSS JOIN LATERAL (
-            SELECT id, {size} AS size FROM {table}
-            WHERE id BETWEEN gap.first AND gap.last AND {open} ORDER BY id LIMIT %(rows)s
-         ) AS late)
-    ) AS candidates ORDER BY id LIMIT %(rows)s
+    SELECT id, large, CASE WHEN large THEN {carried} ELSE size::int END AS size FROM (
+        SELECT id, size, CASE
+            WHEN size * {growth} <= {surely} THEN false
+            WHEN size > {hardly} THEN true
+            ELSE (SELECT {exact} > {largest} FROM {table} AS o WHERE {id} = candidates.id)
+        END AS large FROM (
+            (SELECT {id}::bigint AS id, {size} AS size FROM {table} AS o
+             WHERE {id} >= %(low)s AND {open} ORDER BY {id} LIMIT %(rows)s)
+            UNION ALL
+            (SELECT late.id, late.size FROM {gaps} CROSS JOIN LATERAL (
+                SELECT {id}::bigint AS id, {size} AS size FROM {table} AS o
+                WHERE {id} BETWEEN gap.first AND gap.last AND {open} ORDER BY {id} LIMIT %(rows)s
+             ) AS late)
+        ) AS candidates ORDER BY id LIMIT %(rows)s
+    ) AS judged
 )""",
     # Adding up row by row is only worth its while when the bytes do not suffice for all.
     "bounded": """bounded AS MATERIALIZED (
@@ -53,9 +81,14 @@ _FRAGMENTS: Final = {
             FROM found
         ) AS sized WHERE before < %(bytes)s
     ) END AS last FROM found
+),
+large AS MATERIALIZED (
+    SELECT coalesce(array_agg(found.id), ARRAY[]::bigint[]) AS ids FROM found CROSS JOIN bounded
+    WHERE found.large AND found.id <= bounded.last
 )""",
     "about": """bounded.found,
-    pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint""",
+    pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint,
+    large.ids""",
     "snapshot": "pg_current_snapshot() AS snapshot",
     "packed": PACKED,
 }
@@ -65,43 +98,46 @@ _FRAGMENTS: Final = {
 _MARK: Final = """
 WITH {fence}, {found}, {bounded},
 marked AS (
-    UPDATE {table} AS o SET leader_id = %(leader)s FROM found, bounded, fence
-    WHERE o.id = found.id AND found.id <= bounded.last RETURNING {columns}
+    UPDATE {table} AS o SET {leader_name} = %(leader)s FROM found, bounded, fence
+    WHERE {id} = found.id AND found.id <= bounded.last RETURNING {columns}
 )
 SELECT (SELECT term FROM fence), {about}, packed.*
-FROM bounded, {snapshot}, set_config('synchronous_commit', 'off', true),
-    (SELECT {packed} FROM marked) AS packed
+FROM bounded, large, {snapshot}, set_config('synchronous_commit', 'off', true),
+    (SELECT {packed} FROM marked, large WHERE id <> ALL(large.ids)) AS packed
 """
 
-# Whatever stands from low to the last row found is copied: that is what _DELETE_RANGE relies on.
+# Whatever stands from low to the last row found is copied, but for what is large or kept: that
+# is what _DELETE_RANGE relies on.
 _COPY: Final = """
 WITH {found}, {bounded},
 copied AS (
     SELECT {columns} FROM {table} AS o
-    WHERE o.id >= %(low)s AND o.id <= (SELECT last FROM bounded)
+    WHERE {id} >= %(low)s AND {id} <= (SELECT last FROM bounded)
+        AND {id} <> ALL(%(kept)s::bigint[])
     UNION ALL
-    SELECT {columns} FROM found CROSS JOIN bounded JOIN {table} AS o ON o.id = found.id
+    SELECT {columns} FROM found CROSS JOIN bounded JOIN {table} AS o ON {id} = found.id
     WHERE found.id < %(low)s AND found.id <= bounded.last
 )
 SELECT {term}, {about}, packed.*
-FROM bounded, {snapshot}, (SELECT {packed} FROM copied) AS packed
+FROM bounded, large, {snapshot},
+    (SELECT {packed} FROM copied, large WHERE id <> ALL(large.ids)) AS packed
 """
 
 # Only within the snapshot of _COPY. A plain DELETE: how many rows it hit tells whether it was
 # exact, and costs nothing.
 _DELETE_RANGE: Final = """
 WITH {fence} DELETE FROM {table} AS o USING fence
-WHERE o.id BETWEEN %(low)s AND %(last)s
+WHERE {id} BETWEEN %(low)s AND %(last)s AND {id} <> ALL(%(kept)s::bigint[])
 """
 _DELETE_IDS: Final = """
-WITH {fence} DELETE FROM {table} AS o USING fence WHERE o.id = ANY(%(ids)s::bigint[])
+WITH {fence} DELETE FROM {table} AS o USING fence WHERE {id} = ANY(%(ids)s::bigint[])
 """
 
 # Plain reads: no lock, no transaction number, no WAL.
 _PEEK: Final = """
-SELECT EXISTS (SELECT FROM {table} WHERE id >= %(low)s AND {open})
+SELECT EXISTS (SELECT FROM {table} AS o WHERE {id} >= %(low)s AND {open})
     OR EXISTS (SELECT FROM {gaps} CROSS JOIN LATERAL (
-        SELECT FROM {table} WHERE id BETWEEN gap.first AND gap.last AND {open} LIMIT 1
+        SELECT FROM {table} AS o WHERE {id} BETWEEN gap.first AND gap.last AND {open} LIMIT 1
        ) AS late),
     {term},
     pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint
@@ -113,12 +149,28 @@ _PURGE: Final = """
 WITH {fence},
 purged AS (
     DELETE FROM {table} AS o USING fence
-    WHERE o.id = ANY(%(ids)s::bigint[]) AND o.leader_id IS NOT DISTINCT FROM %(marked_by)s::uuid
+    WHERE {id} = ANY(%(ids)s::bigint[]) AND {leader} IS NOT DISTINCT FROM %(marked_by)s::uuid
 )
 SELECT (SELECT term FROM fence)
 """
 
-_READ: Final = "SELECT {columns}, o.leader_id FROM {table} AS o WHERE o.id = ANY(%(ids)s::bigint[])"
+_READ: Final = """
+SELECT {columns}, {leader} FROM {table} AS o WHERE {id} = ANY(%(ids)s::bigint[])
+    AND CASE
+        WHEN ({size}) * {growth} <= {surely} THEN true
+        WHEN {size} > {hardly} THEN false
+        ELSE {exact} <= {largest}
+    END
+"""
+_LARGE: Final = """
+SELECT {id}::bigint, {created},
+    CASE WHEN octet_length({topic}) <= {carried} THEN {topic} END,
+    CASE WHEN octet_length({key}) <= {carried} THEN {key} END,
+    coalesce(octet_length({topic}), 0), coalesce(octet_length({key}), 0),
+    coalesce(octet_length({value}), 0),
+    coalesce({keys_size}, 0), coalesce({values_size}, 0)
+FROM {table} AS o WHERE {id} = ANY(%(ids)s::bigint[])
+"""
 
 _HOLDER: Final = (
     "SELECT term, leader_id::text, acquired_at::text FROM {terms} WHERE outbox = %(outbox)s"
@@ -136,29 +188,53 @@ class Statements:
     peek: bytes
     purge: bytes
     read: bytes
+    large: bytes
     holder: bytes
 
 
-def compose(table: TableName, terms: TableName, connection: Connection) -> Statements:
-    """Return the statements for *table*, whose terms are numbered in *terms*."""
+def compose(
+    table: TableName, columns: Columns, terms: TableName, connection: Connection
+) -> Statements:
+    """Return the statements for *table* with *columns*, whose terms are numbered in *terms*."""
+    found = columns.in_query("o")
     names: dict[str, sql.Composable] = {
+        **found,
+        **_lengths(found, connection),
         "table": table.in_query,
         "terms": terms.in_query,
-        "columns": sql.SQL(", ").join(sql.Identifier("o", name) for name in COLUMNS),
-        **_lengths(connection),
+        "leader_name": doubled(sql.Identifier(columns.leader)),
+        "largest": sql.Literal(LARGEST),
+        "surely": sql.Literal(LARGEST - _SLACK),
+        "hardly": sql.Literal(LARGEST + _SLACK),
+        "carried": sql.Literal(CARRIED),
     }
     for name, text in _FRAGMENTS.items():
         names[name] = sql.SQL(text).format(**names)
-    templates = (_MARK, _COPY, _DELETE_RANGE, _DELETE_IDS, _PEEK, _PURGE, _READ, _HOLDER)
+    templates = (_MARK, _COPY, _DELETE_RANGE, _DELETE_IDS, _PEEK, _PURGE, _READ, _LARGE, _HOLDER)
     rendered = (sql.SQL(text).format(**names).as_bytes(connection) for text in templates)
     return Statements(*rendered)
 
 
-def _lengths(connection: Connection) -> dict[str, sql.Composable]:
-    """Return how the bytes of a text are counted as they are sent, which is in UTF-8."""
+def _lengths(
+    columns: dict[str, sql.Composable], connection: Connection
+) -> dict[str, sql.Composable]:
+    """Return how the bytes of a text are counted as they are sent, which is in UTF-8.
+
+    ``{topic_length}`` counts what was read, ``{topic_bytes}`` what is in the table: not
+    in UTF-8 if that would mean to read a text that is too large anyway.
+    """
     as_stored = connection.info.parameter_status("server_encoding") in ("UTF8", "SQL_ASCII")
-    length = "octet_length({})" if as_stored else "octet_length(convert_to({}, 'UTF8'))"
+    sent = "octet_length({text})" if as_stored else "octet_length(convert_to({text}, 'UTF8'))"
+    stored = "octet_length({text})::bigint"
+    if not as_stored:
+        stored = f"CASE WHEN octet_length({{text}}) > {LARGEST} THEN {stored} ELSE {sent} END"
+    texts = ("topic", "key", "value")
+    lengths = {f"{name}_length": (sent, sql.Identifier(name)) for name in texts}
+    stored_bytes = {f"{name}_bytes": (stored, columns[name]) for name in texts}
     return {
-        f"{name}_length": sql.SQL(length).format(sql.Identifier(f"kafka_{name}"))
-        for name in ("topic", "key", "value")
+        "growth": sql.Literal(1 if as_stored else _GROWTH),
+        **{
+            name: sql.SQL(count).format(text=text)
+            for name, (count, text) in (lengths | stored_bytes).items()
+        },
     }

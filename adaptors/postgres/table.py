@@ -46,7 +46,7 @@ class TableName:
     @property
     def in_query(self) -> sql.Composable:
         """The name for a statement with parameters, where a % of its own must be doubled."""
-        return sql.SQL(self.identifier.as_string().replace("%", "%%"))
+        return doubled(self.identifier)
 
     def sibling(self, name: str) -> TableName:
         """Return the name of another object in the same schema."""
@@ -55,6 +55,11 @@ class TableName:
     @property
     def _parts(self) -> tuple[str, ...]:
         return (self.schema, self.name) if self.schema else (self.name,)
+
+
+def doubled(identifier: sql.Identifier) -> sql.Composable:
+    """Return *identifier* for a statement with parameters, which begin with a per cent sign."""
+    return sql.SQL(identifier.as_string().replace("%", "%%"))
 
 
 def _unquote(part: str) -> str:

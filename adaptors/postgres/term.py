@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from uuid import UUID, uuid4
+from typing import TYPE_CHECKING, Final
 
+import psycopg
 from psycopg import errors, sql
 
-from adaptors.postgres.session import faults
+from adaptors.postgres.leaders import new_leader
+from adaptors.postgres.session import connect, faults
 from adaptors.postgres.table import TableName, term_ddl
-from transporter.errors import EnvironmentFault
+from transporter.errors import EnvironmentFault, TransporterError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from pydantic import SecretStr
+
     from adaptors.postgres.session import Connection
+
+_END_BLOCKERS: Final = (
+    "SELECT pg_catalog.pg_terminate_backend(pid)"
+    " FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids(%s)) AS pid"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +43,21 @@ class Term:
     leader: UUID
 
 
-def acquire(connection: Connection, table: TableName) -> Term:
+def acquire(
+    connection: Connection,
+    table: TableName,
+    dsn: SecretStr,
+    length: float | None = None,
+    log_id: str = "",
+) -> Term:
     """Begin a new term for *table* (its full name), ending every earlier one.
 
     Creates ``transporter_term`` beside the table when it is missing; safe
     against others who do the same. Waits for a statement of the former
     leader as long as the session's ``lock_timeout`` allows, then raises
-    ``SourceUnavailable``.
+    ``SourceUnavailable``. Whoever is in the way for half of *length*, which is
+    how long a term is in seconds, is ended: a leader that was stopped inside of
+    a statement would be in the way for ever. *log_id* is the log that is read into.
     """
     terms = table.sibling("transporter_term")
     doing = (
@@ -47,7 +67,31 @@ def acquire(connection: Connection, table: TableName) -> Term:
     with faults(doing):
         if not _value(connection, "SELECT to_regclass(%s) IS NOT NULL", str(terms)):
             _create(connection, terms)
-        return _bump(connection, table, terms)
+        with _ending_blockers(connection, dsn, length):
+            return _bump(connection, table, terms, new_leader(log_id))
+
+
+@contextmanager
+def _ending_blockers(
+    connection: Connection, dsn: SecretStr, length: float | None
+) -> Iterator[None]:
+    if length is None:
+        yield
+        return
+    process = connection.info.backend_pid
+    timer = threading.Timer(length / 2, _end_blockers, [process, dsn, length])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _end_blockers(process: int, dsn: SecretStr, length: float) -> None:
+    # Where that is not allowed, the wait ends by lock_timeout, and is begun again.
+    with suppress(TransporterError, psycopg.Error), connect(dsn, length) as other:
+        other.execute(_END_BLOCKERS, [process])
 
 
 def _create(connection: Connection, terms: TableName) -> None:
@@ -69,8 +113,7 @@ def _value(connection: Connection, query: str, argument: str | None) -> object:
     return row[0] if row else None
 
 
-def _bump(connection: Connection, table: TableName, terms: TableName) -> Term:
-    leader = uuid4()
+def _bump(connection: Connection, table: TableName, terms: TableName, leader: UUID) -> Term:
     statement = sql.SQL(
         "INSERT INTO {terms} AS t (outbox, term, leader_id, acquired_at)"
         " VALUES (%s, 1, %s, clock_timestamp())"

@@ -79,7 +79,7 @@ def test_the_five_minutes(
     postgres: Database, shop: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page's commands and its pipeline bring the page's events to the terminal."""
-    (pipeline,) = fences("yaml")
+    pipeline, *_ = fences("yaml")
     file = tmp_path / "orders.yaml"
     file.write_text(pipeline)
     monkeypatch.setenv("ORDERS_DSN", postgres.dsn)

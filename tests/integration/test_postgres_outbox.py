@@ -249,15 +249,23 @@ def test_a_commit_covers_the_batches_before_it(
 
 
 def test_an_idle_reader_writes_no_wal(outbox: Database, opened: Callable[..., Any]) -> None:
-    """Looks at an empty table take no transaction number."""
+    """Looks at an empty table take no transaction number.
+
+    Numbers are those of the whole server, whose autovacuum takes some now and then.
+    """
     reader = opened(poll_interval=0.01)
     reader.poll(0.1)
     with outbox.connect() as connection:
-        query = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
-        before = connection.execute(query).fetchone()
-        for _ in range(20):
-            assert read(reader, 0.02) == []
-        assert connection.execute(query).fetchone() == before
+        query = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+
+        def taken() -> int:
+            ((before,),) = connection.execute(query).fetchall()
+            for _ in range(20):
+                assert read(reader, 0.02) == []
+            ((after,),) = connection.execute(query).fetchall()
+            return int(after - before)
+
+        assert min(taken() for _ in range(5)) == 0
 
 
 # --- recognition

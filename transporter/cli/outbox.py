@@ -14,6 +14,7 @@ from transporter.cli.groups import group
 from transporter.cli.log_entries import note
 from transporter.cli.outbox_place import (
     ChannelName,
+    ColumnNames,
     Dsn,
     PipelineFile,
     ReaderName,
@@ -48,12 +49,13 @@ def build() -> typer.Typer:
     )
 
 
-def init(
+def init(  # noqa: PLR0913 - one argument an option
     pipeline: PipelineFile = None,
     reader: ReaderName = None,
     *,
     dsn: Dsn = None,
     table: TableName = None,
+    column: ColumnNames = None,
     channel: ChannelName = None,
     run: Annotated[bool, typer.Option("--run", help="Run the SQL instead of printing it.")] = False,
     as_json: AsJson = False,
@@ -66,13 +68,13 @@ def init(
     """
     if dsn is not None and not run:
         raise typer.BadParameter("--dsn is for --run; printing needs no database")
-    place = outbox_of(pipeline, reader, dsn, table, channel, connecting=run)
+    place = outbox_of(pipeline, reader, dsn, table, column, channel, connecting=run)
     if run:
         from transporter.outbox.creation import create  # noqa: PLC0415 - imports psycopg
         from transporter.outbox.database import connected  # noqa: PLC0415
 
         with connected(place.dsn) as connection:
-            made = create(connection, place.table, place.channel)
+            made = create(connection, place.table, place.channel, place.columns)
         if as_json:
             write_json({"table": made.table, "created": made.created, "channel": place.channel})
             return
@@ -81,7 +83,7 @@ def init(
         return
     from transporter.outbox.table import outbox_sql  # noqa: PLC0415 - as above
 
-    text = outbox_sql(place.table, place.channel)
+    text = outbox_sql(place.table, place.channel, place.columns)
     if as_json:
         write_json({"table": place.table, "channel": place.channel, "sql": text})
     else:
@@ -108,6 +110,7 @@ def pump(  # noqa: PLR0913 - one argument an option
     ] = "pump",
     dsn: Dsn = None,
     table: TableName = None,
+    column: ColumnNames = None,
     as_json: AsJson = False,
 ) -> None:
     """Insert made-up rows into an outbox, to see a pipeline at work or to measure it.
@@ -128,10 +131,10 @@ def pump(  # noqa: PLR0913 - one argument an option
     from transporter.outbox.database import connected  # noqa: PLC0415 - imports psycopg
     from transporter.outbox.pump import Load, Pump  # noqa: PLC0415
 
-    place = outbox_of(pipeline, reader, dsn, table, None)
+    place = outbox_of(pipeline, reader, dsn, table, column)
     load = Load(uuid4().hex[:12], keys, records, rows, rate, value_bytes, _topic(topic))
     with connected(place.dsn) as connection, _meter(records) as (told, metered):
-        machine = Pump(connection, place.table, told, metered)
+        machine = Pump(connection, place.table, told, metered, columns=place.columns)
         try:
             total = machine.run(load, Random(load.run))  # noqa: S311 - made-up rows
         except KeyboardInterrupt:
@@ -186,7 +189,7 @@ def _line(reading: Reading, records: int) -> str:
     )
 
 
-def reset(
+def reset(  # noqa: PLR0913 - one argument an option
     pipeline: PipelineFile = None,
     reader: ReaderName = None,
     *,
@@ -201,6 +204,7 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dsn: Dsn = None,
     table: TableName = None,
+    column: ColumnNames = None,
     as_json: AsJson = False,
 ) -> None:
     """Clear the marks of rows whose leaders' terms are over (leader_id becomes NULL).
@@ -213,9 +217,9 @@ def reset(
     from transporter.outbox import reset as resetting  # noqa: PLC0415 - imports psycopg
     from transporter.outbox.database import connected  # noqa: PLC0415
 
-    place = outbox_of(pipeline, reader, dsn, table, None)
+    place = outbox_of(pipeline, reader, dsn, table, column)
     with connected(place.dsn) as connection:
-        found = resetting.marks(connection, place.table)
+        found = resetting.marks(connection, place.table, place.columns)
         rows = sum(found.ended.values()) + (found.kept if end_term else 0)
         ending = end_term and found.last is not None
         if (rows or ending) and not yes:
@@ -224,7 +228,7 @@ def reset(
         if ending and found.last is not None:
             resetting.end_term(connection, found)
             leaders.append(found.last.leader)
-        done = resetting.reset(connection, found.table, leaders) if leaders else 0
+        done = resetting.reset(connection, found.table, leaders, place.columns) if leaders else 0
     _tell_reset(found, done, ended=ending, as_json=as_json)
 
 

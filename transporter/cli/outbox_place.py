@@ -12,6 +12,7 @@ import typer
 from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
+    from transporter.outbox import Columns
     from transporter.pipeline.document import KeyPath
 
 VARIABLE: Final = "TRANSPORTER_OUTBOX_DSN"
@@ -35,6 +36,15 @@ Dsn = Annotated[
 TableName = Annotated[
     str | None, typer.Option("--table", help="The outbox table.  [default: outbox]")
 ]
+ColumnNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        help="A column of another name, as in id=event_id; repeat it for several. What can be "
+        "named: id, created, topic, key, value, header_keys, header_values, leader.",
+        metavar="WHAT=NAME",
+    ),
+]
 ChannelName = Annotated[
     str | None,
     typer.Option("--channel", help="Channel of the table's notifications.  [default: outbox]"),
@@ -43,10 +53,11 @@ ChannelName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An outbox: where its database is (empty when that does not matter), table and channel."""
+    """An outbox: where its database is (empty when that does not matter), and its names."""
 
     dsn: str = field(repr=False)
     table: str
+    columns: Columns
     channel: str
 
 
@@ -55,7 +66,8 @@ def outbox_of(
     reader: str | None,
     dsn: str | None,
     table: str | None,
-    channel: str | None,
+    columns: list[str] | None,
+    channel: str | None = None,
     *,
     connecting: bool = True,
 ) -> Place:
@@ -64,17 +76,31 @@ def outbox_of(
     Without *connecting* the connection string is neither needed nor looked at.
     """
     if pipeline is not None:
-        if (dsn, table, channel) != (None, None, None):
+        if (dsn, table, channel) != (None, None, None) or columns:
             raise ConfigError(f"{pipeline} names database and table; leave out the options")
         return _of_reader(pipeline, reader, connecting=connecting)
     from transporter.outbox.table import DEFAULT, outbox_sql  # noqa: PLC0415 - `--help` does without
 
-    place = Place(_dsn(dsn) if connecting else "", table or DEFAULT, channel or DEFAULT)
+    where = _dsn(dsn) if connecting else ""
     try:
+        place = Place(where, table or DEFAULT, _columns(columns or []), channel or DEFAULT)
         outbox_sql(place.table, place.channel)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return place
+
+
+def _columns(given: list[str]) -> Columns:
+    from transporter.outbox.table import Columns  # noqa: PLC0415 - as above
+    from transporter.pipeline.problems import suggestion  # noqa: PLC0415 - imports pydantic
+
+    named = dict(each.partition("=")[::2] for each in given)
+    known = Columns().quoted()
+    for what, name in named.items():
+        if what not in known:
+            hint = suggestion(what, known, "what can be named")
+            raise ValueError(f"--column {what}={name}: there is no {what!r}{hint}")
+    return Columns(**named)
 
 
 def _dsn(given: str | None) -> str:
@@ -88,6 +114,7 @@ def _dsn(given: str | None) -> str:
 
 
 def _of_reader(file: Path, name: str | None, *, connecting: bool) -> Place:
+    from transporter.outbox.table import Columns  # noqa: PLC0415 - `--help` does without
     from transporter.pipeline.document import read  # noqa: PLC0415 - imports pydantic
     from transporter.pipeline.explain import Section, validate  # noqa: PLC0415
     from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415
@@ -107,7 +134,8 @@ def _of_reader(file: Path, name: str | None, *, connecting: bool) -> Place:
     if found is None:
         raise InvalidPipeline(*problems)
     config: Any = found
-    return Place(config.dsn.get_secret_value(), config.table, config.notify_channel)
+    columns = Columns(**dict(config.columns))
+    return Place(config.dsn.get_secret_value(), config.table, columns, config.notify_channel)
 
 
 def _needed(key: KeyPath, reader: KeyPath, *, connecting: bool) -> bool:

@@ -5,11 +5,12 @@ Needs no engine and imports none: only this package, and whatever driver you use
 
 from transporter.outbox.record import LONGEST_TOPIC, MOST_BYTES, Record
 from transporter.outbox.stashing import stash, stash_async, stash_many, stash_many_async
-from transporter.outbox.table import outbox_sql
+from transporter.outbox.table import Columns, outbox_sql
 
 __all__ = [
     "LONGEST_TOPIC",
     "MOST_BYTES",
+    "Columns",
     "Record",
     "outbox_sql",
     "stash",

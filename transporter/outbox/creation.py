@@ -8,17 +8,14 @@ from psycopg import errors as pg
 
 from transporter.errors import EnvironmentFault
 from transporter.outbox.database import existing, faults, find
-from transporter.outbox.table import outbox_sql, quoted
+from transporter.outbox.table import USUAL, Columns, outbox_sql, quoted
 
 if TYPE_CHECKING:
     from transporter.outbox.database import Connection
 
 _OLDEST: Final = 140_000
 """PostgreSQL 14, the first with CREATE OR REPLACE TRIGGER."""
-_COLUMNS: Final = (
-    "SELECT id, create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys,"
-    " kafka_header_values, leader_id FROM {} LIMIT 0"
-)
+_LOOK: Final = "SELECT {} FROM {} LIMIT 0"
 
 
 class Created(NamedTuple):
@@ -28,8 +25,8 @@ class Created(NamedTuple):
     created: bool
 
 
-def create(connection: Connection, table: str, channel: str) -> Created:
-    """Create the outbox *table* and its trigger on *channel*, in one transaction.
+def create(connection: Connection, table: str, channel: str, columns: Columns = USUAL) -> Created:
+    """Create the outbox *table* with *columns* and its trigger on *channel*, in one transaction.
 
     A table that is there keeps its columns and settings, and gets the trigger.
     Raise ``EnvironmentFault`` when it is another kind of table, when the server
@@ -43,8 +40,8 @@ def create(connection: Connection, table: str, channel: str) -> Created:
     with faults(doing), connection.transaction():
         there = find(connection, table)
         if there is not None:
-            _check_columns(connection, table, there.name)
-        connection.execute(outbox_sql(table, channel).encode())
+            _check_columns(connection, table, columns, there.name)
+        connection.execute(outbox_sql(table, channel, columns).encode())
         return Created(existing(connection, table).name, created=there is None)
 
 
@@ -54,11 +51,12 @@ def _check_server(connection: Connection) -> None:
         raise EnvironmentFault(f"the server runs PostgreSQL {version}; an outbox needs 14 or newer")
 
 
-def _check_columns(connection: Connection, table: str, full: str) -> None:
+def _check_columns(connection: Connection, table: str, columns: Columns, full: str) -> None:
+    names = ", ".join(columns.quoted().values())
     try:
-        connection.execute(_COLUMNS.format(quoted(table)).encode())
+        connection.execute(_LOOK.format(names, quoted(table)).encode())
     except pg.UndefinedColumn as error:
         raise EnvironmentFault(
             f"there is a table {full}, and it is no outbox: {error.diag.message_primary}; "
-            "name another one with --table"
+            "name another one with --table, or its columns with --column"
         ) from error

@@ -6,20 +6,20 @@
 -- engine deletes it once it is durable in the engine's log.
 CREATE TABLE IF NOT EXISTS {table} (
     -- Rows are read by id. Leave it to the sequence, and that at CACHE 1, its default.
-    id                  BIGSERIAL PRIMARY KEY,
+    {id:<19} BIGSERIAL PRIMARY KEY,
     -- Becomes the message's timestamp.
-    create_time         TIMESTAMPTZ NOT NULL DEFAULT now(),
+    {created:<19} TIMESTAMPTZ NOT NULL DEFAULT now(),
     -- The namespace that routes filter by; a topic of Kafka has at most 249 characters.
-    kafka_topic         VARCHAR(249) NOT NULL,
+    {topic:<19} VARCHAR(249) NOT NULL,
     -- Order is kept among the rows of one key.
-    kafka_key           VARCHAR NOT NULL,
+    {key:<19} VARCHAR NOT NULL,
     -- JSON. NULL is a tombstone: the key is gone.
-    kafka_value         VARCHAR,
+    {value:<19} VARCHAR,
     -- The n-th name belongs to the n-th value.
-    kafka_header_keys   TEXT[] NOT NULL DEFAULT array[]::TEXT[],
-    kafka_header_values TEXT[] NOT NULL DEFAULT array[]::TEXT[],
+    {header_keys:<19} TEXT[] NOT NULL DEFAULT array[]::TEXT[],
+    {header_values:<19} TEXT[] NOT NULL DEFAULT array[]::TEXT[],
     -- Which reader has claimed the row (claim: mark); NULL until then.
-    leader_id           UUID
+    {leader:<19} UUID
     -- Half of each page stays free for the mark, so that marking touches no index. Where rows are
     -- only ever taken (claim: take), 100 halves the table.
 ) WITH (fillfactor = 50);

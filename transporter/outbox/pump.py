@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from transporter.outbox.database import existing, faults
 from transporter.outbox.record import Record
 from transporter.outbox.stashing import stash_many
+from transporter.outbox.table import USUAL, Columns
 
 if TYPE_CHECKING:
     import random
@@ -106,6 +107,7 @@ class Pump:
     clock: Callable[[], float] = monotonic
     wait: Callable[[float], object] = field(default_factory=lambda: Event().wait)
     rows: int = 0
+    columns: Columns = USUAL
 
     def run(self, load: Load, chance: random.Random) -> Reading:
         """Insert all of *load*; return the reading over all of it.
@@ -133,6 +135,6 @@ class Pump:
     def _insert(self, records: list[Record]) -> None:
         doing = f"cannot insert into the outbox table {self.table} ({self.rows} rows are committed)"
         with faults(doing), self.connection.transaction(), self.connection.cursor() as cursor:
-            stash_many(cursor, records, table=self.table)
+            stash_many(cursor, records, table=self.table, columns=self.columns)
         self.rows += len(records)
         self.told(self.rows)

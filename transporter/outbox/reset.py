@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 from transporter.errors import ActionRefused
 from transporter.outbox.database import existing, faults
-from transporter.outbox.table import quoted
+from transporter.outbox.table import USUAL, Columns, quoted
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -30,7 +30,7 @@ _TERM: Final = (
     " WHERE pg_catalog.to_regclass(outbox)::oid::bigint = %s ORDER BY term DESC LIMIT 1"
 )
 _MARKS: Final = (
-    "SELECT leader_id, count(*) FROM {table} WHERE leader_id IS NOT NULL GROUP BY leader_id"
+    "SELECT o.{leader}, count(*) FROM {table} AS o WHERE o.{leader} IS NOT NULL GROUP BY o.{leader}"
 )
 _END: Final = (
     "UPDATE {terms} SET term = term + 1, leader_id = %(nobody)s,"
@@ -40,12 +40,13 @@ _END: Final = (
 # stays as it is.
 _RESET: Final = """
 WITH found AS MATERIALIZED (
-    SELECT id FROM {table} WHERE id > %(after)s AND leader_id = ANY(%(leaders)s::uuid[])
-    ORDER BY id LIMIT %(rows)s
+    SELECT o.{id} AS id FROM {table} AS o
+    WHERE o.{id} > %(after)s AND o.{leader} = ANY(%(leaders)s::uuid[])
+    ORDER BY o.{id} LIMIT %(rows)s
 ),
 reset AS (
-    UPDATE {table} AS o SET leader_id = NULL FROM found
-    WHERE o.id = found.id AND o.leader_id = ANY(%(leaders)s::uuid[]) RETURNING 1
+    UPDATE {table} AS o SET {leader} = NULL FROM found
+    WHERE o.{id} = found.id AND o.{leader} = ANY(%(leaders)s::uuid[]) RETURNING 1
 )
 SELECT (SELECT max(id) FROM found), (SELECT count(*) FROM reset)
 """
@@ -68,6 +69,7 @@ class Marks:
     table: Found
     rows: dict[UUID, int]
     last: LastTerm | None
+    columns: Columns = USUAL
 
     @property
     def ended(self) -> dict[UUID, int]:
@@ -84,14 +86,14 @@ class Marks:
         return self.last.leader if self.last else None
 
 
-def marks(connection: Connection, table: str) -> Marks:
-    """Return who has marked rows of *table*; changes nothing, reads all of it."""
+def marks(connection: Connection, table: str, columns: Columns = USUAL) -> Marks:
+    """Return who has marked rows of *table* with *columns*; changes nothing, reads all of it."""
     there = existing(connection, table)
     with faults(f"cannot look at the marks of {there.name}"):
-        rows = connection.execute(_MARKS.format(table=_table(there)), []).fetchall()
+        rows = connection.execute(_filled(_MARKS, there, columns), []).fetchall()
         # In this order: the leader of a term that begins in between has no mark among these.
         last = _last_term(connection, there)
-    return Marks(there, dict(rows), last)
+    return Marks(there, dict(rows), last, columns)
 
 
 def _last_term(connection: Connection, table: Found) -> LastTerm | None:
@@ -120,13 +122,15 @@ def end_term(connection: Connection, found: Marks) -> None:
         )
 
 
-def reset(connection: Connection, table: Found, leaders: list[UUID]) -> int:
+def reset(
+    connection: Connection, table: Found, leaders: list[UUID], columns: Columns = USUAL
+) -> int:
     """Clear the marks of *leaders*, whose terms are over; return how many rows that were.
 
     In id order and in several transactions; harmless beside an engine that
     marks, purges or takes rows of the same table.
     """
-    statement, after, done = _RESET.format(table=_table(table)), -(2**63), 0
+    statement, after, done = _filled(_RESET, table, columns), -(2**63), 0
     while True:
         parameters = {"after": after, "leaders": leaders, "rows": _BATCH}
         with faults(f"cannot reset rows of {table.name} ({done} were)"):
@@ -137,8 +141,8 @@ def reset(connection: Connection, table: Found, leaders: list[UUID]) -> int:
         after, done = last, done + count
 
 
-def _table(table: Found) -> str:
-    return _escaped(quoted(table.name))
+def _filled(statement: str, table: Found, columns: Columns) -> str:
+    return statement.format(table=_escaped(quoted(table.name)), **columns.escaped())
 
 
 def _terms(table: Found) -> str:

@@ -6,15 +6,14 @@ from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from transporter.outbox.record import Record
-from transporter.outbox.table import DEFAULT, quoted
+from transporter.outbox.table import DEFAULT, USUAL, Columns, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
 # create_time is named although our table has a default: goharvest's has none.
 _INSERT: Final = (
-    "INSERT INTO {} (create_time, kafka_topic, kafka_key, kafka_value,"
-    " kafka_header_keys, kafka_header_values)"
+    "INSERT INTO {table} ({created}, {topic}, {key}, {value}, {header_keys}, {header_values})"
     " VALUES (now(), %s, %s, %s, %s::text[], %s::text[])"
 )
 
@@ -49,45 +48,60 @@ class ExecutesManyAsync(Protocol):
         """Run one statement for each of the parameters."""
 
 
-def stash(cursor: Executes, record: Record, *, table: str = DEFAULT) -> None:
+def stash(
+    cursor: Executes, record: Record, *, table: str = DEFAULT, columns: Columns = USUAL
+) -> None:
     """Insert *record* into the outbox, in the transaction that *cursor* is in.
 
     The event exists exactly when that transaction commits; nothing is committed
-    here. *table* is ``name``, ``schema.name``, or quoted as in SQL. As
-    thread-safe as the cursor. The driver's errors come as they are.
+    here. *table* is ``name``, ``schema.name``, or quoted as in SQL, and *columns* are
+    what its columns are called. As thread-safe as the cursor. The driver's errors come
+    as they are.
     """
-    _refuse_async(cursor.execute(_insert(table), _row(record)), "stash")
+    _refuse_async(cursor.execute(_insert(table, columns), _row(record)), "stash")
 
 
-def stash_many(cursor: ExecutesMany, records: Iterable[Record], *, table: str = DEFAULT) -> int:
+def stash_many(
+    cursor: ExecutesMany,
+    records: Iterable[Record],
+    *,
+    table: str = DEFAULT,
+    columns: Columns = USUAL,
+) -> int:
     """Insert *records* in their order, as :func:`stash` does; return how many they were."""
     rows = [_row(record) for record in records]
     if rows:
-        _refuse_async(cursor.executemany(_insert(table), rows), "stash_many")
+        _refuse_async(cursor.executemany(_insert(table, columns), rows), "stash_many")
     return len(rows)
 
 
-async def stash_async(cursor: ExecutesAsync, record: Record, *, table: str = DEFAULT) -> None:
+async def stash_async(
+    cursor: ExecutesAsync, record: Record, *, table: str = DEFAULT, columns: Columns = USUAL
+) -> None:
     """Insert *record* into the outbox, in the transaction that the async *cursor* is in.
 
     Promises what :func:`stash` does.
     """
-    await cursor.execute(_insert(table), _row(record))
+    await cursor.execute(_insert(table, columns), _row(record))
 
 
 async def stash_many_async(
-    cursor: ExecutesManyAsync, records: Iterable[Record], *, table: str = DEFAULT
+    cursor: ExecutesManyAsync,
+    records: Iterable[Record],
+    *,
+    table: str = DEFAULT,
+    columns: Columns = USUAL,
 ) -> int:
     """Insert *records* in their order, as :func:`stash_async` does; return how many they were."""
     rows = [_row(record) for record in records]
     if rows:
-        await cursor.executemany(_insert(table), rows)
+        await cursor.executemany(_insert(table, columns), rows)
     return len(rows)
 
 
-def _insert(table: str) -> str:
+def _insert(table: str, columns: Columns) -> str:
     # Beside parameters, a per cent sign of a name must not begin another one.
-    return _INSERT.format(quoted(table).replace("%", "%%"))
+    return _INSERT.format(table=quoted(table).replace("%", "%%"), **columns.escaped())
 
 
 def _row(record: Record) -> _Row:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from dataclasses import dataclass, fields
 from importlib.resources import files
 from typing import Final
 
@@ -12,6 +14,18 @@ _LONGEST: Final = 63
 """Bytes of a name; PostgreSQL cuts a longer one, with no more than a notice."""
 _PART: Final = r'"(?:[^"\0]|"")+"|[A-Za-z_][A-Za-z_0-9$]*'
 _NAME: Final = re.compile(rf"(?:({_PART})\.)?({_PART})")
+_COLUMN: Final = re.compile(_PART)
+
+
+def quoted_column(name: str) -> str:
+    """Return the name of a column, read as :func:`quoted` reads a table's, safely quoted."""
+    found = _COLUMN.fullmatch(name.strip())
+    if found is None:
+        raise ValueError(
+            f"{name!r} is not a column name; write name, or quote it as in SQL "
+            '("Order Id"); unquoted letters are a to z, and become lower case'
+        )
+    return _quoted(_fitting(_unquoted(found[0])))
 
 
 def quoted(name: str) -> str:
@@ -23,8 +37,72 @@ def quoted(name: str) -> str:
     return ".".join(map(_quoted, _parts(name)))
 
 
-def outbox_sql(table: str = DEFAULT, channel: str = DEFAULT) -> str:
-    """Return the SQL that creates *table* with a trigger that notifies *channel*.
+def _parts(name: str) -> list[str]:
+    found = _NAME.fullmatch(name.strip())
+    if found is None:
+        raise ValueError(
+            f"{name!r} is not a table name; write name, schema.name, "
+            'or quote the parts as in SQL ("Order Outbox")'
+        )
+    return [_fitting(_unquoted(part)) for part in found.groups() if part]
+
+
+def _fitting(part: str) -> str:
+    if len(part.encode()) > _LONGEST:
+        raise ValueError(f"{part!r} is longer than the {_LONGEST} bytes of a name")
+    return part
+
+
+def _unquoted(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
+
+
+def _quoted(part: str) -> str:
+    return '"' + part.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What the columns of an outbox are called, each written as in SQL. Immutable.
+
+    As the setting ``columns`` of the reader says it. Raise ``ValueError`` for names that
+    PostgreSQL would not take, and for two that are the same.
+    """
+
+    id: str = "id"
+    created: str = "create_time"
+    topic: str = "kafka_topic"
+    key: str = "kafka_key"
+    value: str = "kafka_value"
+    header_keys: str = "kafka_header_keys"
+    header_values: str = "kafka_header_values"
+    leader: str = "leader_id"
+
+    def __post_init__(self) -> None:
+        names = (quoted_column(getattr(self, field.name)) for field in fields(self))
+        ((name, times),) = Counter(names).most_common(1)
+        if times > 1:
+            raise ValueError(f"two columns are called {name}; each needs a name of its own")
+
+    def quoted(self) -> dict[str, str]:
+        """Return each column by what it holds, safely quoted for a statement."""
+        return {field.name: self._quoted(field.name, str(field.default)) for field in fields(self)}
+
+    def escaped(self) -> dict[str, str]:
+        """Return the same for a statement with parameters, which begin with a per cent sign."""
+        return {role: name.replace("%", "%%") for role, name in self.quoted().items()}
+
+    def _quoted(self, role: str, usual: str) -> str:
+        name: str = getattr(self, role)
+        return usual if name == usual else quoted_column(name)
+
+
+USUAL: Final = Columns()
+"""The columns of goharvest's table, and of ours where nothing else is said."""
+
+
+def outbox_sql(table: str = DEFAULT, channel: str = DEFAULT, columns: Columns = USUAL) -> str:
+    """Return the SQL that creates *table* with *columns* and a trigger that notifies *channel*.
 
     The text is ``outbox.sql`` of this folder with the names filled in, explained
     by its comments; running it again changes nothing. Raise ``ValueError`` for
@@ -37,29 +115,8 @@ def outbox_sql(table: str = DEFAULT, channel: str = DEFAULT) -> str:
         notify=".".join(map(_quoted, [*schema, f"{name}_notify"])),
         trigger=_quoted(f"{name}_notify"),
         channel=_literal(channel),
+        **columns.quoted(),
     )
-
-
-def _parts(name: str) -> list[str]:
-    found = _NAME.fullmatch(name.strip())
-    if found is None:
-        raise ValueError(
-            f"{name!r} is not a table name; write name, schema.name, "
-            'or quote the parts as in SQL ("Order Outbox")'
-        )
-    parts = [_unquoted(part) for part in found.groups() if part]
-    for part in parts:
-        if len(part.encode()) > _LONGEST:
-            raise ValueError(f"{part!r} is longer than the {_LONGEST} bytes of a name")
-    return parts
-
-
-def _unquoted(part: str) -> str:
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
-
-
-def _quoted(part: str) -> str:
-    return '"' + part.replace('"', '""') + '"'
 
 
 def _literal(channel: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from transporter.cli import app
 from transporter.cli.outbox_place import VARIABLE
-from transporter.outbox import outbox_sql
+from transporter.outbox import Columns, outbox_sql
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +47,21 @@ def test_init_prints_sql_and_nothing_else(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr() == (outbox_sql("shop.events", "c"), "")
 
 
+def test_init_names_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Options and the pipeline file say the same; only what has another name is quoted."""
+    expected = outbox_sql(columns=Columns(id='"Row=%"', leader="taken"))
+    assert '"Row=%"             BIGSERIAL PRIMARY KEY' in expected
+    assert '"taken"             UUID' in expected
+    assert "    kafka_key           VARCHAR NOT NULL" in expected
+    words = ["--column", 'id="Row=%"', "--column", "leader=taken"]
+    assert app.execute(["outbox", "init", *words]) == 0
+    assert capsys.readouterr() == (expected, "")
+    text = ONE.replace("}]", ", columns: {id: '\"Row=%\"', leader: taken}}]")
+    (folder / "columns.yaml").write_text(text)
+    assert app.execute(["outbox", "init", str(folder / "columns.yaml")]) == 0
+    assert capsys.readouterr() == (expected, "")
+
+
 def test_init_reads_table_and_channel_of_a_pipeline(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,6 +83,11 @@ def test_init_reads_table_and_channel_of_a_pipeline(
         (["init", "{}/gone.yaml"], "gone.yaml: cannot be read"),
         (["init", "{}/one.yaml", "--table", "x"], "names database and table"),
         (["init", "--table", "a b"], "'a b' is not a table name"),
+        (["init", "{}/one.yaml", "--column", "id=x"], "names database and table"),
+        (["init", "--column", "idd=x"], "there is no 'idd'; did you mean 'id'?"),
+        (["init", "--column", "id"], "'' is not a column name"),
+        (["init", "--column", "id=a b"], "'a b' is not a column name"),
+        (["init", "--column", "id=kafka_key"], "two columns are called"),
         (["init", "--dsn", "dbname=x"], "--dsn is for --run"),
         (["init", "--run"], VARIABLE),
         (["init", "{}/one.yaml", "--run"], "environment variable ORDERS_DSN is not set"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from transporter.outbox import Record, stash, stash_async, stash_many, stash_many_async
+from transporter.outbox import Columns, Record, stash, stash_async, stash_many, stash_many_async
 
 RECORD = Record("orders", "7", "{}", [("a", "1")])
 
@@ -47,6 +47,20 @@ def test_a_record_is_one_statement_with_parameters() -> None:
     ((query, parameters),) = cursor.given
     assert query.startswith('INSERT INTO "shop"."Out%%box" (create_time, kafka_topic')
     assert query.count("%s") == 5
+    assert parameters == ("orders", "7", "{}", ["a"], ["1"])
+
+
+def test_columns_of_other_names_are_quoted() -> None:
+    """Whatever a column is called, a parameter stays a parameter; usual names stay as they are."""
+    cursor = Statements()
+    columns = Columns(key='"%s"', value='"a""b; --"', header_keys="SELECT")
+    stash(cursor, RECORD, columns=columns)
+    ((query, parameters),) = cursor.given
+    assert query.startswith(
+        'INSERT INTO "outbox" (create_time, kafka_topic, "%%s", "a""b; --", "select",'
+        " kafka_header_values)"
+    )
+    assert query.replace("%%", "").count("%s") == 5
     assert parameters == ("orders", "7", "{}", ["a"], ["1"])
 
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptors.postgres.rows import Row, flaw, to_batch
+from adaptors.postgres.columns import Columns
+from adaptors.postgres.rows import CARRIED, LARGEST, Large, Row, flaw, to_batch, told, unloggable
+from transporter.log.commit_log import appendable
 from transporter.message import ERROR_HEADER, JSON, MESSAGE_SCHEMA, Entries, Message, with_offsets
 
 AT_2000 = 946_684_800_000_000
@@ -125,3 +127,69 @@ def test_no_row_fails(rows: list[Row]) -> None:
     """Whatever the columns hold, each row becomes one message, marked exactly when flawed."""
     marked = [ERROR_HEADER in dict(message.headers) for message in messages(*rows)]
     assert marked == [flaw(row) is not None for row in rows]
+
+
+@pytest.mark.parametrize("headers", [0, 1, 100_000])
+@pytest.mark.parametrize("large", [1, 2, 3, 4])
+def test_the_log_takes_what_is_not_too_large(headers: int, large: int) -> None:
+    """With 8 bytes for each element of an array, LARGEST is what one append is sure to take.
+
+    Whichever column holds the bytes, and however long a table's name is.
+    """
+    row = Row(2**63 - 1, 0, b"t", b"k", b"v", [b""] * headers, [None] * headers)
+    left = LARGEST - 3 - 16 * headers
+    cells: list[object] = list(row)
+    if large < 4:
+        cells[large + 1] = b"x" * (left + 1)
+    elif headers:
+        cells[6] = [b"x" * left, *[None] * (headers - 1)]
+    (batch,) = appendable(to_batch([cells], '"' + "x" * 130 + '"'))
+    assert batch.num_rows == 1
+
+
+TOLD = Large(7, 5, b"orders", b"k1", 6, 2, 9_000_000, 11, 12)
+
+
+def test_a_row_that_is_too_large_is_told_of() -> None:
+    """Key and topic stay, the data say how large each column is, the header what to do."""
+    (message,) = messages(told(TOLD, '"S".outbox', '"S".outbox', Columns(id="N r", value="v")))
+    assert (message.namespace, message.key, message.source_id) == ("orders", b"k1", "outbox/7")
+    assert json.loads(message.data or b"") == {
+        "table": '"S".outbox',
+        "row": {
+            "N r": 7,
+            "create_time": "2000-01-01T00:00:00.000005+00:00",
+            "kafka_topic": "orders",
+            "kafka_key": "k1",
+        },
+        "bytes": {
+            "kafka_topic": 6,
+            "kafka_key": 2,
+            "v": 9_000_000,
+            "kafka_header_keys": 11,
+            "kafka_header_values": 12,
+        },
+    }
+    ((_, why),) = message.headers
+    assert b"9000031 bytes" in (why or b"")
+    assert (why or b"").endswith(b'; then DELETE FROM "S".outbox WHERE "N r" = 7')
+
+
+def test_a_large_row_without_topic_or_time_is_told_of() -> None:
+    """What cannot be carried is left out: the table stands for the topic."""
+    large = TOLD._replace(topic=None, key=None, create_time=2**63 - 1)
+    (message,) = messages(told(large, "public.outbox", "outbox"))
+    assert (message.namespace, message.key) == ("outbox", None)
+    assert json.loads(message.data or b"")["row"]["create_time"] == "infinity"
+
+
+def test_a_bad_row_may_be_too_large_as_json() -> None:
+    """Only a row with a flaw is measured as what it becomes; its long key is not carried."""
+    control = b"\x01" * (LARGEST // 5)
+    assert unloggable(GOOD._replace(value=control), "outbox") is None
+    assert unloggable(GOOD._replace(header_keys=[]), "outbox") is None
+    found = unloggable(GOOD._replace(value=control, header_keys=[]), "outbox")
+    assert found == Large(7, 5, b"orders", b"k1", 6, 2, len(control), 0, 9)
+    found = unloggable(GOOD._replace(key=control, topic=b"x" * CARRIED, header_keys=[]), "outbox")
+    assert found is not None
+    assert (found.topic, found.key) == (b"x" * CARRIED, None)

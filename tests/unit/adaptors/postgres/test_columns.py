@@ -1,0 +1,88 @@
+"""Names of the columns: the reader's setting, and the same for applications."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+from pydantic import ValidationError
+
+from adaptors.postgres.columns import Columns, ColumnsConfig
+from adaptors.postgres.config import OutboxConfig
+from adaptors.postgres.leaders import new_leader, of_one_log
+from transporter.outbox import Columns as Stashed
+
+DSN = "postgresql://app@127.0.0.1/shop"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("event_id", "event_id"),
+        (" Event_ID ", "event_id"),
+        ('"Event ID"', "Event ID"),
+        ('"a""b.%s"', 'a"b.%s'),
+        ('"größe"', "größe"),
+    ],
+)
+def test_names_are_read_as_sql_reads_them(text: str, name: str) -> None:
+    """Unquoted names fold, quoted ones stay; readers and applications agree."""
+    config = OutboxConfig(dsn=DSN, columns={"id": text})  # type: ignore[arg-type] # as YAML gives it
+    assert config.columns.names == Columns(id=name)
+    assert Stashed(id=text).quoted()["id"] == '"' + name.replace('"', '""') + '"'
+    assert Stashed(**dict(config.columns)).quoted() == Stashed(id=text).quoted()
+
+
+def test_nothing_said_is_the_usual_table() -> None:
+    """Reader, application and the settings have the same defaults."""
+    config = OutboxConfig(dsn=DSN)  # type: ignore[arg-type] # as YAML gives it
+    assert config.columns.names == Columns()
+    assert asdict(Columns()) == asdict(Stashed()) == dict(ColumnsConfig())
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", '"a"."b"', "größe", '"open', "1st", "x; y"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    """Nothing but one name gets near a statement, here and there."""
+    with pytest.raises(ValidationError, match="not a column name"):
+        OutboxConfig(dsn=DSN, columns={"key": name})  # type: ignore[arg-type] # the point of it
+    with pytest.raises(ValueError, match="not a column name"):
+        Stashed(key=name)
+
+
+@pytest.mark.parametrize("name", ["x" * 64, '"' + "é" * 32 + '"'])
+def test_what_postgresql_would_cut_is_refused(name: str) -> None:
+    """A name that is longer than 63 bytes would silently be another one."""
+    with pytest.raises(ValidationError, match="longer than"):
+        OutboxConfig(dsn=DSN, columns={"key": name})  # type: ignore[arg-type] # the point of it
+    with pytest.raises(ValueError, match="longer than"):
+        Stashed(key=name)
+
+
+@pytest.mark.parametrize("name", ["kafka_value", "KAFKA_VALUE", '"kafka_value"'])
+def test_no_two_columns_are_the_same(name: str) -> None:
+    """One that has the name of another one, or its usual name, is told."""
+    with pytest.raises(ValidationError, match="the column kafka_value for key and value"):
+        OutboxConfig(dsn=DSN, columns={"key": name})  # type: ignore[arg-type] # the point of it
+    with pytest.raises(ValueError, match="two columns are called"):
+        Stashed(key=name)
+
+
+def test_an_unknown_column_is_refused() -> None:
+    """A misspelt key is an error, not a column that keeps its usual name."""
+    with pytest.raises(ValidationError, match="header_key\n"):
+        OutboxConfig(dsn=DSN, columns={"header_key": "x"})  # type: ignore[arg-type] # as above
+
+
+def test_only_unusual_names_are_shown() -> None:
+    """A default of eight names would hide what is said of the setting."""
+    assert ColumnsConfig().model_dump() == {}
+    assert ColumnsConfig(id='"Row"', key="kafka_key").model_dump() == {"id": '"Row"'}
+
+
+def test_leaders_tell_their_log_and_nothing_else_is_the_same() -> None:
+    """Ids of one log share what tells it, those of two logs do not, and no two are equal."""
+    one, again, other = new_leader("log-1"), new_leader("log-1"), new_leader("log-2")
+    assert of_one_log(one, again)
+    assert not of_one_log(one, other)
+    assert len({new_leader("log-1") for _ in range(1000)}) == 1000
+    assert (one.version, one.variant) == (4, other.variant)
