@@ -14,7 +14,7 @@ from cluster_tools import Cluster, executors, kill, pipeline
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 ROWS = 6000
 STEP = "def step(message):\n    return message\n"
