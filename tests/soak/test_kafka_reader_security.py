@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.admin import (
-    AclBinding,
     AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
     ResourceType,
 )
-from services.kafka import Broker, _free_port, run
+from services.kafka import run
+from services.safe_kafka import SafeBroker, secured
 
 from adaptors.kafka.reader import KafkaReader
 from adaptors.kafka.writer import KafkaWriter
@@ -31,56 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kafka
 
-CERTIFICATES = Path(__file__).parents[1] / "unit" / "adaptors" / "http"
-CA = CERTIFICATES / "localhost.cert.pem"
-_SAFE = """
-listeners={listeners},SAFE://127.0.0.1:{safe}
-advertised.listeners=PLAINTEXT://{plain},SAFE://localhost:{safe}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SAFE:SASL_SSL
-sasl.enabled.mechanisms=PLAIN
-listener.name.safe.plain.sasl.jaas.config=\\
-  org.apache.kafka.common.security.plain.PlainLoginModule required \\
-  user_ada="word-of-ada" user_eve="word-of-eve";
-listener.name.safe.ssl.keystore.type=PEM
-listener.name.safe.ssl.keystore.location={keys}
-authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
-super.users=User:ANONYMOUS
-"""
-
-
-class SafeBroker(Broker):
-    """A broker with a second listener, for TLS and passwords; the first one may do anything."""
-
-    def __init__(self, java: Path, jars: list[Path], folder: Path) -> None:
-        super().__init__(java, jars, folder)
-        self.safe = f"localhost:{(port := _free_port())}"
-        keys = folder / "keys.pem"
-        key, certificate = CERTIFICATES / "localhost.key.pem", CA
-        keys.write_text(key.read_text() + certificate.read_text())
-        path = folder / "server.properties"
-        text = path.read_text()
-        (listeners,) = re.findall(r"^listeners=(.*)$", text, re.MULTILINE)
-        plain = self.bootstrap_servers
-        path.write_text(text + _SAFE.format(listeners=listeners, safe=port, plain=plain, keys=keys))
-
-    def allow(self, user: str, kind: ResourceType, name: str, *operations: AclOperation) -> None:
-        """Give *user* the right to do *operations* with a topic or group."""
-        rights = [
-            AclBinding(
-                kind,
-                name,
-                ResourcePatternType.LITERAL,
-                f"User:{user}",
-                "*",
-                operation,
-                AclPermissionType.ALLOW,
-            )
-            for operation in operations
-        ]
-        admin = self.admin()
-        for future in admin.create_acls(rights).values():
-            future.result()
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SafeBroker]:
@@ -95,22 +41,9 @@ def topic(broker: SafeBroker) -> str:
     return broker.create_topic(f"safe-{uuid.uuid4().hex[:8]}")
 
 
-def settings(broker: SafeBroker, user: str, **changed: Any) -> dict[str, Any]:
-    """Return what *user* needs to connect."""
-    return {
-        "bootstrap_servers": broker.safe,
-        "security_protocol": "sasl_ssl",
-        "sasl_mechanism": "PLAIN",
-        "username": user,
-        "password": f"word-of-{user}",
-        "ssl_ca": CA,
-        **changed,
-    }
-
-
 def read(broker: SafeBroker, user: str, topic: str, **changed: Any) -> list[Message]:
     """Open a reader as *user* and return its first batch."""
-    given = {"topics": [topic], "group": f"of-{user}", **settings(broker, user, **changed)}
+    given = {"topics": [topic], "group": f"of-{user}", **secured(broker, user, **changed)}
     reader = KafkaReader(KafkaReader.Config.model_validate(given))
     try:
         reader.open(FixedResume())
@@ -121,7 +54,7 @@ def read(broker: SafeBroker, user: str, topic: str, **changed: Any) -> list[Mess
 
 def write(broker: SafeBroker, user: str, topic: str, **changed: Any) -> RecordingAck:
     """Write one message as *user*."""
-    given = {"topic": topic, **settings(broker, user, **changed)}
+    given = {"topic": topic, **secured(broker, user, **changed)}
     writer = KafkaWriter(KafkaWriter.Config.model_validate(given))
     batch = entries([Message("n", b"1", b"k")])
     ack = RecordingAck(batch)

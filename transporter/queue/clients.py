@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from transporter.queue.failures import QueueFault, kafka_error, translated
+from transporter.queue.failures import QueueFault, is_fault, kafka_error, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from confluent_kafka import KafkaError
 
     from transporter.errors import TransporterError
     from transporter.queue.settings import QueueSettings
@@ -22,6 +24,7 @@ _GROWTH: Final = 32 * 1024
 _FETCH_WAIT_MS: Final = 50
 _NEW: Final = 2.0
 _LOOK: Final = 0.05
+_ASK: Final = 1.0
 _PRODUCER_ONLY: Final = ("compression.",)
 LOGGER: Final = logging.getLogger("transporter.queue.client")
 """Hears what the Kafka client itself has to say."""
@@ -112,7 +115,7 @@ def partitions(
         try:
             known = client.list_topics(timeout=settings.timeout).topics
         except KafkaException as error:
-            raise failure(settings, error) from error
+            raise translated(_reason(settings) or error.args[0], settings.place) from error
         missing = [name for name in names if name not in known or known[name].error]
         if not missing:
             return [len(known[name].partitions) for name in names]
@@ -122,6 +125,19 @@ def partitions(
                 " create it (transporter queue init does), or check its name and your rights"
             )
         time.sleep(_LOOK)  # nobody could wake us
+
+
+def _reason(settings: QueueSettings) -> KafkaError | None:
+    """Return why brokers do not let us in, where that can be found out; a request only fails."""
+    heard: list[KafkaError] = []
+    client = _made(Producer, settings, _common(settings) | {"error_cb": heard.append})
+    deadline = time.monotonic() + _ASK
+    try:
+        while not any(map(is_fault, heard)) and time.monotonic() < deadline:
+            client.poll(_LOOK)
+    finally:
+        client.close()
+    return next(filter(is_fault, heard), None)
 
 
 def failure(settings: QueueSettings, error: BaseException, place: str = "") -> TransporterError:

@@ -15,16 +15,18 @@ from transporter.queue.fetcher import Fetcher
 from transporter.queue.in_flight import InFlight
 from transporter.queue.keeper import Keeper
 from transporter.queue.markers import Nack
-from transporter.queue.message import QueueMessage
+from transporter.queue.message import MessageId, QueueMessage
 from transporter.queue.settings import queue_name
 
 if TYPE_CHECKING:
-    from transporter.queue.message import MessageId
     from transporter.queue.metrics import ConsumerMetrics
     from transporter.queue.settings import QueueSettings
 
-Messages = QueueMessage | Iterable[QueueMessage]
+Messages = QueueMessage | Iterable[QueueMessage | MessageId]
+"""One message or several, each as it was received, or its id."""
 _CLOSED: Final = "its consumer was closed"
+_LEAST_SILENCE: Final = 10.0
+"""Seconds; what is shorter is a hiccup."""
 
 
 class QueueConsumer:
@@ -51,7 +53,7 @@ class QueueConsumer:
         self.queue = queue_name(queue)
         self._settings = settings
         self._exchange = Exchange(
-            InFlight(settings.in_flight, settings.hold, settings.redeliver_after)
+            InFlight(settings.in_flight, settings.hold, settings.redeliver_after, settings.ahead)
         )
         looking = clients.onlooker(settings)
         try:
@@ -81,9 +83,14 @@ class QueueConsumer:
         found = self._exchange.take(1, timeout)
         return found[0] if found else None
 
-    def receive_many(self, most: int, timeout: float = 1.0) -> list[QueueMessage]:
-        """Return up to *most* messages as soon as there are any; none after *timeout* seconds."""
-        return self._exchange.take(most, timeout)
+    def receive_many(
+        self, most: int, timeout: float = 1.0, most_bytes: int | None = None
+    ) -> list[QueueMessage]:
+        """Return up to *most* messages as soon as there are any; none after *timeout* seconds.
+
+        With *most_bytes* no more than that of values, but for the last message.
+        """
+        return self._exchange.take(most, timeout, most_bytes)
 
     def ack(self, messages: Messages) -> None:
         """Note that *messages*, one or several, are done with.
@@ -120,12 +127,27 @@ class QueueConsumer:
                 " what they ack may come again"
             )
 
+    def check(self) -> None:
+        """See whether all is well, without a wait.
+
+        :raises QueueUnavailable: when no broker has answered for ``redeliver_after``, 10 s at
+            least: what is in progress here may have gone to another consumer.
+        """
+        limit = max(self._settings.redeliver_after, _LEAST_SILENCE)
+        if not self._exchange.check(limit):
+            raise QueueUnavailable(
+                f"{self._settings.place}: no broker has answered for {limit:g} s; what is in"
+                " progress here may be redelivered: see whether the brokers are up"
+            )
+
     def metrics(self) -> ConsumerMetrics:
         """Return what was counted so far."""
         return self._exchange.metrics()
 
-    def close(self) -> None:
+    def close(self, *, counted: bool = True) -> None:
         """Write every ack, give back what is unsettled, leave the group; safe to call twice.
+
+        What was received and not settled counts as delivered, unless *counted* is false.
 
         :raises QueueUnavailable: when acks could not be written in time.
         """
@@ -135,7 +157,7 @@ class QueueConsumer:
         fetching, keeping = self._threads
         self._exchange.close()
         fetching.join()
-        self._exchange.give_back(_CLOSED)
+        self._exchange.give_back(_CLOSED, counted=counted)
         self._keeper.give_up(self._settings.timeout)
         keeping.join()
         self._fetcher.close()
@@ -145,4 +167,4 @@ class QueueConsumer:
 def _ids(messages: Messages) -> list[MessageId]:
     if isinstance(messages, QueueMessage):
         return [messages.id]
-    return [message.id for message in messages]
+    return [each.id if isinstance(each, QueueMessage) else each for each in messages]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Exchange:
         self._write_at: float | None = None
         self._writing = False
         self._asking = 0
-        self._asked_at = time.monotonic()
+        self._asked_at = self._heard_at = time.monotonic()
         self._closing = self._draining = False
         self._fetching_failed: BaseException | None = None
         self._writing_failed: BaseException | None = None
@@ -55,23 +56,24 @@ class Exchange:
 
     # What the program does.
 
-    def take(self, most: int, timeout: float) -> list[QueueMessage]:
+    def take(self, most: int, timeout: float, most_bytes: int | None = None) -> list[QueueMessage]:
         """Return up to *most* messages as soon as there are any; none after *timeout* seconds."""
         deadline = time.monotonic() + timeout
         with self._lock:
             self._asking += 1
             self._freed.notify()
             try:
-                return self._take(most, deadline)
+                return self._take(most, deadline, most_bytes)
             finally:
                 self._asking -= 1
                 self._asked_at = time.monotonic()
+                self._freed.notify()
 
-    def _take(self, most: int, deadline: float) -> list[QueueMessage]:
+    def _take(self, most: int, deadline: float, most_bytes: int | None) -> list[QueueMessage]:
         while True:
             if self._closing:
                 raise QueueClosed("this consumer is closed; make a new one")
-            if taken := self._in_flight.take(most):
+            if taken := self._in_flight.take(most, most_bytes):
                 self._count(
                     received=len(taken), redelivered=sum(each.redeliveries > 0 for each in taken)
                 )
@@ -127,6 +129,13 @@ class Exchange:
                 raise self._writing_failed
             return self._write_at is None and not self._writing
 
+    def check(self, silence: float) -> bool:
+        """Raise why a thread has died; tell whether brokers were heard of *silence* seconds ago."""
+        with self._lock:
+            if failure := self._writing_failed or self._fetching_failed:
+                raise failure
+            return time.monotonic() - self._heard_at < silence
+
     def metrics(self) -> ConsumerMetrics:
         """Return what was counted."""
         with self._lock:
@@ -144,7 +153,7 @@ class Exchange:
     def room(self, timeout: float) -> int:
         """Return how many messages may be begun, waiting *timeout* seconds for a good many."""
         with self._lock:
-            wanted = max(1, (len(self._in_flight) + self._in_flight.room) // 4)
+            wanted = self._in_flight.good_room
             self._freed.wait_for(lambda: self._closing or self._in_flight.room >= wanted, timeout)
             return 0 if self._closing else self._in_flight.room
 
@@ -188,14 +197,16 @@ class Exchange:
 
     # What the thread that writes markers does.
 
-    def work(self, until: float, young: float) -> Work | None:
+    def work(self, until: float, young: float, patience: float = math.inf) -> Work | None:
         """Wait for something to write, or for *until*, when messages are to be kept alive.
 
-        ``None`` when all is written and nothing more will come.
+        It may be empty after *patience* seconds; ``None`` when all is written and nothing more
+        will come.
         """
+        soonest = min(until, time.monotonic() + patience)
         with self._lock:
             while not self._draining:
-                at = until if self._write_at is None else min(until, self._write_at)
+                at = soonest if self._write_at is None else min(soonest, self._write_at)
                 left = at - time.monotonic()
                 if left <= 0:
                     break
@@ -218,8 +229,20 @@ class Exchange:
     def wrote(self) -> None:
         """Note that the last work is done."""
         with self._lock:
+            if self._writing:
+                self._heard_at = time.monotonic()
             self._writing = False
             self._written.notify_all()
+
+    def silent(self, seconds: float) -> bool:
+        """Tell whether nothing was heard of the brokers for *seconds*."""
+        with self._lock:
+            return time.monotonic() - self._heard_at >= seconds
+
+    def heard(self) -> None:
+        """Note that a broker has answered."""
+        with self._lock:
+            self._heard_at = time.monotonic()
 
     def writing_failed(self, error: BaseException) -> None:
         """Tell the program, whatever it does next, why no ack can be written any more."""
@@ -237,13 +260,14 @@ class Exchange:
             for condition in (self._arrived, self._freed):
                 condition.notify_all()
 
-    def give_back(self, reason: str) -> None:
+    def give_back(self, reason: str, *, counted: bool = True) -> None:
         """Give back everything that is unsettled: nobody will settle it now."""
         self.release(reason)
         with self._lock:
             left = list(self._in_flight.unsettled())
             self._in_flight.settle(left)
-            self._nacked.extend((each, Nack(0, (), 0, reason)) for each in left)
+            nack = Nack(0, (), 0, reason, released=not counted)
+            self._nacked.extend((each, nack) for each in left)
             self._draining = True
             self._told.notify()
 

@@ -10,6 +10,7 @@
     │       └── UnknownMarker                 a marker of a version this one cannot read
     └── EnvironmentFault             exit 3
         ├── QueueUnavailable                  no broker answers, for now (retriable)
+        │   └── QueueTimeout                  what was sent is not confirmed in time (retriable)
         └── QueueFault                        topics, rights or settings are not as they must be
 """
 
@@ -48,6 +49,10 @@ class QueueUnavailable(EnvironmentFault):
     """No broker answers, or none confirms; trying again later may help."""
 
     retriable = True
+
+
+class QueueTimeout(QueueUnavailable):
+    """What was sent was not confirmed in time; it may arrive or not."""
 
 
 class QueueFault(EnvironmentFault):
@@ -112,6 +117,11 @@ def kafka_error(failure: BaseException) -> KafkaError | None:
 def is_fault(error: KafkaError) -> bool:
     """Tell whether nothing helps but an operator, or a new client."""
     return error.fatal() or error.code() in _FAULTS
+
+
+def is_denied(error: KafkaError) -> bool:
+    """Tell whether nothing helps but an operator, who has to change a right or a setting."""
+    return error.code() in _FAULTS - {KafkaError._FATAL, KafkaError._FENCED}
 
 
 def is_missing(error: KafkaError) -> bool:

@@ -89,8 +89,9 @@ class Fetcher:
         if self._transactions:
             self._transactions.close()
         else:
-            self._client.purge()
-            self._client.close()
+            with suppress(KafkaException):  # a client that has failed for good says so once more
+                self._client.purge()
+                self._client.close()
 
     def _plain(self) -> Producer:
         return clients.producer(self._settings, **{"linger.ms": 0})
@@ -108,6 +109,12 @@ class Fetcher:
         records = self._read(most)
         batch = Batch(self._queue)
         batch.read(records)
+        if batch.unreadable:
+            _LOGGER.warning(
+                "queue %s: %d messages have headers that cannot be read, and come without them",
+                self._queue,
+                batch.unreadable,
+            )
         if not batch.messages:
             self._pass(batch.ends)
         elif self._transactions:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaException
 
 from transporter.queue import clients
 from transporter.queue.failures import QueueUnavailable, translated
@@ -22,11 +26,14 @@ if TYPE_CHECKING:
     from transporter.queue.message import MessageId
     from transporter.queue.settings import QueueSettings
 
+_LOGGER: Final = logging.getLogger(__name__)
 _MOST: Final = 10_000
 """Messages that one marker names: 80 kB."""
 _SHARE: Final = 3
 """A message is kept alive so often within the time that it has."""
 _PATIENCE: Final = 0.5
+_LOOK: Final = 2.0
+"""Seconds after which a consumer that has nothing to write asks whether brokers answer."""
 
 
 class Keeper:
@@ -47,8 +54,9 @@ class Keeper:
         except BaseException as error:  # noqa: BLE001 - the thread's owner is told of any
             self._exchange.writing_failed(clients.told(self._settings, error))
         finally:
-            self._client.purge()
-            self._client.close()
+            with suppress(KafkaException):  # a client that has failed for good says so once more
+                self._client.purge()
+                self._client.close()
 
     def give_up(self, seconds: float) -> None:
         """Try no longer than *seconds* from now."""
@@ -56,11 +64,13 @@ class Keeper:
 
     def _loop(self) -> None:
         keep_at = time.monotonic() + self._interval
-        while (work := self._exchange.work(keep_at, self._interval / 2)) is not None:
+        while (work := self._exchange.work(keep_at, self._interval / 2, _LOOK)) is not None:
             if (now := time.monotonic()) >= keep_at:
                 keep_at = now + self._interval
             self._write(work)
             self._exchange.wrote()
+            if self._exchange.silent(_LOOK):
+                self._ask()
 
     def _write(self, work: Work) -> None:
         for marker in markers(work, math.ceil(self._settings.redeliver_after * 1000)):
@@ -79,6 +89,15 @@ class Keeper:
                 )
         if self._failures:
             raise translated(self._failures[0], f"markers topic {self._settings.markers_topic}")
+
+    def _ask(self) -> None:
+        """See whether a broker answers, where nothing is written that would tell."""
+        try:
+            self._client.list_topics(self._settings.markers_topic, timeout=_PATIENCE)
+        except KafkaException as error:
+            _LOGGER.info("%s: %s", self._settings.place, error)
+        else:
+            self._exchange.heard()
 
     def _report(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:

@@ -26,6 +26,9 @@ ORIGIN_OFFSET: Final = PREFIX + "origin-offset"
 REASON: Final = PREFIX + "reason"
 TIME: Final = PREFIX + "time"
 
+LONGEST_NAME: Final = 65_535
+"""Bytes of a header's name."""
+
 _SIZES: Final = struct.Struct("<Hi")
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import KafkaException
 
+from transporter.errors import ConfigError
 from transporter.queue import clients
-from transporter.queue.failures import MessageRefused, QueueClosed, QueueUnavailable, translated
-from transporter.queue.message import KEY, PREFIX, pack
+from transporter.queue.failures import MessageRefused, QueueClosed, QueueTimeout, translated
+from transporter.queue.message import KEY, LONGEST_NAME, PREFIX, pack
+from transporter.queue.sending import Sending, Sent
 from transporter.queue.settings import queue_name
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
     from transporter.queue.message import Header, MessageId
+    from transporter.queue.sending import Outgoing
     from transporter.queue.settings import QueueSettings
 
 
@@ -44,7 +48,11 @@ class QueueProducer:
         self._client = clients.producer(
             settings, **{"message.timeout.ms": max(1, int(settings.timeout * 1000))}
         )
-        clients.partitions(self._client, settings, [settings.queue_topic])
+        try:
+            clients.partitions(self._client, settings, [settings.queue_topic])
+        except BaseException:
+            self.drop()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -96,6 +104,29 @@ class QueueProducer:
         """Send one message without waiting; :meth:`flush` tells whether it has arrived."""
         self._produce(queue, value, key, headers, self._report)
 
+    def deliver(self, messages: Iterable[Outgoing], timeout: float | None = None) -> Sent:
+        """Send *messages* in order and tell how far they have arrived within *timeout* seconds.
+
+        After the first failure nothing more is sent, and what is still here is taken back;
+        what was on its way may arrive all the same. No failure of a message is raised. The
+        producer must not be used by anybody else meanwhile.
+        """
+        self._open()
+        seconds = self._settings.timeout if timeout is None else timeout
+        deadline = time.monotonic() + seconds
+        topic, place = self._settings.queue_topic, self._settings.place
+        sending = Sending(self._client, topic, place, deadline)
+        for message in messages:
+            try:
+                headers = self._headers(*message)
+            except (MessageRefused, ConfigError) as error:
+                sending.refuse(error)
+                break
+            if not sending.send(message, headers):
+                break
+        sending.finish()
+        return sending.sent()
+
     def flush(self) -> None:
         """Wait until everything that was posted has arrived; raise the first failure."""
         left = self._await()
@@ -110,10 +141,16 @@ class QueueProducer:
     def close(self) -> None:
         """Wait for what was posted, and disconnect; safe to call twice."""
         if not self._closed:
-            self._closed = True
             try:
                 self.flush()
             finally:
+                self.drop()
+
+    def drop(self) -> None:
+        """Disconnect and forget what was not sent yet; safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            with suppress(KafkaException):  # a client that has failed for good says so once more
                 self._client.purge()
                 self._client.close()
 
@@ -125,15 +162,13 @@ class QueueProducer:
         headers: Sequence[Header],
         report: Callable[..., Any],
     ) -> None:
-        if self._closed:
-            raise QueueClosed("this producer is closed; make a new one")
-        self._check(queue, value, key, headers)
-        given: list[Any] = [*headers] if key is None else [(KEY, key), *headers]
+        self._open()
+        given = self._headers(queue, value, key, headers)
         deadline = time.monotonic() + self._settings.timeout
         while True:
             try:
                 self._client.produce(
-                    self._settings.queue_topic, value, queue, -1, report, None, 0, given or None
+                    self._settings.queue_topic, value, queue, -1, report, None, 0, given
                 )
             except BufferError:
                 if time.monotonic() > deadline:
@@ -145,6 +180,10 @@ class QueueProducer:
                 self._client.poll(0)
                 return
 
+    def _open(self) -> None:
+        if self._closed:
+            raise QueueClosed("this producer is closed; make a new one")
+
     def _await(self) -> int:
         try:
             return int(self._client.flush(self._settings.timeout))
@@ -152,29 +191,34 @@ class QueueProducer:
             # The client raises what is fatal; from within a callback that is a SystemError.
             raise clients.failure(self._settings, error) from error
 
-    def _check(
+    def _headers(
         self, queue: str, value: bytes | None, key: bytes | None, headers: Sequence[Header]
-    ) -> None:
+    ) -> list[Header] | None:
+        """Return the headers that a record gets; raise when the message cannot be sent."""
         queue_name(queue)
-        size = len(value or b"")
-        if headers or key is not None:
-            if ours := [name for name, _ in headers if name.startswith(PREFIX)]:
-                raise MessageRefused(f"header {ours[0]}: names that begin with {PREFIX} are ours")
-            size += len(pack([(KEY, key), *headers]))
+        given = [*headers] if key is None else [(KEY, key), *headers]
+        if ours := [name for name, _ in headers if name.startswith(PREFIX)]:
+            raise MessageRefused(f"header {ours[0]}: names that begin with {PREFIX} are ours")
+        if long := [name for name, _ in headers if len(name.encode()) > LONGEST_NAME]:
+            raise MessageRefused(
+                f"header {long[0][:40]}…: a name of more than {LONGEST_NAME} bytes; make it shorter"
+            )
+        size = len(value or b"") + len(pack(given))
         if size > self._settings.max_message_bytes:
             raise MessageRefused(
                 f"a message of {size} bytes for queue {queue}: the limit is"
                 f" {self._settings.max_message_bytes}; make it smaller, or raise"
                 " max_message_bytes and the topics' max.message.bytes"
             )
+        return given or None
 
     def _report(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
             with self._lock:
                 self._failed.append(error)
 
-    def _late(self, count: int) -> QueueUnavailable:
-        return QueueUnavailable(
+    def _late(self, count: int) -> QueueTimeout:
+        return QueueTimeout(
             f"{self._settings.place}: {count} messages were not confirmed within"
             f" {self._settings.timeout:g} s; see whether the brokers are up"
         )

@@ -13,12 +13,13 @@ from transporter.units import Duration, Size
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _CLIENT: Final = re.compile(
     r"(security|sasl|ssl|socket|reconnect|retry|metadata|topic\.metadata|broker|client|log)\..+"
-    r"|enable\.(sasl|ssl)\..+|compression\.(type|codec|level)|statistics\.interval\.ms|debug"
+    r"|enable\.(sasl|ssl)\..+|compression\.(type|codec|level)|statistics\.interval\.ms|debug|log_level"
 )
 _LARGEST_SHARE: Final = 1_000_000_000
 _SHORTEST_SESSION: Final = 1.0
 
 Topic = Annotated[str, Field(pattern=_NAME.pattern.join("^$"))]
+Value = str | int | float | bool
 Positive = Annotated[Duration, Field(ge=0.001)]
 
 
@@ -55,6 +56,9 @@ class QueueSettings(BaseModel):
     in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Messages that one consumer has begun and not settled, at most."""
 
+    ahead: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Of those, how many may wait until the program asks for them; none: all."""
+
     leave_after: Positive = 60.0
     """A consumer whose program asks for nothing for so long leaves its partitions to others."""
 
@@ -82,20 +86,13 @@ class QueueSettings(BaseModel):
     max_message_bytes: Annotated[Size, Field(ge=1000, le=_LARGEST_SHARE)] = 1_000_000
     """Largest value and headers of a message; below the topics' ``max.message.bytes``."""
 
-    client: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
+    client: dict[str, Value] = Field(default_factory=dict, repr=False)
     """Further librdkafka settings: ``security.*``, ``sasl.*``, ``ssl.*``, ``compression.type`` …"""
 
     @field_validator("client")
     @classmethod
-    def _only_safe(
-        cls, client: dict[str, str | int | float | bool]
-    ) -> dict[str, str | int | float | bool]:
-        if unsafe := sorted(name for name in client if not _CLIENT.fullmatch(name)):
-            raise ValueError(
-                f"may not hold {', '.join(unsafe)}: allowed are security.*, sasl.*, ssl.*,"
-                " socket.*, client.*, broker.*, reconnect.*, retry.*, metadata.* and compression.*"
-            )
-        return client
+    def _only_safe(cls, client: dict[str, Value]) -> dict[str, Value]:
+        return only_safe(client)
 
     @model_validator(mode="after")
     def _three_topics(self) -> Self:
@@ -132,6 +129,16 @@ def settings_of(**values: object) -> QueueSettings:
         name = ".".join(map(str, first["loc"])) or "the queue's settings"
         reason = first["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{name}: {reason}") from None
+
+
+def only_safe(client: dict[str, Value]) -> dict[str, Value]:
+    """Return *client*; raise :class:`ValueError` when a promise rests on one of its settings."""
+    if unsafe := sorted(name for name in client if not _CLIENT.fullmatch(name)):
+        raise ValueError(
+            f"may not hold {', '.join(unsafe)}: allowed are security.*, sasl.*, ssl.*,"
+            " socket.*, client.*, broker.*, reconnect.*, retry.*, metadata.* and compression.*"
+        )
+    return client
 
 
 def queue_name(name: str) -> str:

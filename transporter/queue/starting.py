@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.queue.markers import OVERHEAD, PER_MESSAGE, Start
@@ -11,8 +13,10 @@ from transporter.queue.message import pack, received
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from transporter.queue.message import QueueMessage
+    from transporter.queue.message import Headers, QueueMessage
 
+_HEADERS: Final = methodcaller("headers")
+"""Not ``record.headers()``, which may raise what is wrong at some later call of anything."""
 _MOST: Final = 1000
 """Messages that one Start announces."""
 
@@ -29,6 +33,8 @@ class Batch:
     """Of each partition, the first offset that was read."""
     contents: dict[int, list[tuple[int, bytes | None, bytes]]] = field(default_factory=dict)
     """Of each partition, what Starts carry: offset, value and packed headers."""
+    unreadable: int = 0
+    """Messages whose headers cannot be read, and are left out."""
 
     def read(self, records: Iterable[Any]) -> None:
         """Take in *records*, none of which is an error."""
@@ -38,10 +44,23 @@ class Batch:
             self.firsts.setdefault(partition, offset)
             self.ends[partition] = offset + 1
             if record.key() == key:
-                value, headers = record.value(), record.headers()
+                value, (headers, packed) = record.value(), self._headers(record)
                 where, sent = (partition, offset), record.timestamp()[1]
                 self.messages.append(received(where, self.queue, value, headers, sent))
-                self.contents.setdefault(partition, []).append((offset, value, pack(headers)))
+                self.contents.setdefault(partition, []).append((offset, value, packed))
+
+    def _headers(self, record: Any) -> tuple[Headers | None, bytes]:  # noqa: ANN401 - a record
+        """Return the headers of *record*, and as bytes.
+
+        The client raises what a name makes it raise that is not UTF-8; one too long cannot be
+        packed. The message counts for more than what is said about it.
+        """
+        try:
+            headers = _HEADERS(record)
+            return headers, pack(headers)
+        except (SystemError, UnicodeError, struct.error):
+            self.unreadable += 1
+            return None, b""
 
     def starts(self, after_ms: int, most_bytes: int) -> Iterator[Start]:
         """Return Starts for all messages; none larger than *most_bytes* without need."""

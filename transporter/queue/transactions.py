@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Final
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException
 
 from transporter.queue import clients
-from transporter.queue.failures import QueueFault, is_refusal, translated
+from transporter.queue.failures import QueueFault, QueueUnavailable, is_refusal, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from transporter.queue.message import Header
     from transporter.queue.settings import QueueSettings
 
+_GRACE: Final = 1.0
 ANY: Final = -1
 """Any partition."""
 
@@ -67,11 +69,7 @@ class Transactions:
             client.begin_transaction()
             for topic, value, key, partition, headers in records:
                 self._send(client, topic, value, key, partition, headers)
-            client.send_offsets_to_transaction(
-                list(offsets),
-                consumer.consumer_group_metadata(),
-                self._settings.transaction_timeout,
-            )
+            self._send_offsets(client, list(offsets), consumer.consumer_group_metadata())
             self._commit(client)
         except KafkaException as error:
             self._undo(client, error.args[0])
@@ -112,6 +110,33 @@ class Transactions:
             self.written[record.topic(), record.partition()] = record.offset()
         elif is_refusal(error):
             self._refused.append(error)
+
+    def _send_offsets(self, client: Producer, offsets: list[TopicPartition], group: object) -> None:
+        """Hand over *offsets*, or give the client up.
+
+        After its coordinator was away it may hang here for ever, whatever time it is given. It
+        is then left to a thread that ends with the process; the next one of its name shuts it
+        out.
+        """
+        seconds = self._settings.transaction_timeout
+        failed: list[BaseException] = []
+
+        def send() -> None:
+            try:
+                client.send_offsets_to_transaction(offsets, group, seconds)
+            except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+                failed.append(error)
+
+        thread = threading.Thread(target=send, name="queue-offsets", daemon=True)
+        thread.start()
+        thread.join(seconds + _GRACE)
+        if thread.is_alive():
+            self._client = None
+            raise QueueUnavailable(
+                f"{self._settings.place}: the client hangs in a transaction; a new one takes over"
+            )
+        if failed:
+            raise failed[0]
 
     def _commit(self, client: Producer) -> None:
         deadline = time.monotonic() + self._settings.transaction_timeout

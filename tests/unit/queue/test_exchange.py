@@ -177,3 +177,54 @@ def test_a_program_that_asks_is_not_idle() -> None:
         found.close()
         with pytest.raises(QueueClosed):
             waiting.result(30)
+
+
+def test_what_was_received_can_be_given_back_uncounted() -> None:
+    """For a consumer whose program says that nobody has worked on it."""
+    found = exchange(1, 2)
+    found.take(1, 0)
+    found.close()
+    found.give_back("closed", counted=False)
+    work = found.work(FAR, 0)
+    assert work is not None
+    assert [(each, nack.released) for each, nack in work.nacked] == [((0, 2), True), ((0, 1), True)]
+
+
+def test_a_check_raises_what_a_thread_has_died_of() -> None:
+    """Also while messages wait: who does not ask for any more learns of it so."""
+    fetching, writing = exchange(1), exchange(1)
+    assert fetching.check(60)
+    fetching.fetching_failed(QueueFault("no such topic"))
+    writing.writing_failed(QueueFault("no rights"))
+    for found, text in ((fetching, "no such topic"), (writing, "no rights")):
+        with pytest.raises(QueueFault, match=text):
+            found.check(60)
+
+
+def test_brokers_are_heard_of_by_what_they_confirm() -> None:
+    """Work that is written counts, work that is empty does not, and an answer does."""
+    found = exchange()
+    found.ack([(0, 1)])
+    found.work(FAR, 0)
+    found._heard_at -= 60
+    assert found.silent(60)
+    assert not found.check(60)
+    found.wrote()
+    assert not found.silent(60)
+    found._heard_at -= 60
+    assert found.work(FAR, 0, 0.0) == Work([], [], [])
+    found.wrote()
+    assert found.silent(60)
+    found.heard()
+    assert not found.silent(60)
+
+
+def test_room_ahead_is_made_by_who_receives() -> None:
+    """The thread that fetches is woken when waiting messages are taken."""
+    found = Exchange(InFlight(100, 60.0, 10.0, ahead=2))
+    found.add([QueueMessage((0, offset), "q", b"") for offset in range(2)], time.monotonic())
+    assert found.room(0) == 0
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(found.room, 60)
+        found.take(2, 0)
+        assert waiting.result(30) == 2

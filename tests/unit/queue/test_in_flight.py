@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from transporter.queue import in_flight
 from transporter.queue.in_flight import InFlight
 from transporter.queue.message import QueueMessage
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def message(offset: int) -> QueueMessage:
@@ -80,3 +86,40 @@ def test_the_age_is_that_of_the_oldest() -> None:
     assert found.age(8.0) == 3.0
     found.settle([(0, 2)])
     assert found.age(8.0) == 0.0
+
+
+def test_only_so_many_are_begun_ahead() -> None:
+    """What was received takes no room ahead, whatever else is unsettled."""
+    found = InFlight(10, 60.0, 10.0, ahead=3)
+    assert (found.room, found.good_room) == (3, 1)
+    found.add([message(1), message(2)], 0.0)
+    assert found.room == 1
+    found.take(2)
+    assert (found.room, len(found)) == (3, 2)
+    found.add([message(offset) for offset in range(3, 11)], 0.0)
+    found.take(8)
+    assert found.room == 0
+
+
+def test_only_so_many_bytes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invariant 17: large values leave no room for more until they are received."""
+    monkeypatch.setattr(in_flight, "_MOST_BYTES", 5)
+    found = InFlight(10, 60.0, 10.0)
+    found.add([QueueMessage((0, 1), "q", b"xxx"), QueueMessage((0, 2), "q", None)], 0.0)
+    assert found.room == 8
+    found.add([QueueMessage((0, 3), "q", b"xx")], 0.0)
+    assert found.room == 0
+    found.take(1)
+    assert found.room == 7
+    found.release()
+    found.add([QueueMessage((0, 4), "q", b"xxxxx")], 0.0)
+    assert found.room == 0
+    assert found.lapse(70.0)
+    assert found.room == 10
+
+
+def test_so_many_bytes_are_received_at_once() -> None:
+    """The last message may exceed them, and so one always comes."""
+    found = InFlight(10, 60.0, 10.0)
+    found.add([QueueMessage((0, offset), "q", b"xxxx") for offset in range(5)], 0.0)
+    assert [len(found.take(10, most)) for most in (1, 5, 100)] == [1, 2, 2]

@@ -91,3 +91,28 @@ def test_a_marker_names_a_bounded_number_of_messages() -> None:
     found = list(markers(Work([(0, each) for each in range(25_000)]), 1))
     assert max(len(encode(marker)) for marker in found) < 100_000
     assert sum(len(marker.offsets) for marker in found) == 25_000
+
+
+class Odd(Record):
+    """A record with a header whose name is not UTF-8, as the client hands it out."""
+
+    def headers(self) -> None:
+        raise SystemError("returned a result with an exception set")
+
+
+class Long(Record):
+    """A record with a header whose name is longer than a Start can tell."""
+
+    def headers(self) -> list[tuple[str, bytes]]:  # type: ignore[override]
+        return [("x" * 70_000, b"")]
+
+
+def test_headers_that_cannot_be_read_hold_up_nobody() -> None:
+    """Their message comes without them, and is counted; the others are not touched."""
+    made = batch(Record((0, 1), b"jobs"), Odd((0, 2), b"jobs"), Long((0, 3), b"jobs"))
+    assert [(each.id, each.headers) for each in made.messages] == [
+        ((0, 1), ()),
+        ((0, 2), ()),
+        ((0, 3), ()),
+    ]
+    assert made.unreadable == 2

@@ -1,0 +1,157 @@
+"""Settings of the ``kafka-queue`` reader and writer."""
+
+from __future__ import annotations
+
+import math
+from string import Formatter
+from typing import Annotated, Final, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from adaptors.kafka.config import KafkaConnection, Value
+from transporter.adaptor import Duration, Size  # noqa: TC001 - pydantic reads annotations
+from transporter.errors import ConfigError
+from transporter.message import JSON
+from transporter.queue import QueueSettings, settings_of
+from transporter.queue.settings import Topic, only_safe, queue_name
+
+_QUIET: Final[dict[str, Value]] = {"log_level": 2}
+"""In an outage the client has dozens of lines a second to say; what matters comes as an error."""
+_MOST_IN_FLIGHT: Final = 1_000_000
+"""The engine's ``max_in_flight`` comes first, unless it is larger."""
+
+
+def _known_queue(name: str) -> str:
+    try:
+        return queue_name(name)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+class KafkaQueueConnection(KafkaConnection):
+    """Brokers, TLS and SASL, and what all have to agree on who share the queue's topics."""
+
+    queue_topic: Topic = "queue"
+    """Topic of the messages of all queues."""
+
+    max_message_bytes: Annotated[Size, Field(ge=1000, le=1_000_000_000)] = 1_000_000
+    """Largest value and headers of a message; below the topics' ``max.message.bytes``."""
+
+    @field_validator("client")
+    @classmethod
+    def _only_safe(cls, client: dict[str, Value]) -> dict[str, Value]:
+        return only_safe(client)
+
+    def _settings(self, **more: object) -> QueueSettings:
+        return settings_of(
+            bootstrap_servers=self.bootstrap_servers,
+            queue_topic=self.queue_topic,
+            max_message_bytes=self.max_message_bytes,
+            client={**_QUIET, **self.client, **self.secured},
+            **more,
+        )
+
+
+class KafkaQueueReaderConfig(KafkaQueueConnection):
+    """Which queue is read, and what its messages are called."""
+
+    queue: Annotated[str, AfterValidator(_known_queue)]
+    """The queue. Engines that read the same one share its messages."""
+
+    markers_topic: Topic = "queue-markers"
+    """Topic of what consumers tell trackers."""
+
+    namespace: Annotated[str, Field(min_length=1)] = "{queue}"
+    """Namespace of the messages; ``{queue}`` stands for the queue."""
+
+    content_type: Annotated[str, Field(min_length=1)] | None = JSON
+    """What the values are; ``null`` when nobody knows. They are not looked at."""
+
+    batch_rows: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Most messages of one batch. So many may be begun ahead of the log."""
+
+    batch_bytes: Annotated[Size, Field(ge=1, le=256 * 1024**2)] = 8 * 1024**2
+    """Bytes of values after which a batch takes no more; the last message may exceed it."""
+
+    redeliver_after: Annotated[Duration, Field(ge=0.001)] = 30.0
+    """A message is redelivered, here or elsewhere, when its engine was not heard of for so long.
+    While it lives it keeps alive all that it has not delivered."""
+
+    leave_after: Annotated[Duration, Field(ge=0.001)] = 60.0
+    """An engine that has taken nothing for so long, because ``max_in_flight`` is reached or the
+    log is full, leaves its share of the queue to the others until it goes on."""
+
+    transactional: bool = False
+    """Begin messages in transactions: an engine that is killed repeats nothing of what it had not
+    logged yet, at fewer messages a second."""
+
+    instance: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{0,100}$")] = ""
+    """A name of this engine that survives restarts, unique among those of the queue: it then goes
+    on at once with its share, which nobody else reads until ``session_timeout``."""
+
+    session_timeout: Annotated[Duration, Field(ge=1)] = 45.0
+    """An engine that the brokers hear nothing of for so long loses its share of the queue."""
+
+    timeout: Annotated[Duration, Field(ge=0.001)] = 10.0
+    """How long opening and closing wait for the brokers."""
+
+    @field_validator("namespace")
+    @classmethod
+    def _only_the_queue(cls, namespace: str) -> str:
+        if not _holds_only(namespace, "queue"):
+            raise ValueError("a namespace may hold the field {queue} and no other")
+        return namespace
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        try:
+            _ = self.settings
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def needs_delivery(self) -> bool:
+        """Whatever was acked is gone: other engines cannot see this one's log."""
+        return True
+
+    @property
+    def settings(self) -> QueueSettings:
+        """What the queue library is told."""
+        return self._settings(
+            markers_topic=self.markers_topic,
+            redeliver_after=self.redeliver_after,
+            hold=math.inf,  # An entry may be parked for days; its message stays ours.
+            in_flight=_MOST_IN_FLIGHT,
+            ahead=self.batch_rows,
+            leave_after=self.leave_after,
+            transactional=self.transactional,
+            instance=self.instance,
+            session_timeout=self.session_timeout,
+            timeout=self.timeout,
+        )
+
+
+class KafkaQueueWriterConfig(KafkaQueueConnection):
+    """Which queue the entries are sent to."""
+
+    queue: Annotated[str, Field(min_length=1)] = "{namespace}"
+    """The queue; ``{namespace}`` stands for the entry's namespace."""
+
+    @field_validator("queue")
+    @classmethod
+    def _only_the_namespace(cls, queue: str) -> str:
+        if not _holds_only(queue, "namespace"):
+            raise ValueError("a queue may hold the field {namespace} and no other")
+        _known_queue(queue.format(namespace="n"))
+        return queue
+
+    def settings(self, deadline: float) -> QueueSettings:
+        """Return what the queue library is told when a slice may take *deadline* seconds."""
+        return self._settings(timeout=deadline)
+
+
+def _holds_only(template: str, name: str) -> bool:
+    """Tell whether *template* can be filled in and has no field but *name*, and that one plain."""
+    fields = [parts[1:] for parts in Formatter().parse(template) if parts[1] is not None]
+    return all(field == (name, "", None) for field in fields)

@@ -1,0 +1,47 @@
+"""What an error of the queue library means for a reader, and for a route."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from transporter.errors import (
+    ConfigError,
+    Rejected,
+    RouteFault,
+    SinkTimeout,
+    SinkUnavailable,
+    SourceError,
+    SourceUnavailable,
+)
+from transporter.queue.failures import MessageRefused, QueueError, QueueTimeout, QueueUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transporter.errors import SinkError, TransporterError
+
+
+@contextmanager
+def source_errors() -> Iterator[None]:
+    """Raise what the queue library raises as what a reader raises.
+
+    Faults of topics, rights and settings stay what they are: an ``EnvironmentFault``.
+    """
+    try:
+        yield
+    except QueueUnavailable as error:
+        raise SourceUnavailable(str(error)) from error
+    except QueueError as error:
+        raise SourceError(str(error)) from error
+
+
+def sink_error(error: TransporterError, offset: int | None = None) -> SinkError:
+    """Return what the route is told of *error*, which was about the entry at *offset*, if named."""
+    if isinstance(error, MessageRefused | ConfigError):
+        return Rejected(str(error), offset)
+    if isinstance(error, QueueTimeout):
+        return SinkTimeout(str(error))
+    if isinstance(error, QueueUnavailable):
+        return SinkUnavailable(str(error))
+    return RouteFault(str(error))

@@ -1,0 +1,33 @@
+"""The reader's position: which batch this is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from json import dumps, loads
+
+from transporter.errors import SourceError
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The *batch* with this number; numbers ascend through the life of the log.
+
+    A queue has no place to go on from: what was not acked comes again. Stored as JSON;
+    unknown keys are ignored, so that later versions may add some.
+    """
+
+    batch: int
+
+    def __str__(self) -> str:
+        return dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Read what ``str`` has written; raise ``SourceError`` for anything else."""
+        try:
+            return cls(int(loads(text)["batch"]))
+        except (ValueError, TypeError, LookupError) as error:
+            raise SourceError(
+                f"the log holds the position {text[:100]!r} for this reader, which no "
+                "kafka-queue reader has written; give the reader another name"
+            ) from error

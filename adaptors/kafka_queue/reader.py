@@ -1,0 +1,121 @@
+"""Reads a message queue on Kafka: a message is acked when every route has delivered its entry."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from adaptors.kafka_queue.config import KafkaQueueReaderConfig
+from adaptors.kafka_queue.failures import source_errors
+from adaptors.kafka_queue.position import Position
+from adaptors.kafka_queue.records import logged
+from adaptors.kafka_queue.unsettled import Unsettled
+from transporter.adaptor import Batch
+from transporter.errors import SourceError, TransporterError
+from transporter.queue import QueueConsumer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transporter.adaptor import AdaptorConfig, Resume
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+class KafkaQueueReader:
+    """Reads messages of one queue; each is acked by itself, when its entry is delivered.
+
+    Until then it is kept alive, however long that takes, so that no tracker redelivers it.
+    What a reader before this one had not acked comes again, and the routes pass what they
+    have not delivered of it. Implements ``DeliveredReader``.
+
+    Not promised: any order, and that a message comes once: it is delivered again when its
+    engine was killed, or cut off for ``redeliver_after``, before the ack was written.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = KafkaQueueReaderConfig
+
+    def __init__(self, config: KafkaQueueReaderConfig) -> None:
+        """Keep *config*; :meth:`open` connects."""
+        self._config = config
+        self._namespace = config.namespace.format(queue=config.queue)
+        self._consumer: QueueConsumer | None = None
+        self._resume: Resume | None = None
+        self._unsettled = Unsettled()
+        self._batch = 0
+
+    def open(self, resume: Resume) -> None:
+        """Connect and begin to fetch.
+
+        :raises SourceUnavailable: when no broker answers.
+        :raises EnvironmentFault: when topics, rights or settings are not as they must be.
+        """
+        self.close()
+        position = resume.position
+        self._batch = Position.parse(position).batch if position else 0
+        # Nobody keeps alive what was not acked before, so it comes again, here or elsewhere.
+        resume.supersede()
+        self._resume = resume
+        with source_errors():
+            self._consumer = QueueConsumer(self._config.settings, self._config.queue)
+
+    def poll(self, timeout: float) -> Batch:
+        """Return the messages there are, waiting up to *timeout* seconds for the first one.
+
+        :raises SourceUnavailable: when brokers were silent for so long that what is in
+            progress may have gone to others.
+        """
+        config = self._config
+        with source_errors():
+            consumer = self._opened
+            consumer.check()
+            found = consumer.receive_many(config.batch_rows, timeout, config.batch_bytes)
+        if not found:
+            return Batch(())
+        self._batch += 1
+        self._unsettled.add(self._batch, [message.id for message in found])
+        topic, namespace, kind = config.queue_topic, self._namespace, config.content_type
+        messages = [logged(message, topic, namespace, kind) for message in found]
+        return Batch(messages, str(Position(self._batch)))
+
+    def delivered(self, position: str, rows: Sequence[int]) -> None:
+        """Ack exactly the messages that are *rows* of the batch at *position*."""
+        with source_errors():
+            consumer = self._opened
+            consumer.ack(self._unsettled.settle(Position.parse(position).batch, rows))
+
+    def commit(self, position: str) -> None:
+        """Ack all messages of the batches up to *position*."""
+        with source_errors():
+            consumer = self._opened
+            consumer.ack(self._unsettled.settle_through(Position.parse(position).batch))
+
+    def keep_alive(self) -> None:
+        """See that the consumer keeps alive what is in progress: a thread of its own does it."""
+        with source_errors():
+            self._opened.check()
+
+    def confirm(self) -> None:
+        """See that what is in progress is ours still; nobody leads in a queue."""
+        self.keep_alive()
+
+    def close(self) -> None:
+        """Write acks, give back the rest at once and uncounted, and leave; safe to call twice."""
+        consumer, self._consumer = self._consumer, None
+        resume, self._resume = self._resume, None
+        left, self._unsettled = len(self._unsettled), Unsettled()
+        if consumer is None:
+            return
+        if left and resume is not None:
+            resume.supersede()  # before another engine has it
+        try:
+            consumer.close(counted=False)
+        except TransporterError as error:
+            # It comes again in its time; what is wrong is told by the next open, if it lasts.
+            _LOGGER.warning("queue %s: %s", self._config.queue, error)
+
+    @property
+    def _opened(self) -> QueueConsumer:
+        if self._consumer is None:
+            raise SourceError(f"the reader of the queue {self._config.queue} is not open")
+        return self._consumer

@@ -1,0 +1,76 @@
+"""Sends entries to message queues on Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from adaptors.kafka_queue.config import KafkaQueueWriterConfig
+from adaptors.kafka_queue.failures import sink_error
+from adaptors.kafka_queue.records import outgoing
+from transporter.errors import TransporterError
+from transporter.queue import QueueProducer
+
+if TYPE_CHECKING:
+    from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
+
+
+class KafkaQueueWriter:
+    """Sends each entry as a message to a queue, confirmed by all in-sync replicas.
+
+    Data, key and headers arrive as they are. Delivery is at least once: what was not
+    confirmed is sent again.
+
+    Not promised: any order, for a queue has none; that nothing behind a refused message
+    arrives: what was on its way already may, and arrives once more with the next attempt.
+
+    Not thread-safe. The client's own threads are joined by :meth:`close`.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = KafkaQueueWriterConfig
+
+    def __init__(self, config: KafkaQueueWriterConfig) -> None:
+        """Keep *config*; :meth:`open` connects."""
+        self._config = config
+        self._seconds = 0.0
+        self._producer: QueueProducer | None = None
+
+    def open(self, context: WriterContext) -> StoredOffset | None:
+        """Connect; a queue stores no offset for us, so there is none to return.
+
+        :raises SinkUnavailable: when no broker answers before the deadline.
+        :raises RouteFault: when topic, rights or settings are not as they must be.
+        """
+        self.close()
+        self._seconds = context.deadline
+        self._connect()
+        return None
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        """Send *batch* and wait for the brokers' word, at most the context's deadline."""
+        if not len(batch):
+            ack.all()
+            return
+        sent = self._connect().deliver(outgoing(batch, self._config.queue), self._seconds)
+        if sent.fatal:
+            self.close()  # Only a new client helps.
+        if sent.error is None:
+            ack.all()
+            return
+        offsets = batch.offsets
+        ack(offsets[: batch.whole(sent.arrived)])
+        blamed = None if sent.blamed is None else offsets[sent.blamed]
+        ack.fail(sink_error(sent.error, blamed), blamed)
+
+    def close(self) -> None:
+        """Drop the client and what it still holds; safe to call twice."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.drop()
+
+    def _connect(self) -> QueueProducer:
+        if self._producer is None:
+            try:
+                self._producer = QueueProducer(self._config.settings(self._seconds))
+            except TransporterError as error:
+                raise sink_error(error) from error
+        return self._producer

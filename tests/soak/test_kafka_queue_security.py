@@ -1,0 +1,102 @@
+"""The kafka-queue reader and writer on a broker with TLS, passwords and rights."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+from queue_tools import until
+from services.kafka import run
+from services.safe_kafka import SafeBroker, secured
+
+from adaptors.kafka_queue.reader import KafkaQueueReader
+from adaptors.kafka_queue.writer import KafkaQueueWriter
+from transporter.errors import EnvironmentFault, RouteFault
+from transporter.message import Message
+from transporter.queue import settings_of
+from transporter.queue.topics import make_topics
+from transporter.testing import FixedResume, RecordingAck, entries
+from transporter.testing.contracts import CONTEXT, first_batch, messages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SafeBroker]:
+    """Yield a running broker with rights and the topics of a queue."""
+    with run(SafeBroker, tmp_path_factory.mktemp("safe")) as broker:
+        make_topics(settings_of(bootstrap_servers=broker.bootstrap_servers))
+        yield broker
+
+
+def write(broker: SafeBroker, user: str, **changed: Any) -> RecordingAck:
+    """Send one message as *user*; return what the writer told."""
+    given = secured(broker, user, queue="jobs", **changed)
+    writer = KafkaQueueWriter(KafkaQueueWriter.Config.model_validate(given))
+    batch = entries([Message("n", b"x", b"k")])
+    ack = RecordingAck(batch)
+    try:
+        writer.open(CONTEXT)
+        writer.write(batch, ack)
+    finally:
+        writer.close()
+    return ack
+
+
+def read(broker: SafeBroker, user: str, **changed: Any) -> list[Message]:
+    """Open a reader as *user* and return its first batch, which is acked."""
+    given = secured(broker, user, queue="jobs", timeout=5, **changed)
+    reader = KafkaQueueReader(KafkaQueueReader.Config.model_validate(given))
+    try:
+        reader.open(FixedResume())
+        batch = first_batch(reader, 30)
+        reader.delivered(batch.position or "", range(len(batch.messages)))
+        return messages_of(batch.messages)
+    finally:
+        reader.close()
+
+
+def test_a_wrong_password_is_a_fault_that_says_so(broker: SafeBroker) -> None:
+    """Waiting would not help: reader and route stop, with the broker's reason and no password."""
+    with pytest.raises(EnvironmentFault, match="Authentication failed") as reading:
+        read(broker, "ada", password="wrong-word")
+    with pytest.raises(RouteFault, match="Authentication failed") as writing:
+        write(broker, "ada", password="wrong-word")
+    assert "wrong-word" not in f"{reading.value} {writing.value}"
+
+
+def test_missing_rights_are_a_fault(broker: SafeBroker) -> None:
+    """Who may not see the topics, join the group or write, is told so."""
+    for act in (read, write):
+        with pytest.raises((EnvironmentFault, RouteFault), match="your rights"):
+            act(broker, "eve")
+    describe = AclOperation.DESCRIBE
+    broker.allow("eve", ResourceType.TOPIC, "queue", AclOperation.READ, describe)
+    broker.allow("eve", ResourceType.TOPIC, "queue-markers", describe)
+    until(lambda: _group_is_missing(broker), "rights")
+    ((error, offset),) = write(broker, "eve").failures
+    assert isinstance(error, RouteFault)
+    assert offset is None
+
+
+def _group_is_missing(broker: SafeBroker) -> bool:
+    with pytest.raises(EnvironmentFault) as caught:
+        read(broker, "eve")
+    return "Group authorization failed" in str(caught.value)
+
+
+def test_with_password_and_rights_messages_come_and_go(broker: SafeBroker) -> None:
+    """These rights are enough, one group and two topics."""
+    describe, reading, writing = AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE
+    broker.allow("ada", ResourceType.TOPIC, "queue", reading, writing, describe)
+    broker.allow("ada", ResourceType.TOPIC, "queue-markers", writing, describe)
+    broker.allow("ada", ResourceType.GROUP, "queue/jobs", reading)
+    time.sleep(1)  # nobody tells when rights are in force
+    assert write(broker, "ada").complete
+    (message,) = read(broker, "ada")
+    assert (message.data, message.key) == (b"x", b"k")

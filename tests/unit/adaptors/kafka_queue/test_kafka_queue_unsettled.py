@@ -1,0 +1,54 @@
+"""Which messages wait for their ack, and the position that names a batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from adaptors.kafka_queue.position import Position
+from adaptors.kafka_queue.unsettled import Unsettled
+from transporter.errors import SourceError
+
+
+def holding(*batches: int) -> Unsettled:
+    """Return batches of four messages each, at offsets 10 times their number and on."""
+    found = Unsettled()
+    for batch in batches:
+        found.add(batch, [(0, 10 * batch + row) for row in range(4)])
+    return found
+
+
+def test_rows_are_the_messages_of_their_batch() -> None:
+    """Batches may be settled in any order, each in parts."""
+    found = holding(1, 2)
+    assert found.settle(2, [3, 0]) == [(0, 23), (0, 20)]
+    assert found.settle(1, range(4)) == [(0, 10), (0, 11), (0, 12), (0, 13)]
+    assert found.settle(2, (1, 2)) == [(0, 21), (0, 22)]
+
+
+def test_a_settled_batch_is_forgotten() -> None:
+    """Invariant 17: nothing is kept of what is done."""
+    found = holding(1, 2)
+    found.settle(1, range(3))
+    assert len(found) == 2
+    found.settle(1, [3])
+    assert len(found) == 1
+
+
+def test_all_up_to_a_batch_can_be_settled() -> None:
+    """What comes behind it stays."""
+    found = holding(1, 2, 3)
+    assert found.settle_through(2) == [(0, each) for each in (10, 11, 12, 13, 20, 21, 22, 23)]
+    assert len(found) == 1
+
+
+def test_a_position_is_read_as_it_was_written() -> None:
+    """Keys of later versions are passed over."""
+    assert Position.parse(str(Position(17))) == Position(17)
+    assert Position.parse('{"batch": 3, "more": 1}') == Position(3)
+
+
+@pytest.mark.parametrize("text", ["", "17", "{}", "[1]", '{"batch": "x"}', "queue/1/2"])
+def test_a_strangers_position_is_refused(text: str) -> None:
+    """The error says what to do."""
+    with pytest.raises(SourceError, match="give the reader another name"):
+        Position.parse(text)

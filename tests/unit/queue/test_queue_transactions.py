@@ -1,0 +1,63 @@
+"""Transactions whose client does not come back."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from transporter.queue import clients, settings_of, transactions
+from transporter.queue.failures import QueueUnavailable
+from transporter.queue.transactions import Transactions
+
+
+class Client:
+    """Hangs while it hands over offsets, as long as it is held."""
+
+    def __init__(self, held: threading.Event | None) -> None:
+        self.held = held
+        self.done: list[str] = []
+
+    def begin_transaction(self) -> None:
+        self.done.append("begin")
+
+    def send_offsets_to_transaction(self, *_: object) -> None:
+        if self.held is not None:
+            self.held.wait(60)
+        self.done.append("offsets")
+
+    def commit_transaction(self, timeout: float) -> None:
+        self.done.append("commit")
+
+    def purge(self) -> None:
+        self.done.append("purge")
+
+    def close(self) -> None:
+        self.done.append("close")
+
+
+class Group:
+    """A consumer, as far as a transaction asks it."""
+
+    def consumer_group_metadata(self) -> None:
+        return None
+
+
+def test_a_client_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told as an outage within the time-out, and the next transaction has a new client."""
+    held = threading.Event()
+    made = [Client(held), Client(None)]
+    left = list(made)
+    monkeypatch.setattr(transactions, "_GRACE", 0.0)
+    monkeypatch.setattr(clients, "transactional", lambda *_: left.pop(0))
+    settings = settings_of(bootstrap_servers="x").model_copy(update={"transaction_timeout": 0.01})
+    found, group = Transactions(settings, "role"), Group()
+    run: Any = found.run
+    with pytest.raises(QueueUnavailable, match="hangs in a transaction"):
+        run([], group, [])
+    monkeypatch.setattr(transactions, "_GRACE", 60.0)
+    run([], group, [])
+    assert made[1].done == ["begin", "offsets", "commit"]
+    assert made[0].done == ["begin"]
+    held.set()

@@ -1,0 +1,167 @@
+"""Messages that are sent together, in order, and what became of each of them."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException
+
+from transporter.queue.failures import (
+    QueueTimeout,
+    QueueUnavailable,
+    is_denied,
+    is_refusal,
+    translated,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from confluent_kafka import Message, Producer
+
+    from transporter.errors import TransporterError
+    from transporter.queue.message import Header
+
+_PURGE_SECONDS: Final = 5.0
+_BYSTANDER: Final = frozenset(
+    {
+        KafkaError._FATAL,  # noqa: SLF001 - the client library's codes are public
+        KafkaError._INVALID_DIFFERENT_RECORD,  # noqa: SLF001 - as above
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
+        KafkaError._PURGE_QUEUE,  # noqa: SLF001 - as above
+    }
+)
+
+
+class Outgoing(NamedTuple):
+    """A message to be sent."""
+
+    queue: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[Header] = ()
+
+
+class Sent(NamedTuple):
+    """How many messages, from the first on, have arrived, and why no more."""
+
+    arrived: int
+    error: TransporterError | None = None
+    blamed: int | None = None
+    """The message, counted from 0, that is refused for its own sake, if it is known which."""
+    fatal: bool = False
+    """Whether this producer can send no more, so that only a new one helps."""
+
+
+class Sending:
+    """Hands messages to *client* and waits for what the brokers say of each.
+
+    After the first failure nothing more is handed over, and what still waits in the client
+    is taken back. Belongs to one thread, which must have the client for itself.
+    """
+
+    def __init__(self, client: Producer, topic: str, place: str, deadline: float) -> None:
+        """Send to *topic*; all is over at *deadline*, by the monotonic clock."""
+        self._client, self._topic, self._place = client, topic, place
+        self._deadline = deadline
+        self._arrived = bytearray()
+        self._failures: dict[int, KafkaError] = {}
+        self._refused: TransporterError | None = None
+        self._fatal: KafkaError | None = None
+
+    def send(self, message: Outgoing, headers: list[Header] | None) -> bool:
+        """Hand over *message* with *headers*; tell whether more can follow."""
+        report: Any = partial(self._settle, len(self._arrived))
+        self._arrived.append(0)
+        try:
+            self._produce(message, headers, report)
+        except (KafkaException, SystemError) as error:
+            self._fail(error)
+        return not (self._failures or self._fatal or self._late)
+
+    def refuse(self, error: TransporterError) -> None:
+        """Take note that the next message cannot be sent, because of *error*."""
+        self._refused = error
+
+    def finish(self) -> None:
+        """Wait for what was handed over; take back, at the deadline, what is left."""
+        try:
+            if self._client.flush(max(0.0, self._deadline - time.monotonic())):
+                self._client.purge(blocking=False)
+                self._client.flush(_PURGE_SECONDS)
+        except (KafkaException, SystemError) as error:
+            self._fail(error)
+
+    def sent(self) -> Sent:
+        """Return what became of all."""
+        count = self._arrived.find(0)
+        if count < 0:
+            count = len(self._arrived)
+            if self._refused is None:
+                return Sent(count)
+            return Sent(count, self._refused, count)
+        blamed = {
+            index: error
+            for index, error in sorted(self._failures.items())
+            if error.code() not in _BYSTANDER
+        }
+        for index, error in blamed.items():
+            # A broker refuses a batch as a whole for the sake of one of its messages.
+            alone = len(blamed) == 1 and is_refusal(error)
+            told = translated(error, self._place)
+            return Sent(count, told, index if alone else None, self._is_fatal)
+        return Sent(count, self._why(), None, self._is_fatal)
+
+    @property
+    def _is_fatal(self) -> bool:
+        return self._fatal is not None
+
+    @property
+    def _late(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    def _why(self) -> TransporterError:
+        if self._fatal is not None:
+            if is_denied(self._fatal):
+                return translated(self._fatal, self._place)
+            return QueueUnavailable(f"{self._place}: {self._fatal.str()} ({self._fatal.name()})")
+        return QueueTimeout(f"{self._place}: not everything was confirmed in time")
+
+    def _produce(self, message: Outgoing, headers: list[Header] | None, report: Any) -> None:  # noqa: ANN401 - a callback of the client's
+        while True:
+            try:
+                self._client.produce(
+                    self._topic, message.value, message.queue, -1, report, None, 0, headers
+                )
+            except BufferError:
+                if self._late or self._failures:
+                    return
+                self._client.poll(0.1)
+            else:
+                self._client.poll(0)
+                return
+
+    def _settle(self, index: int, error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            self._arrived[index] = 1
+            return
+        if not self._failures:
+            # What still waits in the client's queue is taken back.
+            self._client.purge(in_queue=True, in_flight=False, blocking=False)
+        self._failures[index] = error
+
+    def _fail(self, error: BaseException) -> None:
+        """Take note of what the client raises: a message it does not take, or its own end.
+
+        What is raised while a callback runs is the cause of a SystemError.
+        """
+        cause = error if isinstance(error, KafkaException) else error.__cause__
+        if not isinstance(cause, KafkaException):
+            raise error
+        found = cause.args[0]
+        if found.fatal() or found.code() == KafkaError._FATAL:  # noqa: SLF001 - a public code
+            self._fatal = found
+        else:
+            self._failures.setdefault(len(self._arrived) - 1, found)
