@@ -14,7 +14,8 @@ from transporter.engine.events import EngineStatus, State
 from transporter.engine.feed import Feed
 from transporter.engine.housekeeper import Housekeeper
 from transporter.engine.network import network_of
-from transporter.engine.route import Route, Surroundings
+from transporter.engine.route import Route
+from transporter.engine.surroundings import Surroundings
 from transporter.engine.timings import TimedFileSystem
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspect import segments_size

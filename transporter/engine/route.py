@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from transporter.engine.adoption import adopt
 from transporter.engine.backoff import Backoff
@@ -16,20 +15,11 @@ from transporter.engine.errands import Errands
 from transporter.engine.events import RouteStatus, State
 from transporter.engine.judge import GO, Action, Judge, Verdict
 from transporter.engine.parking import Parking
-from transporter.engine.protocol import (
-    Failure,
-    Opened,
-    OpenFailed,
-    Outcome,
-    Output,
-    Proceed,
-    Progress,
-    Retry,
-    Slice,
-)
+from transporter.engine.protocol import Failure, Opened, OpenFailed, Outcome, Retry, Slice
 from transporter.engine.redelivery import Redelivery
 from transporter.engine.specs import specs_of
 from transporter.engine.superseding import supersede
+from transporter.engine.talk import IDLE, Talk
 from transporter.engine.team import connected
 from transporter.engine.timings import Meter
 from transporter.errors import (
@@ -45,35 +35,16 @@ from transporter.log.commit_log import wall_clock
 from transporter.log.reader import LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from concurrent.futures import Future
 
-    from transporter.engine.carrier import Carrier
-    from transporter.engine.deliveries import Deliveries
-    from transporter.engine.events import Observer
     from transporter.engine.line import Line
     from transporter.engine.protocol import WorkerSpec
+    from transporter.engine.surroundings import Surroundings
     from transporter.engine.team import Team
-    from transporter.log.commit_log import CommitLog
-    from transporter.offsets.offset_log import OffsetLog
-    from transporter.pipeline.config import Pipeline, RouteConfig
+    from transporter.pipeline.config import RouteConfig
 
 T = TypeVar("T")
-
-IDLE: Final = 0.5
-"""Seconds an idle route waits before it looks whether it should stop."""
-
-
-class Surroundings(NamedTuple):
-    """What a route has around it; ``offsets`` are those of all routes, by name."""
-
-    pipeline: Pipeline
-    log: CommitLog
-    offsets: Mapping[str, OffsetLog]
-    carrier: Carrier
-    deliveries: Deliveries
-    observe: Observer
-    on_failure: Callable[[BaseException], None]
 
 
 class Route:
@@ -100,7 +71,7 @@ class Route:
         self.parking = Parking(config, log, self._reader, self._offsets, wall_clock)
         self._judge = Judge(config, log, self._offsets, self.parking, self._cutter, self._observe)
         self._backoff = Backoff(*config.retry.backoff)
-        self._announced: int | None = None
+        self._talk = Talk(self._stopping)
         self._sure = False
         self._attempt, self._outdated, self._paused = 0, False, False
         self._state, self._problem = State.STARTING, ""
@@ -305,7 +276,7 @@ class Route:
 
     def _is_open(self, worker: Line | Team) -> bool:
         """Take note of what the worker says when it has opened its writer, or could not."""
-        match self._answer(worker):
+        match self._talk.answer(worker):
             case Opened(stored):
                 self._state, self._problem = State.RUNNING, ""
                 shards = self._config.parallelism
@@ -394,12 +365,11 @@ class Route:
         Raises ``EOFError`` when the worker is gone, after *died* was asked what to
         make of it, unless its host went with it.
         """
-        self._announced = None
         try:
-            answer = self._answer(worker)
+            answer = self._talk.answer(worker)
         except (EOFError, ConnectionError):
             if not self._carrier.host_was_lost(self._config.name, worker.shard):
-                self._follow(died(self._announced))
+                self._follow(died(self._talk.announced))
             raise EOFError from None
         return answer if isinstance(answer, Outcome) else None
 
@@ -415,22 +385,6 @@ class Route:
                 self._retry_later(verdict.problem)
             case Action.HALT:
                 self._halt(verdict)
-
-    def _answer(self, worker: Line | Team) -> object:
-        """Return the worker's next answer; ``None`` when the route must stop without it."""
-        while True:
-            while not worker.poll(IDLE):
-                if self._stopping.is_set():
-                    return None
-            match worker.recv():
-                case Output(text):
-                    sys.stdout.write(text)
-                    sys.stdout.flush()
-                case Progress(offset):
-                    self._announced = offset
-                    worker.send(Proceed())
-                case answer:
-                    return answer
 
     def _halt(self, verdict: Verdict) -> None:
         """Wait for an operator; everybody can see it (Invariant 15)."""

@@ -1,0 +1,27 @@
+"""What every route of an engine has around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from transporter.engine.carrier import Carrier
+    from transporter.engine.deliveries import Deliveries
+    from transporter.engine.events import Observer
+    from transporter.log.commit_log import CommitLog
+    from transporter.offsets.offset_log import OffsetLog
+    from transporter.pipeline.config import Pipeline
+
+
+class Surroundings(NamedTuple):
+    """What a route has around it; ``offsets`` are those of all routes, by name."""
+
+    pipeline: Pipeline
+    log: CommitLog
+    offsets: Mapping[str, OffsetLog]
+    carrier: Carrier
+    deliveries: Deliveries
+    observe: Observer
+    on_failure: Callable[[BaseException], None]
