@@ -20,16 +20,12 @@ if TYPE_CHECKING:
     from benchmarks.services import Outbox
     from benchmarks.setting import Setting
 
-_RATE: Final = 200
+RATE: Final = 200
 _ROUTES: Final = (1, 8)
 _SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _AIMS: Final = {(1, "p50"): 4.0, (1, "p99"): 15.0, (8, "p99"): 25.0}
 _PATIENCE: Final = 30.0
-_SEQUENCE: Final = "sequence"
-_INSERT: Final = (
-    "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys,"
-    " kafka_header_values) VALUES ('orders', %s, %s, %s, %s)"
-)
+SEQUENCE: Final = "sequence"
 _PIPELINE: Final = """\
 name: latency
 log: {{dir: log}}
@@ -43,7 +39,7 @@ _ROUTE: Final = """\
 """
 
 METHOD: Final = f"""\
-{_RATE} commits a second of one outbox row each; the clock runs from the moment when the
+{RATE} commits a second of one outbox row each; the clock runs from the moment when the
 application's commit has returned to the moment when a consumer in the same process has the message.
 Between them: the trigger's notification, mark, log (synced), slice, worker in Spark, producer,
 broker, consumer. With eight routes each row goes to eight topics, and each arrival counts. The
@@ -65,16 +61,16 @@ def _with_routes(setting: Setting, routes: int) -> list[Comparison]:
     broker = setting.services.broker
     ours = [broker.create_topic(f"latency-{routes}-{number}") for number in range(routes)]
     floor = [broker.create_topic(f"direct-{routes}-{number}") for number in range(routes)]
-    count = setting.scaled(2 * _RATE, _RATE // 2)
+    count = setting.scaled(2 * RATE, RATE // 2)
     with (
         _engine(setting, ours) as outbox,
         Arrivals(broker.bootstrap_servers, ours) as arrived,
         Arrivals(broker.bootstrap_servers, floor) as direct,
     ):
-        commit, produce = _committer(outbox), _producer(broker.bootstrap_servers, floor)
+        commit, produce = _committer(outbox), producing(broker.bootstrap_servers, floor)
         sides = {"ours": (commit, arrived), "floor": (produce, direct)}
         found = setting.interleaved(
-            {name: partial(_round, send, seen, count) for name, (send, seen) in sides.items()}
+            {name: partial(travelled, send, seen, count) for name, (send, seen) in sides.items()}
         )
     subject = "1 route" if routes == 1 else f"{routes} routes"
     return [
@@ -152,7 +148,7 @@ class Arrivals:
             if message is None or message.error():
                 continue
             now = time.perf_counter()
-            sequence = int(dict(message.headers())[_SEQUENCE])
+            sequence = int(dict(message.headers())[SEQUENCE])
             with self._changed:
                 self._seen.append((sequence, now))
                 self._changed.notify_all()
@@ -167,28 +163,31 @@ class Arrivals:
         return found
 
 
-def _round(send: Callable[[int, str, str], float], arrived: Arrivals, rows: int) -> list[float]:
-    """Send *rows* rows at a steady rate and return the milliseconds of every arrival."""
-    sent = []
+def paced(rows: int) -> Iterator[tuple[int, str, str]]:
+    """Yield the number, key and document of each row, at the rate of the benchmark."""
     began = time.perf_counter()
     for number, (key, data) in enumerate(documents(rows)):
-        time.sleep(max(0.0, began + number / _RATE - time.perf_counter()))
-        sent.append(send(number, key, data.decode()))
+        time.sleep(max(0.0, began + number / RATE - time.perf_counter()))
+        yield number, key, data.decode()
+
+
+def travelled(send: Callable[[int, str, str], float], arrived: Arrivals, rows: int) -> list[float]:
+    """Send *rows* rows at a steady rate and return the milliseconds of every arrival."""
+    sent = [send(*row) for row in paced(rows)]
     return [(came - sent[number]) * 1000 for number, came in arrived.of(rows)]
 
 
 def _committer(outbox: Outbox) -> Callable[[int, str, str], float]:
     """Return what commits one row and tells when the commit returned."""
-    names = ["trace", _SEQUENCE]
 
     def send(number: int, key: str, data: str) -> float:
-        outbox.connection.execute(_INSERT, [key, data, names, ["t", str(number)]])
+        outbox.insert(number, key, data)
         return time.perf_counter()
 
     return send
 
 
-def _producer(servers: str, topics: Sequence[str]) -> Callable[[int, str, str], float]:
+def producing(servers: str, topics: Sequence[str]) -> Callable[[int, str, str], float]:
     """Return what produces one row to each topic and tells when it began to."""
     producer = Producer(
         {
@@ -202,7 +201,7 @@ def _producer(servers: str, topics: Sequence[str]) -> Callable[[int, str, str], 
 
     def send(number: int, key: str, data: str) -> float:
         began = time.perf_counter()
-        headers: list[tuple[str, Any]] = [("trace", "t"), (_SEQUENCE, str(number))]
+        headers: list[tuple[str, Any]] = [("trace", "t"), (SEQUENCE, str(number))]
         for topic in topics:
             producer.produce(topic, data, key, headers=headers)
         producer.flush()

@@ -36,14 +36,15 @@ METHOD: Final = """\
 A backlog of documents of about 200 bytes in a queue topic of 4 partitions, received with
 `receive_many(1000)` by one or four consumers, each a process of its own, and acked one by one;
 `in_flight` is 5000, the rest are the defaults. A tracker runs beside them, and has seen every Start
-and End by the end. "A bare consumer" reads the same topic in the same batches and commits each:
-it can ack nothing by itself, and nothing comes again. "A marker for each message" writes and awaits
-a Start, commits, and writes an End for each message, as kafka-mq-go does. Clocks start when all
-have their partitions and what waited in the clients is gone. The aims are what kmq did on a machine
-like this, without a tracker that keeps messages alive or carries what they hold. "Too late" is by
-how much a message that was never acked came again, to its consumer's program, behind
-`redeliver_after`, at 200 messages a second; "a hop" is the way of a message through Kafka, from
-send to receive."""
+and End by the end. "Transactional" is the setting of that name: Start and commit in one
+transaction, so that a consumer that is killed repeats nothing. "A bare consumer" reads the same
+topic in the same batches and commits each: it can ack nothing by itself, and nothing comes again.
+"A marker for each message" writes and awaits a Start, commits, and writes an End for each message,
+as kafka-mq-go does. Clocks start when all have their partitions and what waited in the clients is
+gone. The aims are what kmq did on a machine like this, without a tracker that keeps messages alive
+or carries what they hold. "Too late" is by how much a message that was never acked came again, to
+its consumer's program, behind `redeliver_after`, at 200 messages a second; "a hop" is the way of a
+message through Kafka, from send to receive."""
 LIMITS: Final = """\
 Every message goes through Kafka twice, once as itself and once in its Start, and
 Python is used on both ways. A redelivery waits for the end of the markers topic to be read and
@@ -54,33 +55,41 @@ machine."""
 def measure(setting: Setting) -> Section:
     """Receive the same backlog in turns, with our consumers and the rivals."""
     count, few = setting.scaled(200_000, 20_000), setting.scaled(10_000, 6000)
-    sides: dict[str, Callable[[], float]] = {
-        f"{role} {number}": partial(_rate, setting, role, number, count * (number // 2 or 1))
-        for number in _AIMS
-        for role in ("ours", "bare")
-    }
+    sides: dict[str, Callable[[], float]] = {}
+    for number in _AIMS:
+        rows = count * (number // 2 or 1)
+        for role in ("ours", "bare"):
+            sides[f"{role} {number}"] = partial(_rate, setting, role, number, rows)
+        sides[f"transactional {number}"] = partial(
+            _rate, setting, "ours", number, rows, transactional=True
+        )
     sides["each 1"] = partial(_rate, setting, "each", 1, few)
     sides["late"] = partial(_late, setting, "late", setting.scaled(400, 100))
     sides["hop"] = partial(_late, setting, "hop", setting.scaled(400, 100))
     return Section(
         "queue",
         METHOD,
-        _compared(setting.interleaved(sides, setting.scaled(3, 1))),
+        compared(setting.interleaved(sides, setting.scaled(3, 1))),
         limits=LIMITS,
     )
 
 
-def _compared(found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
+def compared(found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
+    """Hold what was found against the rivals, and against the aims."""
     rates = [
         Comparison(
-            f"receive and ack, {number} {'consumer' if number == 1 else 'consumers'}",
+            f"receive and ack, {how}{number} {'consumer' if number == 1 else 'consumers'}",
             "a bare consumer" if number == 1 else f"{number} bare consumers",
             "messages/s",
-            found[f"ours {number}"],
+            found[f"{role} {number}"],
             found[f"bare {number}"],
-            Aim(least, at_least=True, figure=OURS),
+            aim,
         )
         for number, least in _AIMS.items()
+        for role, how, aim in (
+            ("ours", "", Aim(least, at_least=True, figure=OURS)),
+            ("transactional", "transactional, ", None),
+        )
     ]
     each = Comparison(
         "receive and ack, 1 consumer",
@@ -100,9 +109,11 @@ def _compared(found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
     return (*rates, each, late)
 
 
-def _rate(setting: Setting, role: str, consumers: int, count: int) -> float:
+def _rate(
+    setting: Setting, role: str, consumers: int, count: int, *, transactional: bool = False
+) -> float:
     """Return how many messages a second *consumers* get through together."""
-    settings = _fresh(setting)
+    settings = _fresh(setting, transactional=transactional)
     with QueueProducer(settings) as producer:
         producer.send_many(QUEUE, (data for _, data in documents(count + consumers * WARM)))
     with ExitStack() as stack:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 # The defaults, so every commit is synced; vacuums come when we say, not when we measure.
 _SETTINGS: Final = {"autovacuum": "off", "max_wal_size": "4GB"}
+_INSERT: Final = (
+    "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys,"
+    " kafka_header_values) VALUES ('orders', %s, %s, %s, %s)"
+)
 _COPY: Final = (
     "COPY outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values)"
     " FROM STDIN"
@@ -105,6 +109,11 @@ class Outbox:
                 headers = ["trace", "sequence"]
                 values = [f"t-{number}", str(number)]
                 copy.write_row(("orders", key, data.decode(), headers, values))
+
+    def insert(self, number: int, key: str, data: str) -> None:
+        """Commit one row, which carries its *number* in a header."""
+        headers = ["trace", "sequence"], ["t", str(number)]
+        self.connection.execute(_INSERT, [key, data, *headers])
 
     def tidy(self) -> None:
         """Remove what earlier rounds left: dead rows, and dirty pages that wait to be written."""
