@@ -20,7 +20,8 @@ test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka 
 
 soak: $(VENV)/dev  ## What takes longer: kills at random, outages beside healthy routes
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
-	$(BIN)/pytest tests/soak tests/property/test_hostile_configuration.py --exhaustive
+	$(BIN)/pytest tests/soak tests/property/test_hostile_configuration.py \
+		tests/integration/test_outbox_crashes.py --exhaustive
 
 crash: $(VENV)/dev  ## Every crash, damage and failing call, and real power cuts (as root); an hour
 	$(BIN)/pytest -n 2 --dist loadfile tests/crash tests/power --exhaustive

@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import psycopg
 from engine_tools import SparklessHost
@@ -92,10 +92,12 @@ class Node:
     def __init__(self, folder: Path, pipeline: dict[str, Any]) -> None:
         self.folder, self._pipeline = folder, pipeline
         self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
 
     def start(self) -> None:
         """Run it."""
         self.folder.mkdir(exist_ok=True)
+        self._starts += 1
         file = self.folder / "pipeline.yaml"
         file.write_text(json.dumps(self._pipeline))
         with (self.folder / "err.txt").open("ab") as errors:
@@ -115,6 +117,8 @@ class Node:
         if number == signal.SIGKILL:
             self.send(number)
         else:
+            # Before it has begun a signal would end it as it ends any program.
+            await_true(lambda: len(self.events("engine-started")) >= self._starts)
             self._process.send_signal(number)
         try:
             code = self._process.wait(PATIENCE)
@@ -123,6 +127,14 @@ class Node:
         self._process = None
         errors = (self.folder / "err.txt").read_text()
         assert number == signal.SIGKILL or code == 0, (code, errors)
+
+    def await_end(self) -> int:
+        """Wait until it ends by itself; return its exit code."""
+        assert self._process is not None
+        try:
+            return self._process.wait(PATIENCE)
+        finally:
+            self.stop(signal.SIGKILL)
 
     @property
     def running(self) -> bool:
@@ -154,7 +166,7 @@ class Rows:
         self._thread = threading.Thread(target=self._run, name="rows")
         self.inserted: dict[str, int] = defaultdict(int)
 
-    def __enter__(self) -> Rows:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -230,7 +242,9 @@ def await_true(condition: Callable[[], object], seconds: float = PATIENCE) -> fl
 
 def main(file: Path) -> None:
     """Be an engine."""
-    from transporter.engine.engine import Engine  # noqa: PLC0415 - the tests do without
+    from crash_points import arm  # noqa: PLC0415 - the tests do without
+
+    from transporter.engine.engine import Engine  # noqa: PLC0415 - as above
     from transporter.pipeline.config import load  # noqa: PLC0415 - as above
 
     events = (file.parent / "events.jsonl").open("a", buffering=1)
@@ -238,6 +252,7 @@ def main(file: Path) -> None:
     def tell(event: str, **details: Any) -> None:
         events.write(json.dumps({"event": event, "at": time.time(), **details}, default=str) + "\n")
 
+    arm(file.parent)
     engine = Engine(load(file, {}), SparklessHost(), tell)
     signal.signal(signal.SIGTERM, lambda *_: engine.request_stop())
     engine.start()

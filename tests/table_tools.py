@@ -31,6 +31,10 @@ class TableConfig(AdaptorConfig):
     def needs_delivery(self) -> bool:
         return True
 
+    @property
+    def shared(self) -> bool:
+        return True
+
 
 class TableReader:
     """Reads lines of a file like rows of a table: each open reads what is left of them.
@@ -94,6 +98,14 @@ class Committed(LinesReader):
     def commit(self, position: str) -> None:
         with self._config.path.with_suffix(".told").open("a") as file:
             file.write(f"{position}\n")
+
+
+class Passing(LinesReader):
+    """Reads lines, and has at each open passed what is not delivered."""
+
+    def open(self, resume: Resume) -> None:
+        super().open(resume)
+        resume.supersede()
 
 
 def _all(part: Any) -> list[Message]:

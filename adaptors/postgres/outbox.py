@@ -237,8 +237,10 @@ class Outbox:
 
     def confirm(self) -> None:
         """Make sure that no later term has begun."""
+        ours = (self._term.number, str(self._term.leader))
         found = self._run(self._sql.holder)
-        self._require(self._term.number if found and found[0][0] == self._term.number else None)
+        holds = bool(found) and (found[0][0], found[0][1].decode()) == ours
+        self._require(self._term.number if holds else None)
 
     def _holder(self) -> str:
         found = self._run(self._sql.holder)

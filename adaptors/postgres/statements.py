@@ -1,9 +1,10 @@
 """The SQL of the outbox reader, composed for one table.
 
 Every statement that changes a row carries the *fence*: it reads its own term
-number FOR SHARE. A new leader's bump waits for such a statement, and such a
-statement waits for a bump; after the bump the number no longer matches, so the
-statement does nothing and answers NULL for the term (Invariant 10).
+FOR SHARE, number and leader, for in a restored database a number comes again. A
+new leader's bump waits for such a statement, and such a statement waits for a
+bump; after the bump the number no longer matches, so the statement does nothing
+and answers NULL for the term (Invariant 10).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _GROWTH: Final = 3
 # {id}, {topic}, ... are columns of o, the table; found, marked and copied call them as usual.
 _FRAGMENTS: Final = {
     "fence": """fence AS MATERIALIZED (
-    SELECT term FROM {terms} WHERE outbox = %(outbox)s AND term = %(term)s FOR SHARE
+    SELECT term FROM {terms}
+    WHERE outbox = %(outbox)s AND term = %(term)s AND leader_id = %(leader)s FOR SHARE
 )""",
     "columns": """{id}::bigint AS id, {created} AS created, {topic} AS topic, {key} AS key,
     {value} AS value, {header_keys} AS header_keys, {header_values} AS header_values""",
@@ -54,7 +56,8 @@ _FRAGMENTS: Final = {
         + coalesce({growth} * {keys_size}, 0) + coalesce({growth} * {values_size}, 0)""",
     "open": "{leader} IS DISTINCT FROM %(leader)s AND {id} <> ALL(%(kept)s::bigint[])",
     "gaps": "unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) AS gap(first, last)",
-    "term": """(SELECT term FROM {terms} WHERE outbox = %(outbox)s AND term = %(term)s)""",
+    "term": """(SELECT term FROM {terms}
+        WHERE outbox = %(outbox)s AND term = %(term)s AND leader_id = %(leader)s)""",
     # Of a large row no more is read than tells of it.
     "found": """found AS MATERIALIZED (
     SELECT id, large, CASE WHEN large THEN {carried} ELSE size::int END AS size FROM (

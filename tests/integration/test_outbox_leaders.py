@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -62,6 +63,12 @@ def leader(nodes: list[Node]) -> Node | None:
     return max(leading, key=lambda node: node.term or 0, default=None)
 
 
+def led_behind(nodes: list[Node], number: int) -> bool:
+    """Tell whether one of *nodes* leads under a later term than *number*."""
+    found = leader(nodes)
+    return found is not None and (found.term or 0) > number
+
+
 def all_there(path: Path, rows: Rows) -> bool:
     """Tell whether every row that was inserted has arrived."""
     newest: dict[str, int] = {}
@@ -94,11 +101,11 @@ def test_leaders_come_and_go(fleet: list[Node], postgres: Database, tmp_path: Pa
             else:
                 former.send(signal.SIGSTOP)
             others = [node for node in fleet if node is not former]
-            took.append(await_true(lambda: (each := leader(others)) and (each.term or 0) > number))
+            took.append(await_true(partial(led_behind, others, number)))
             time.sleep(0.5)
             if how == "pause":
                 former.send(signal.SIGCONT)
-                await_true(lambda: former.term is None)
+                await_true(lambda former=former: former.term is None)
             else:
                 former.start()
     await_true(lambda: all_there(path, rows))

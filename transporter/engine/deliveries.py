@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from transporter.errors import EnvironmentFault
+from transporter.offsets.offset_log import declared_routes
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from transporter.engine.parking import Parking
     from transporter.offsets.offset_log import OffsetLog
+    from transporter.pipeline.config import Pipeline
 
 
 class Delivering(NamedTuple):
@@ -63,6 +67,17 @@ class Deliveries:
         """Return up to which offset *reader*'s entries were superseded where not delivered."""
         return max(route.offsets.state.superseded.get(reader, -1) for route in self.routes)
 
+    def keep(self, reader: str) -> None:
+        """Let a route that *reader*'s source never waited for deliver what the log holds.
+
+        That source gives nothing of it again: it was told without that route. Only to be
+        called before anything is read and delivered.
+        """
+        durable = self._durable()
+        for route in self.routes:
+            if reader not in route.offsets.state.superseded:
+                route.offsets.supersede(reader, durable, (), durable)
+
     def supersede(self, reader: str) -> None:
         """Have each route pass what *reader* has logged and that route has not delivered.
 
@@ -90,3 +105,21 @@ class Deliveries:
     def confirmed(self, unwanted: Callable[[], bool]) -> bool:
         """Wait until every reader that leads has made sure of that; false if *unwanted* first."""
         return all(feed.confirmed(unwanted) for feed in self.feeds)
+
+
+def refuse_strangers(pipeline: Pipeline, known: Container[str]) -> None:
+    """Let no source be told without a route that has begun in this log and may come back.
+
+    *known* are the routes that the pipeline has. Raise ``EnvironmentFault`` when there is
+    another one, and a source waits for delivery.
+    """
+    directory = pipeline.log.dir
+    strangers = [name for name in declared_routes(directory) if name not in known]
+    if strangers and any(reader.waits_for_delivery for reader in pipeline.readers):
+        name = strangers[0]
+        raise EnvironmentFault(
+            f"route {name} has an offset log in {directory} and is not in the pipeline. A source "
+            "that waits for delivery would be told without it, so what is logged meanwhile would "
+            "be lost to it: put it back, or end it for good with 'transporter route forget "
+            f"{pipeline.file} {name}'"
+        )

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transporter.engine.carrier import Carrier
-from transporter.engine.deliveries import Deliveries, Delivering
+from transporter.engine.deliveries import Deliveries, Delivering, refuse_strangers
 from transporter.engine.events import EngineStatus, State
 from transporter.engine.feed import Feed
 from transporter.engine.housekeeper import Housekeeper
@@ -83,6 +83,7 @@ class Engine:
         # Declared before the first append that could follow (Invariant 11).
         self._offsets = self._declared()
         try:
+            refuse_strangers(pipeline, self._offsets)
             self._carrier = Carrier(launch, observe, self._fail, network_of(pipeline.spark))
         except BaseException:
             self._log.close()

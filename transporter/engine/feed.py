@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 POLL: Final = 0.5
 """Seconds a poll may wait: how soon a stop is noticed."""
 HASTY: Final = 0.005
-"""Seconds a poll may wait while something is being delivered, of which its source is to hear."""
+"""Seconds a poll may wait at first while its source is to hear of what is being delivered."""
+PATIENT: Final = 0.1
+"""Seconds it may wait in the end: deliveries that take long need not be told at once."""
+
+GRACE: Final = 5.0
+"""Seconds for which a stop waits for a source that does not answer."""
 
 LEADING: Final = ("leader-acquired", "leader-refreshed")
 """What a reader tells when it has begun a term."""
@@ -61,19 +66,22 @@ class Feed:
         self._shared = deliveries is not None and config.config.shared
         self._term: int | None = None
         self._stopping, self._finishing = threading.Event(), threading.Event()
-        self._over = threading.Event()
+        self._over, self._abandoned = threading.Event(), False
         self._backoff = Backoff()
         self._state, self._problem, self._logged = State.STARTING, "", 0
-        self._size, self._moved = 0, time.monotonic()
-        self._open = OpenBatches()
+        self._size, self._moved, self._haste = 0, time.monotonic(), HASTY
+        self._open, self._stale = OpenBatches(), False
         # What the last run has logged and not told of is found again by the first poll.
         self._untold: int | None = 0
         self._confirming = threading.Condition()
         self._asked = self._sure = 0
-        self._thread = threading.Thread(target=self._run, name=f"reader-{config.name}")
+        # Left behind if its source does not answer: see GRACE.
+        name = f"reader-{config.name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Begin to read; before any route begins to deliver."""
+        self._resume.begin()
         self._thread.start()
 
     def stop(self) -> None:
@@ -82,20 +90,31 @@ class Feed:
 
     def wait_until_read(self) -> None:
         """Wait until nothing more is appended; the source may still wait for deliveries."""
-        if self._thread.ident is not None:
-            self._over.wait()
+        if self._thread.ident is not None and not self._over.wait(GRACE):
+            self._left_behind()
 
     def finish(self) -> None:
         """Tell the source what is delivered, and wait for the end."""
         self._finishing.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        if self._thread.ident is None or self._abandoned:
+            return
+        self._thread.join(GRACE)
+        if self._thread.is_alive():
+            self._left_behind()
+
+    def _left_behind(self) -> None:
+        self._abandoned = True
+        problem = f"it did not end within {GRACE:g} s: its source does not answer"
+        self._observe("reader-stopped", reader=self._config.name, problem=problem)
 
     def confirmed(self, unwanted: Callable[[], bool]) -> bool:
         """Wait until the reader knows that it still leads; false when *unwanted* came first.
 
-        One that does not lead any more has had all its entries superseded by then.
+        One that does not lead any more has had all its entries superseded by then. Where
+        engines take no turns there is nothing to make sure of, also while the source is away.
         """
+        if not self._shared:
+            return True
         with self._confirming:
             self._asked += 1
             mine = self._asked
@@ -122,8 +141,11 @@ class Feed:
 
     @property
     def untold(self) -> int | None:
-        """The first offset of which the source was not told yet; ``None`` without any."""
-        return self._untold
+        """The first offset of which the source was not told yet; ``None`` without any.
+
+        Also where engines take no turns: nobody else would deliver again what is behind it.
+        """
+        return self._untold if self._shared else None
 
     def hold(self) -> Hold | None:
         """Return from where on the log is needed to recognise what the source still has.
@@ -200,7 +222,7 @@ class Feed:
         self._observe("reader-ended", reader=self._config.name, logged=self._logged)
 
     def _retry_later(self, error: TransporterError) -> None:
-        if self._over.is_set():
+        if self._stopping.is_set():
             # What could not be told comes again, and is recognised then.
             return
         self._state, self._problem = State.RETRYING, self._config.secrets.hide(str(error))
@@ -220,29 +242,43 @@ class Feed:
                 self._wait_for_delivery(POLL)
                 continue
             try:
-                # While something is being delivered its source is to hear of that soon.
-                batch = reader.poll(POLL if self._open.first is None else HASTY)
+                batch = reader.poll(POLL if self._open.first is None else self._haste)
             except EndOfSource:
                 return
             self._moved = time.monotonic()
+            self._backoff.reset()
+            self._haste = min(2 * self._haste, PATIENT)
             self._take(reader, batch)
 
     def _take(self, reader: Reader, batch: Batch) -> None:
         """Append all of *batch*; open it, or tell the source at once that it is durable."""
+        self._stale = False
         parts = list(appendable(_as_batch(batch)))
-        if parts[0].num_rows and (logged := self._append_all(reader, parts, batch)):
-            if self._deliveries is not None and batch.position is not None:
-                self._open.add(batch.position, logged)
-            elif batch.position is not None:
-                # Invariant 1: only now, when the frames are durable.
-                reader.commit(batch.position)
-        if not self._stopping.is_set():
+        logged = self._append_all(reader, parts, batch) if parts[0].num_rows else []
+        if batch.position is not None and logged:
+            self._settle(reader, batch.position, logged, whole=len(logged) == len(parts))
+        if self._deliveries is not None or not self._stopping.is_set():
             self._untold = self._open.first
+
+    def _settle(
+        self, reader: Reader, position: str, logged: list[tuple[int, int]], *, whole: bool
+    ) -> None:
+        if self._deliveries is None:
+            if whole:
+                # Invariant 1: only now, when the frames are durable.
+                reader.commit(position)
+        elif whole or isinstance(reader, DeliveredReader):
+            # Also of a batch that a stop has cut short single rows can be told.
+            self._open.add(position, logged)
+            self._haste = HASTY
 
     def _append_all(
         self, reader: Reader, parts: list[pa.RecordBatch], batch: Batch
     ) -> list[tuple[int, int]]:
-        """Return the offsets of each part; nothing when the stop came first."""
+        """Return the offsets of the parts; of the first ones when the stop came first.
+
+        Of none when they were superseded meanwhile.
+        """
         if self._untold is None:
             # At least so far back: other readers may append before this one does.
             self._untold = self._log.durable + 1
@@ -252,14 +288,17 @@ class Feed:
             position = batch.position if part is parts[-1] else None
             found = self._append(reader, part, position, batch.term)
             if found is None:
-                return []
+                break
             logged.append(found)
-        return logged
+        return [] if self._stale else logged
 
     def _append(
         self, reader: Reader, messages: pa.RecordBatch, position: str | None, term: int | None
     ) -> tuple[int, int] | None:
-        """Append, waiting while the disk is full (Invariant 14); ``None`` if stopped instead."""
+        """Append, waiting while the disk is full (Invariant 14).
+
+        ``None`` if the stop came first, or the batch was superseded meanwhile.
+        """
         while True:
             try:
                 found = self._log.append(messages, self._config.name, position, term)
@@ -270,6 +309,8 @@ class Feed:
                     return None
                 # Somebody may wait for it, who alone can make room.
                 self._attend(reader)
+                if self._stale:
+                    return None
             else:
                 self._state, self._problem = State.RUNNING, ""
                 self._logged += messages.num_rows
@@ -300,6 +341,7 @@ class Feed:
         elif whole is not None:
             reader.commit(whole)
         if told:
+            self._haste = HASTY
             self._untold = self._open.first
             deliveries.told()
 
@@ -326,7 +368,8 @@ class Feed:
             self._finishing.wait(timeout)
 
     def _superseded(self) -> None:
-        """Forget what the source gives again."""
+        """Forget what the source gives again; what was not appended yet is of that, too."""
+        self._stale = True
         self._open.clear()
         self._untold = None
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
 from transporter.adaptor import Entries
 from transporter.log.reader import LogReader
+from transporter.offsets.offset_log import declared_routes, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,6 +18,18 @@ if TYPE_CHECKING:
     from transporter.engine.events import Observer
     from transporter.log.commit_log import CommitLog
     from transporter.log.reader import Located
+
+
+_MOST_LOOKS: Final = 32
+"""Ends of terms before which it is known what was delivered (Invariant 17)."""
+
+
+class _Look(NamedTuple):
+    """What every route had delivered when ``last`` was the log's last offset."""
+
+    last: int
+    through: int
+    parked: frozenset[int]
 
 
 class LogResume:
@@ -41,6 +55,21 @@ class LogResume:
         """
         self._log, self._reader, self._observe = log, reader, observe
         self._deliveries, self._superseded = deliveries, superseded
+        self._known_after = -1
+        # A route that was asked to pass entries does so at any moment, and its watermark tells
+        # no more which of them were delivered. So that is kept from before it was asked.
+        self._looks: deque[_Look] = deque()
+
+    def begin(self) -> None:
+        """Take up what earlier runs have left; called once, before any route runs."""
+        if self._deliveries is not None:
+            self._known_after = self._deliveries.superseded(self._reader)
+            self._deliveries.keep(self._reader)
+            return
+        directory = self._log.directory
+        states = [read_state(directory, route) for route in declared_routes(directory)]
+        marks = (state.superseded.get(self._reader, -1) for state in states)
+        self._known_after = max(marks, default=-1)
 
     @property
     def log_id(self) -> str:
@@ -54,31 +83,48 @@ class LogResume:
 
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
         """Yield what the source may be told of, a frame each, newest first."""
-        settled = -1 if self._deliveries is None else self._deliveries.superseded(self._reader)
+        now = self._look()
         with LogReader(self._log.directory) as reader:
-            for found in reader.backwards(self._log.durable):
-                if found.frame.last <= settled:
+            for found in reader.backwards(now.last):
+                if found.frame.last <= self._known_after:
                     return
                 source = found.source()
                 if source is not None and source.reader == self._reader:
-                    yield source.position, Entries(self._told(found), self._log.log_id)
+                    looks = (look for look in self._looks if found.frame.last <= look.last)
+                    entries = self._told(found, next(looks, now))
+                    yield source.position, Entries(entries, self._log.log_id)
 
-    def _told(self, found: Located) -> pa.RecordBatch:
-        """Return the entries of a frame, but for those that some route still has to deliver."""
-        entries = found.entries()
+    def _look(self) -> _Look:
+        last = self._log.durable
         if self._deliveries is None:
-            return entries
-        through, parked = self._deliveries.through, self._deliveries.parked
+            return _Look(last, last, frozenset())
+        # In this order: an entry is parked before a watermark passes it.
+        through = self._deliveries.through
+        return _Look(last, through, self._deliveries.parked)
+
+    @staticmethod
+    def _told(found: Located, look: _Look) -> pa.RecordBatch:
+        """Return the entries of a frame, but for those that some route had to deliver still."""
+        entries, (_, through, parked) = found.entries(), look
         offsets = entries.column("offset").to_pylist()
         return entries.filter(pa.array([o <= through and o not in parked for o in offsets]))
 
     def supersede(self) -> None:
         """Have every route pass what it has not delivered of this reader."""
         if self._deliveries is not None:
+            self._keep(self._look())
             # In this order: a route that waited for the source finds what it is to pass first.
             self._deliveries.supersede(self._reader)
             self._superseded()
             self._deliveries.told()
+
+    def _keep(self, look: _Look) -> None:
+        if self._looks and look.last <= self._looks[-1].last:
+            # Nothing was logged since, and of what had been an earlier look knows better.
+            return
+        self._looks.append(look)
+        if len(self._looks) > _MOST_LOOKS:
+            self._known_after = max(self._known_after, self._looks.popleft().last)
 
     def tell(self, event: str, **details: object) -> None:
         """Tell everybody who watches the engine."""

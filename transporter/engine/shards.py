@@ -45,6 +45,11 @@ class Progress:
         beyond = pc.greater(entries.column("offset"), pa.scalar(self._through, pa.int64()))
         return entries.filter(beyond)
 
+    def ahead(self, asked: Slice) -> int | None:
+        """Return up to where *asked* holds what this shard has delivered; ``None`` for nothing."""
+        behind = asked.generation != self._generation or asked.first > self._through
+        return None if behind else self._through
+
     def reached(self, asked: Slice, through: int) -> None:
         """Take note that everything of the slice up to *through* is delivered."""
         if asked.generation != self._generation:

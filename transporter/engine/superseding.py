@@ -19,15 +19,20 @@ def supersede(
 ) -> None:
     """Pass what *reader* has logged up to *through* and this route has not delivered.
 
-    Durable on return. Parked entries of it are removed: their source gives them again,
-    so a retry would deliver them behind what has come since. Only to be called by the
-    route's thread, between two slices.
+    Durable on return. What it had looked through before is left as it was. Parked entries
+    of it are removed: their source gives them again, so a retry would deliver them behind
+    what has come since. Only to be called by the route's thread, between two slices.
     """
-    first = offsets.state.next_live()
+    # What was logged when the route first heard of the source is not given again: see
+    # Deliveries.keep. All that came later up to here was passed, or is delivered.
+    known = offsets.state.superseded.get(reader, -1)
+    first = max(offsets.state.next_live(), known + 1)
     parts = list(_logged_by(reader, first, through, log)) if first <= through else []
-    parked = [offset for offset in sorted(parking.known) if offset <= through]
+    parked = [offset for offset in sorted(parking.known) if known < offset <= through]
     mine = [offset for offset in parked if _reader_of(offset, log) == reader]
-    offsets.supersede(reader, through, parts, through)
+    if parts or mine:
+        # Not without need: behind it nobody can tell any more what was delivered.
+        offsets.supersede(reader, through, parts, through)
     if mine:
         offsets.audit(
             "supersede", who="the engine", offsets=mine, reason="its source gives it again"

@@ -258,6 +258,11 @@ class Worker:
         if damage is not None:
             # Invariant 3: the route halts at what is damaged, not where its slice began.
             last = batches[-1].column("offset")[-1].as_py() if batches else asked.first - 1
+        ahead = self._progress.ahead(asked) if self._sharded and self._spec.one_per_key else None
+        if ahead is not None:
+            # Invariant 9: what is passed over is not settled yet, so nothing follows it.
+            damage = None if ahead < last else damage
+            whole, last = whole.slice(0, 0), min(last, ahead)
         if asked.single:
             bounds = (asked.first, last, asked.generation)
             outcome = deliver_singly(whole, bounds, self._route, self._writer, self._announce)

@@ -11,9 +11,9 @@ from engine_tools import PATIENCE, Events, delivered, offsets, running, until
 from table_tools import TableReader, table, told
 
 from transporter.engine.events import State
-from transporter.errors import ConfigError
+from transporter.errors import ConfigError, EnvironmentFault
 from transporter.log.reader import LogReader
-from transporter.offsets.offset_log import OffsetLog, read_state
+from transporter.offsets.offset_log import OffsetLog, delete_route, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,6 +195,17 @@ def test_a_shared_source_cannot_be_told_earlier(tmp_path: Path) -> None:
     """``release: logged`` is refused where other engines cannot see this log."""
     with pytest.raises(ConfigError, match="release is not enough for this source"):
         table(tmp_path, LINES, {"name": "out"}, release="logged")
+
+
+def test_no_source_is_told_without_a_route_that_may_come_back(tmp_path: Path) -> None:
+    """A route that was left out of the file ends the start, until somebody has forgotten it."""
+    to_end(table(tmp_path, LINES, {"name": "out"}, {"name": "old"}))
+    without = table(tmp_path, [], {"name": "out"})
+    with pytest.raises(EnvironmentFault, match="route old has an offset log"), running(without):
+        pass
+    delete_route(tmp_path / "log", "old")
+    to_end(without)
+    assert set(told(tmp_path / "table.txt")) == {0, 1, 2, 3, 4}
 
 
 def test_frames_carry_the_term(tmp_path: Path) -> None:

@@ -1,0 +1,282 @@
+"""An outbox's reader whose term ends at any moment, and what stands in a new term's way."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from engine_tools import Events, running, until
+from leader_tools import PATIENCE
+from outbox_tools import Log, ids, insert, readers, remaining
+from psycopg.conninfo import make_conninfo
+from pydantic import SecretStr
+
+from adaptors.postgres import term
+from adaptors.postgres.outbox import Outbox
+from adaptors.postgres.session import connect
+from adaptors.postgres.table import TableName
+from transporter.errors import SourceError, SourceUnavailable
+from transporter.outbox.table import outbox_sql
+from transporter.pipeline.config import load
+from transporter.testing import FaultyProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from services.postgres import Database
+
+    from transporter.pipeline.config import Pipeline
+
+pytestmark = pytest.mark.postgres
+TERM = 1.0
+ELECTOR = {"kind": "postgres", "term": f"{TERM}s"}
+TABLE = TableName("outbox", "public")
+FENCE = "SELECT term FROM transporter_term WHERE outbox = 'public.outbox' FOR SHARE"
+
+
+@pytest.fixture
+def outbox(postgres: Database) -> Database:
+    """Create the outbox with its trigger."""
+    postgres.execute(outbox_sql())
+    return postgres
+
+
+@pytest.fixture
+def opened(postgres: Database) -> Iterator[Callable[..., Any]]:
+    """Open readers on the database; all are closed at the end."""
+    with readers(postgres, "mark") as opener:
+        yield opener
+
+
+def began(reader: Any) -> list[int]:
+    """Poll until there is something; return its ids."""
+    ends = time.monotonic() + PATIENCE
+    while time.monotonic() < ends:
+        batch = reader.poll(0.1)
+        if batch.position is not None:
+            return ids(batch)
+    raise AssertionError("nothing came")
+
+
+def bump(database: Database) -> None:
+    """Begin a term for somebody else."""
+    database.execute("UPDATE transporter_term SET term = term + 1, leader_id = gen_random_uuid()")
+
+
+# --- what a term's end may meet
+
+
+def bumped_once(database: Database, patch: pytest.MonkeyPatch) -> None:
+    """Have another engine begin a term while the first one that begins looks at the rows."""
+    original, done = Outbox.purge_logged, threading.Event()
+
+    def purge_logged(self: Outbox, entries: Any) -> None:
+        if not done.is_set():
+            done.set()
+            bump(database)
+        original(self, entries)
+
+    patch.setattr(Outbox, "purge_logged", purge_logged)
+
+
+def test_a_term_may_end_before_it_has_begun(
+    outbox: Database, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another engine's term begins between ours and our first look: ours comes again later."""
+    log = Log()
+    insert(outbox)
+    first = opened(log)
+    log.append(first.poll(5))
+    first.close()
+    insert(outbox)
+    bumped_once(outbox, monkeypatch)
+    reader = opened(log, elector=ELECTOR)
+    until(lambda: reader.keep_alive() or "leader-acquired" in [name for name, _ in log.told])
+    assert "leader-fenced" in [name for name, _ in log.told]
+    assert began(reader) == [2]
+    assert remaining(outbox) == [2]
+
+
+@pytest.mark.parametrize("act", ["confirm", "poll"])
+def test_a_term_whose_number_comes_again_is_not_ours(
+    act: str, outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """In a restored database another engine's term gets our number: ours is over (Invariant 7)."""
+    first = opened()
+    outbox.execute("UPDATE transporter_term SET term = term - 1")
+    second = opened()
+    insert(outbox)
+    assert began(second) == [1]
+    with pytest.raises(SourceError, match="fenced"):
+        first.confirm() if act == "confirm" else first.poll(0)
+    assert remaining(outbox) == [1]
+
+
+def test_notifications_without_end_do_not_hold_a_poll(
+    outbox: Database, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A channel on which there is always one more keeps nobody from pulsing or stopping."""
+    reader = opened(elector=ELECTOR, poll_interval="1h")
+    until(lambda: reader.keep_alive() or outbox.execute("SELECT term FROM transporter_term"))
+    monkeypatch.setattr("adaptors.postgres.reader.wait_for_notify", lambda *_: True)
+    began = time.monotonic()
+    reader.poll(0.1)
+    assert time.monotonic() - began < 1.0
+
+
+def test_who_is_alone_knows_after_an_outage_what_was_delivered(
+    outbox: Database, tmp_path: Path
+) -> None:
+    """A lost connection repeats nothing that the routes have delivered meanwhile."""
+    for number in range(5):
+        insert(outbox, value=str(number))
+    (tmp_path / "out.down").write_text("write")
+    with FaultyProxy(("127.0.0.1", outbox.server.port)) as proxy:
+        given = pipeline(tmp_path, make_conninfo(outbox.tcp_dsn(), port=proxy.port))
+        events = Events()
+        with running(given, events=events) as engine:
+            until(lambda: engine.log.durable == 4)
+            proxy.refuse()
+            events.await_count("reader-unavailable")
+            (tmp_path / "out.down").unlink()
+            until(lambda: lines(tmp_path) == 5)
+            proxy.heal()
+            until(lambda: remaining(outbox) == [])
+    assert lines(tmp_path) == 5
+
+
+def lines(folder: Path) -> int:
+    """Return how many entries route ``out`` has delivered."""
+    file = folder / "out.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def pipeline(folder: Path, dsn: str, **reader: Any) -> Pipeline:
+    """Return a pipeline from the outbox into ``out.jsonl``."""
+    given = {"name": "outbox", "adaptor": "postgres-outbox", "dsn": dsn, "poll_interval": "50ms"}
+    given["release"] = "delivered"
+    writer = {"adaptor": "engine_tools:LinesWriter", "path": "out.jsonl"}
+    route = {"name": "out", "writer": writer, "retry": {"backoff": "1ms..50ms"}}
+    document = {
+        "name": "terms",
+        "readers": [given | reader],
+        "routes": [route],
+        "log": {"dir": "log"},
+        "shutdown_timeout": "2s",
+    }
+    (folder / "pipeline.yaml").write_text(json.dumps(document))
+    return load(folder / "pipeline.yaml", {})
+
+
+# --- what stands in the way of a term
+
+
+@contextmanager
+def holding(database: Database, how: str) -> Iterator[None]:
+    """Hold a share of the term's row as a leader does that was stopped at this moment."""
+    if how == "transaction":
+        with database.connect(autocommit=False) as connection:
+            connection.execute(FENCE)
+            yield
+            with suppress(psycopg.Error):
+                connection.rollback()
+        return
+    connection = database.connect()
+    # Its answer fills every buffer, and nobody reads it: the statement does not end.
+    endless = (
+        f"WITH fence AS MATERIALIZED ({FENCE}) SELECT repeat('x', 1000000)"
+        " FROM fence, generate_series(1, 1000)"
+    )
+    connection.pgconn.send_query(endless.encode())
+    pid = connection.info.backend_pid
+    state = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
+    until(lambda: database.execute(state, [pid]) == [("ClientWrite",)])
+    yield
+    connection.pgconn.finish()
+
+
+@pytest.mark.parametrize("how", ["transaction", "statement"])
+def test_a_stopped_leader_is_out_of_the_way_after_half_a_term(outbox: Database, how: str) -> None:
+    """A share of the term's row holds the next leader up for half a term, and no longer."""
+    dsn = SecretStr(outbox.dsn)
+    with connect(dsn, TERM) as connection:
+        first = term.acquire(connection, TABLE, dsn, TERM)
+        with holding(outbox, how):
+            begun = time.monotonic()
+            second = term.acquire(connection, TABLE, dsn, TERM)
+            took = time.monotonic() - begun
+    assert second.number == first.number + 1
+    assert TERM / 2 <= took < TERM
+
+
+def test_who_may_end_nobody_waits_no_longer_than_a_term(outbox: Database) -> None:
+    """Without the right to end the blocker the wait is over after a term, and is told."""
+    outbox.execute("DROP ROLE IF EXISTS timid")
+    outbox.execute("CREATE ROLE timid LOGIN")
+    try:
+        outbox.execute("GRANT CREATE, USAGE ON SCHEMA public TO timid")
+        dsn = SecretStr(outbox.dsn_as("timid"))
+        with connect(dsn, TERM) as connection:
+            term.acquire(connection, TABLE, dsn, TERM)
+            with holding(outbox, "transaction"):
+                begun = time.monotonic()
+                with pytest.raises(SourceUnavailable, match="lock timeout"):
+                    term.acquire(connection, TABLE, dsn, TERM)
+                assert time.monotonic() - begun < 2 * TERM
+    finally:
+        outbox.execute("DROP OWNED BY timid")
+        outbox.execute("DROP ROLE timid")
+
+
+def test_a_server_that_hangs_is_given_up_within_two_terms(outbox: Database) -> None:
+    """Its kernel confirms every packet, so nothing but our own patience ends the wait."""
+    with FaultyProxy(("127.0.0.1", outbox.server.port)) as proxy:
+        dsn = make_conninfo(outbox.tcp_dsn(), host="127.0.0.1", port=proxy.port)
+        with connect(SecretStr(dsn), TERM) as connection:
+            proxy.hang()
+            begun = time.monotonic()
+            with pytest.raises(psycopg.OperationalError, match="did not answer within"):
+                connection.execute("SELECT 1")
+            assert time.monotonic() - begun < 2 * TERM + 1
+            assert connection.closed
+            proxy.heal()
+
+
+# --- a stop while the database is away
+
+
+@pytest.mark.parametrize("elector", ["none", ELECTOR], ids=["alone", "elected"])
+@pytest.mark.parametrize("fault", ["refuse", "hang"])
+def test_a_stop_ends_while_the_database_is_away(
+    outbox: Database, tmp_path: Path, fault: str, elector: Any
+) -> None:
+    """It takes ``shutdown_timeout`` and a few seconds at most, whether the server says no or not.
+
+    What was delivered is purged by the next run, and not repeated.
+    """
+    with FaultyProxy(("127.0.0.1", outbox.server.port)) as proxy:
+        dsn = make_conninfo(outbox.tcp_dsn(), port=proxy.port)
+        given = pipeline(tmp_path, dsn, elector=elector)
+        with running(given) as engine:
+            until(lambda: engine.status().readers[0].term is not None)
+            insert(outbox)
+            until(lambda: remaining(outbox) == [])
+            (tmp_path / "out.down").write_text("write")
+            insert(outbox)
+            until(lambda: engine.log.durable == 1)
+            getattr(proxy, fault)()
+            time.sleep(0.3)
+            (tmp_path / "out.down").unlink()
+            begun = time.monotonic()
+        took = time.monotonic() - begun
+        proxy.heal()
+    assert took < 2 + 2 * TERM + 6, took
+    with running(pipeline(tmp_path, outbox.dsn, elector=elector)):
+        until(lambda: remaining(outbox) == [])
+    assert 2 <= lines(tmp_path) <= 3

@@ -1,0 +1,273 @@
+"""Readers whose source waits for delivery: what it gives again, and what it never will."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from crc32c import crc32c
+from engine_tools import PATIENCE, Events, delivered, offsets, running, until
+from table_tools import TableReader, table, told
+
+from transporter.adaptor import Batch
+from transporter.engine.deliveries import Deliveries, Delivering
+from transporter.engine.parking import Parking
+from transporter.engine.resume import LogResume
+from transporter.engine.superseding import supersede
+from transporter.errors import LogFull
+from transporter.log.commit_log import CommitLog
+from transporter.log.reader import LogReader
+from transporter.offsets.offset_log import OffsetLog, read_state
+from transporter.offsets.state import Range
+from transporter.pipeline.config import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+LINES = [f"k{number} {number}" for number in range(5)]
+
+
+class World:
+    """A log with one route that has no thread: what it is asked for waits for :meth:`run`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = CommitLog.open(folder / "log")
+        self.reader = LogReader(folder / "log")
+        self.offsets = OffsetLog(folder / "log", "out")
+        pipeline = table(folder, [], {"name": "out"})
+        self.parking = Parking(pipeline.routes[0], self.log, self.reader, self.offsets, lambda: 0)
+        self.asked: list[tuple[str, int]] = []
+        self.deliveries = Deliveries(lambda: self.log.durable)
+        ask: Callable[[str, int], None] = lambda *what: self.asked.append(what)  # noqa: E731
+        self.deliveries.routes = [Delivering(self.offsets, self.parking, ask)]
+
+    def resume(self) -> LogResume:
+        """Return what the log remembers of the reader, whose feed starts now."""
+        resume = LogResume(self.log, "in", Events(), self.deliveries)
+        resume.begin()
+        return resume
+
+    def run(self) -> None:
+        """Do as the route's thread does between two slices."""
+        for reader, through in self.asked:
+            supersede(reader, through, self.reader, self.offsets, self.parking)
+        self.asked.clear()
+
+    def deliver(self, through: int) -> None:
+        """Settle all up to *through*."""
+        self.offsets.settle(Range(self.offsets.state.next_live(), through), self.log.durable)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Give a log without entries."""
+    made = World(tmp_path)
+    yield made
+    made.reader.close()
+    made.offsets.close()
+    made.log.close()
+
+
+def known(resume: LogResume) -> list[int]:
+    """Return the offsets of which the source may be told."""
+    return sorted(entry.offset for _, entries in resume.recent() for entry in entries)
+
+
+def test_a_slow_route_that_passes_entries_has_not_delivered_them(
+    world: World, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """Invariant 5: what it was asked to pass may be passed at any moment, also while we look."""
+    resume = world.resume()
+    world.log.append(batch(2), "in", "1")
+    world.log.append(batch(1), "in", "2")
+    world.deliver(0)
+    resume.supersede()
+    looked = resume.recent()
+    assert next(looked)[1].offsets == []
+    world.run()
+    assert [entry.offset for _, entries in looked for entry in entries] == [0]
+
+
+def test_what_was_delivered_is_known_over_many_ends(
+    world: World, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """A source that goes away again and again is told at last of all that was delivered."""
+    resume = world.resume()
+    for number in range(3):
+        world.log.append(batch(2), "in", str(number))
+        world.deliver(world.log.durable - 1)
+        resume.supersede()
+        world.run()
+    assert known(resume) == [0, 2, 4]
+
+
+def test_only_so_many_ends_are_remembered(
+    world: World, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """Invariant 17: of what was delivered before them nothing is known any more."""
+    resume = world.resume()
+    for number in range(100):
+        world.log.append(batch(1), "in", str(number))
+        world.deliver(number)
+        resume.supersede()
+        world.run()
+    assert known(resume)[-1] == 99
+    assert 10 < len(known(resume)) < 90
+
+
+def test_what_a_run_without_deliveries_has_logged_is_not_passed(tmp_path: Path) -> None:
+    """Invariant 6: its rows are gone. A change to ``release: delivered`` loses none of them."""
+    (tmp_path / "out.down").write_text("write")
+    with running(changeable(tmp_path, "logged")) as engine:
+        until(lambda: engine.log.durable == 2)
+        engine.stop(0)
+    (tmp_path / "out.down").unlink()
+    with running(changeable(tmp_path, "delivered")) as engine:
+        until(lambda: engine.wait(0.02))
+    assert [line["data"] for line in delivered(tmp_path / "out.jsonl")] == ["a", "b", "c"]
+
+
+def changeable(folder: Path, release: str) -> Any:
+    """Return a pipeline of lines whose source hears as *release* says."""
+    (folder / "source.txt").write_text("n a\nn b\nn c\n")
+    reader = {"adaptor": "table_tools:Passing", "path": "source.txt", "name": "in"}
+    writer = {"adaptor": "engine_tools:LinesWriter", "path": "out.jsonl"}
+    document = {
+        "readers": [reader | {"release": release}],
+        "routes": [{"name": "out", "writer": writer, "retry": {"backoff": "1ms..5ms"}}],
+        "log": {"dir": "log"},
+    }
+    (folder / "pipeline.yaml").write_text(json.dumps(document))
+    return load(folder / "pipeline.yaml", {})
+
+
+def test_a_new_route_gets_what_the_log_has_of_others(tmp_path: Path) -> None:
+    """``start: earliest`` holds: rows that others were told of are passed by nobody."""
+    with running(table(tmp_path, LINES, {"name": "out"}, end=False)):
+        until(lambda: told(tmp_path / "table.txt") == [0, 1, 2, 3, 4])
+    routes = {"name": "out"}, {"name": "late"}
+    with running(table(tmp_path, [], *routes, end=False)):
+        until(lambda: offsets(tmp_path / "late.jsonl") == [0, 1, 2, 3, 4])
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4]
+
+
+def test_what_was_passed_is_not_recognised_without_deliveries(tmp_path: Path) -> None:
+    """Passed rows are in the table: a change to ``release: logged`` does not purge them."""
+    with CommitLog.open(tmp_path / "log") as log, OffsetLog(tmp_path / "log", "out") as state:
+        from transporter.message import Message, messages_to_batch  # noqa: PLC0415
+
+        log.append(messages_to_batch([Message("n", b"1"), Message("n", b"2")]), "in", "1")
+        state.supersede("in", 1, [(0, 1)], 1)
+        log.append(messages_to_batch([Message("n", b"3")]), "in", "2")
+        resume = LogResume(log, "in", Events())
+        resume.begin()
+        assert known(resume) == [2]
+
+
+def test_a_batch_whose_term_ends_while_the_log_is_full_is_not_logged(tmp_path: Path) -> None:
+    """Invariant 10: logged later, nobody would pass it, and others may have delivered it."""
+    ended, append = threading.Event(), CommitLog.append
+
+    def full(self: CommitLog, *values: Any) -> Any:
+        if not ended.is_set():
+            raise LogFull("no room for the test")
+        return append(self, *values)
+
+    def keep_alive(self: TableReader) -> None:
+        if self._read and not ended.is_set():
+            self._resume.supersede()
+            ended.set()
+
+    events = Events()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommitLog, "append", full)
+        patch.setattr(TableReader, "keep_alive", keep_alive)
+        with running(table(tmp_path, LINES, {"name": "out"}, end=False), events=events) as engine:
+            events.await_count("log-full")
+            assert ended.wait(PATIENCE)
+            with (tmp_path / "table.txt").open("a") as file:
+                file.write("k5 5\n")
+            until(lambda: told(tmp_path / "table.txt") == [5])
+            assert engine.log.durable == 0
+
+
+def test_rows_of_a_batch_that_a_stop_cut_short_are_told(tmp_path: Path) -> None:
+    """What of it was logged is delivered, so the source hears of that (Invariant 9)."""
+    append, events = CommitLog.append, Events()
+
+    def full(self: CommitLog, messages: Any, *values: Any) -> Any:
+        if self.durable >= 0:
+            raise LogFull("no room for the test")
+        return append(self, messages, *values)
+
+    def poll(self: TableReader, timeout: float) -> Batch:
+        found = original(self, timeout)
+        if found.position is None:
+            return found
+        messages: Sequence[Any] = [
+            each.__class__("rows", b"x" * 5_000_000, each.key, source_id=each.source_id)
+            for each in found.messages
+        ]
+        return Batch(messages, found.position, found.term)
+
+    original = TableReader.poll
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommitLog, "append", full)
+        patch.setattr(TableReader, "poll", poll)
+        pipeline = table(tmp_path, LINES[:3], {"name": "out"}, end=False)
+        with running(pipeline, events=events):
+            events.await_count("log-full")
+    known = read_state(tmp_path / "log", "out").watermark
+    assert told(tmp_path / "table.txt") == list(range(known + 1)) == [0]
+
+
+def test_a_reader_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """A source that never answers is left behind a few seconds after the stop."""
+    hanging, held = threading.Event(), threading.Event()
+
+    def poll(self: TableReader, timeout: float) -> Batch:
+        hanging.set()
+        held.wait(PATIENCE)
+        return Batch([])
+
+    events = Events()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TableReader, "poll", poll)
+        patch.setattr("transporter.engine.feed.GRACE", 0.1)
+        try:
+            with running(table(tmp_path, [], {"name": "out"}, end=False), events=events):
+                assert hanging.wait(PATIENCE)
+            assert not held.is_set()
+            assert "did not end" in events.named("reader-stopped")[0]["problem"]
+        finally:
+            held.set()
+
+
+def test_a_shard_that_is_ahead_waits_until_the_source_knows(tmp_path: Path) -> None:
+    """Invariant 9 across leaders holds for each shard: what is passed over was not told yet."""
+    names = [f"k{number}" for number in range(20)]
+    one, other = (next(n for n in names if crc32c(n.encode()) % 2 == shard) for shard in (0, 1))
+    calls = []
+
+    def fenced_at_the_second(self: TableReader, position: str, rows: Sequence[int]) -> None:
+        calls.append(list(rows))
+        if len(calls) == 1:
+            original(self, position, rows)
+        else:
+            self._resume.supersede()
+
+    original = TableReader.delivered
+    route = {"name": "out", "parallelism": 2, "max_in_flight_per_key": 1}
+    lines = [f"{one} 0", f"{one} 1", f"{other} 2", f"{other} 3"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TableReader, "delivered", fenced_at_the_second)
+        with running(table(tmp_path, lines, route, end=False)) as engine:
+            until(lambda: read_state(tmp_path / "log", "out").superseded == {"in": 3})
+            until(lambda: engine.status().routes[0].lag == 0)
+    assert calls[0] == [0]
+    assert sorted(offsets(tmp_path / "out.jsonl")) == [0, 1, 2]
