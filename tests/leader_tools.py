@@ -141,6 +141,11 @@ class Node:
         """Whether it was started and not stopped."""
         return self._process is not None
 
+    @property
+    def ready(self) -> bool:
+        """Whether it takes part since its last start."""
+        return len(self.events("reader-opened")) >= self._starts
+
     def events(self, *names: str) -> list[dict[str, Any]]:
         """Return what it told, of these events."""
         file = self.folder / "events.jsonl"

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SEED: Final = 5
-SAMPLE: Final = 10_000
+SAMPLE: Final = 5_000
 """Damages of last segments that are tried where not all of them are."""
 WHOLE: Final = Kind("whole", frames=10, size=40, fill=16 << 10)
 """The log whose last segment, of 16 KiB, is damaged in every place by ``--exhaustive``."""

@@ -405,30 +405,6 @@ def test_a_batch_is_bounded_by_rows_and_by_bytes(bench: Bench) -> None:
     assert contents(rows) == contents(size)
 
 
-def test_a_broker_that_is_gone_is_an_outage_and_the_next_reader_goes_on(
-    bench: Bench, kafka_broker: Broker
-) -> None:
-    """A reader says that its broker is away, closes soon, and its successor leaves no gap."""
-    topic = bench.topic(partitions=2)
-    bench.produce_numbers(topic, 100)
-    reader = bench.reader(topic)
-    position = bench.positions(reader, 100)
-    kafka_broker.kill()
-    try:
-        with pytest.raises(SourceUnavailable):
-            bench.until(lambda: reader.poll(0.2) is None)
-        began = time.monotonic()
-        reader.close()
-        assert time.monotonic() - began < 20
-    finally:
-        kafka_broker.start()
-    bench.produce_numbers(topic, 100, first=100)
-
-    found = data_of(bench.messages(bench.reader(topic, position=position), 100))
-
-    assert sorted(found, key=int) == [b"%d" % number for number in range(100, 200)]
-
-
 def test_a_broker_that_does_not_answer_is_an_outage(
     bench: Bench, kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,8 +65,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Take each point with one release in turn, and with all of them for ``--exhaustive``."""
     if "point" in metafunc.fixturenames:
         cases = [(point, release) for point in POINTS for release in RELEASES]
-        # Neighbouring points have other releases.
-        step = 1 if metafunc.config.getoption("--exhaustive") else len(RELEASES) + 1
+        # Neighbours have other points and other releases.
+        step = 1 if metafunc.config.getoption("--exhaustive") else 2 * len(RELEASES) + 1
         metafunc.parametrize(("point", "release"), cases[::step])
 
 

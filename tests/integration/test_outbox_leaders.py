@@ -89,6 +89,7 @@ def test_leaders_come_and_go(fleet: list[Node], postgres: Database, tmp_path: Pa
             node.start()
         await_true(lambda: leader(fleet))
         for how in ("stop", "kill", "pause") * 2:
+            await_true(lambda: all(node.ready for node in fleet))
             count = sum(1 for _ in seen(path))
             await_true(lambda count=count: sum(1 for _ in seen(path)) > count + 50)
             former = leader(fleet)

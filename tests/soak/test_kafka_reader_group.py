@@ -17,6 +17,7 @@ from log_tools import Disk
 
 from adaptors.kafka.reader import KafkaReader
 from transporter.engine.feed import Feed
+from transporter.errors import SourceUnavailable
 from transporter.log.commit_log import CommitLog
 from transporter.pipeline.config import ReaderConfig, load
 from transporter.testing.contracts import messages_of
@@ -275,3 +276,27 @@ def _pipeline(bench: Bench, topic: str, folder: Path) -> Pipeline:
 
 def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
+
+
+def test_a_broker_that_is_gone_is_an_outage_and_the_next_reader_goes_on(
+    bench: Bench, kafka_broker: Broker
+) -> None:
+    """A reader says that its broker is away, closes soon, and its successor leaves no gap."""
+    topic = bench.topic(partitions=2)
+    bench.produce_numbers(topic, 100)
+    reader = bench.reader(topic)
+    position = bench.positions(reader, 100)
+    kafka_broker.kill()
+    try:
+        with pytest.raises(SourceUnavailable):
+            bench.until(lambda: reader.poll(0.2) is None)
+        began = time.monotonic()
+        reader.close()
+        assert time.monotonic() - began < 20
+    finally:
+        kafka_broker.start()
+    bench.produce_numbers(topic, 100, first=100)
+
+    found = data_of(bench.messages(bench.reader(topic, position=position), 100))
+
+    assert sorted(found, key=int) == [b"%d" % number for number in range(100, 200)]

@@ -235,7 +235,10 @@ class Route:
     def _should_not_wait(self) -> bool:
         """Tell whether a worker would find nothing to do: then nobody waits for Spark."""
         unwanted = self._stopping.is_set() or bool(self._errands) or self._held()
-        return unwanted or (self._draining.is_set() and self.caught_up)
+        return unwanted or self._drained()
+
+    def _drained(self) -> bool:
+        return self._draining.is_set() and self.caught_up
 
     def _connect_and_serve(self) -> None:
         try:
@@ -265,7 +268,7 @@ class Route:
         if not self._is_open(worker):
             return
         self._sure = False
-        while self._goes_on():
+        while self._goes_on() and not self._drained():
             if self._held() and not self._draining.is_set():
                 self._rest(IDLE)
             elif not (self._leads() and self._sources_know()) or self._errands:
@@ -322,7 +325,7 @@ class Route:
         return self._deliveries.wait_until_told(state.next_live(), IDLE)
 
     def _unwanted(self) -> bool:
-        return not self._goes_on()
+        return self._drained() or not self._goes_on()
 
     def _goes_on(self) -> bool:
         """Do what is asked for between two slices; tell whether this worker is still wanted."""
