@@ -30,6 +30,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long, so that all workers come to their end together."""
+    items.sort(key=lambda item: "unit" in item.path.parts)
+
+
 @pytest.fixture(scope="session")
 def exhaustive(request: pytest.FixtureRequest) -> bool:
     """Whether every case is wanted."""
