@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
-from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationInfo
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo
 
 from adaptors.postgres.columns import ColumnsConfig
 from adaptors.postgres.table import TableName
 from transporter.adaptor import AdaptorConfig, Duration, Size
-from transporter.election.config import Election
-
-_PORTS: Final = re.compile(r"[0-9]*(,[0-9]*)*")
-
-
-def _conninfo(dsn: SecretStr) -> SecretStr:
-    text = dsn.get_secret_value()
-    try:
-        parts = conninfo_to_dict(text)
-    except ProgrammingError:
-        # libpq's own text quotes the part it stumbled over, which may be the password.
-        raise ValueError(
-            "is not a PostgreSQL connection string; write postgresql://user@host:5432/database "
-            "or 'host=... dbname=... user=...'"
-        ) from None
-    # A password with an @ or a / of its own is taken for a host, a port or a database: and those
-    # libpq does quote (Invariant 20).
-    misread = "@" in f"{parts.get('host', '')}{parts.get('dbname', '')}"
-    if "://" in text and (misread or not _PORTS.fullmatch(str(parts.get("port", "")))):
-        raise ValueError(
-            "is a connection string that cannot be parted into user, password and host; in a URL, "
-            "write an @ of the password as %40, a / as %2F and a : as %3A"
-        )
-    return dsn
+from transporter.election.config import Dsn, Election
 
 
 def _alone(claim: str, info: ValidationInfo) -> str:
@@ -57,7 +31,7 @@ class OutboxConfig(AdaptorConfig):
     # Invariant 20: a refused DSN is not quoted in the error about it.
     model_config = ConfigDict(hide_input_in_errors=True)
 
-    dsn: Annotated[SecretStr, AfterValidator(_conninfo)]
+    dsn: Dsn
     """Connection string of the database that holds the outbox.
 
     A direct connection or a session pool: LISTEN needs a session.

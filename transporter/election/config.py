@@ -63,6 +63,10 @@ def _conninfo(dsn: SecretStr) -> SecretStr:
     return dsn
 
 
+Dsn = Annotated[SecretStr, AfterValidator(_conninfo)]
+"""A connection string of PostgreSQL, refused where libpq would misread it, and never repeated."""
+
+
 class _Election(BaseModel):
     """What all elections share."""
 
@@ -85,7 +89,7 @@ class PostgresElection(_Election):
     kind: Literal["postgres"]
     """Elect by PostgreSQL."""
 
-    dsn: Annotated[SecretStr, AfterValidator(_conninfo)] | None = None
+    dsn: Dsn | None = None
     """Connection string of a *direct* connection or a session pool, when the one that is used
     otherwise goes through a pooler of transactions; it must name the same database for all."""
 
