@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -25,13 +26,22 @@ from transporter.adaptor import Batch
 from transporter.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from adaptors.postgres.claims import Claim, Claimed
     from adaptors.postgres.session import Connection
     from transporter.adaptor import Entries, Resume
 
 _CLAIMS: Final[dict[str, type[Mark | Take]]] = {"mark": Mark, "take": Take}
+
+
+@dataclass(slots=True)
+class _Logged:
+    """A batch that was handed out: its rows, how to purge them all, and how many are left."""
+
+    ids: Sequence[int]
+    purge: Callable[[], None]
+    left: int
 
 
 class OutboxReader:
@@ -64,8 +74,8 @@ class OutboxReader:
         self._gaps = Gaps()
         self._pace = Pace(self._config.poll_interval)
         self._batch = self._purged = last.batch
-        self._logged: dict[int, Claimed] = {}
-        self._due: deque[Claimed] = deque()
+        self._logged: dict[int, _Logged] = {}
+        self._due: deque[_Logged] = deque()
 
     def open(self, resume: Resume) -> None:
         """Look for the table, and stand for election; without an elector begin a term.
@@ -200,9 +210,10 @@ class OutboxReader:
 
     def _batch_of(self, claimed: Claimed) -> Batch:
         self._batch += 1
-        self._logged[self._batch] = claimed
-        position = str(Position(self._batch, self._purged))
-        return Batch(claimed.found.messages, position, self._number)
+        found = claimed.found
+        # Not the messages: they may wait for their delivery for long (Invariant 17).
+        self._logged[self._batch] = _Logged(found.ids, claimed.purge, len(found.ids))
+        return Batch(found.messages, str(Position(self._batch, self._purged)), self._number)
 
     def commit(self, position: str) -> None:
         """Purge exactly the rows of the batches up to *position* (Invariants 1 and 7).
@@ -225,12 +236,15 @@ class OutboxReader:
         if self._outbox is None or batch not in self._logged:
             # A term has ended meanwhile, and with it these batches.
             return
-        ids = self._logged[batch].found.ids
+        logged = self._logged[batch]
         try:
-            self._outbox.purge(ids[row] for row in rows)
+            self._outbox.purge(logged.ids[row] for row in rows)
         except Fenced as error:
             self._fenced(error)
             return
+        logged.left -= len(rows)
+        if not logged.left:
+            del self._logged[batch]
         self._purged = max(self._purged, batch - 1)
         self._metered(len(rows))
 
@@ -253,7 +267,7 @@ class OutboxReader:
         while self._due:
             self._due[0].purge()
             purged = self._due.popleft()
-            self._metered(len(purged.found.ids))
+            self._metered(purged.left)
 
     def _metered(self, rows: int) -> None:
         read = self._meter.add(rows, monotonic())

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import psycopg
 import pytest
@@ -128,6 +129,25 @@ def test_notifications_without_end_do_not_hold_a_poll(
     began = time.monotonic()
     reader.poll(0.1)
     assert time.monotonic() - began < 1.0
+
+
+def test_what_was_handed_out_is_not_kept(outbox: Database, opened: Callable[..., Any]) -> None:
+    """Invariant 17: while rows wait for their delivery the reader knows their ids, and no more.
+
+    Once they are delivered it knows nothing of them, however long its term is.
+    """
+    for number in range(3):
+        insert(outbox, value=str(number))
+    reader = opened()
+    batch = reader.poll(5)
+    position, messages = batch.position, ref(batch.messages)
+    del batch
+    assert messages() is None
+    reader.delivered(position, [0, 2])
+    assert remaining(outbox) == [2]
+    reader.delivered(position, [1])
+    assert remaining(outbox) == []
+    assert reader._logged == {}
 
 
 def test_who_is_alone_knows_after_an_outage_what_was_delivered(

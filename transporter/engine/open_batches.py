@@ -39,10 +39,12 @@ class OpenBatches:
         self._parts: deque[_Part] = deque()
         self._ends: deque[tuple[str, int]] = deque()
         self._withheld: dict[int, tuple[str, int]] = {}
+        # Asked before each poll, and the parts may be as many as the entries.
+        self._count = 0
 
     def __len__(self) -> int:
         """Return how many entries are not delivered."""
-        return sum(part.last - part.next + 1 for part in self._parts) + len(self._withheld)
+        return self._count
 
     @property
     def first(self) -> int | None:
@@ -55,6 +57,7 @@ class OpenBatches:
         for first, last in parts:
             self._parts.append(_Part(position, row, first, last))
             row += last - first + 1
+        self._count += row
         self._ends.append((position, parts[-1][1]))
 
     def deliver(self, through: int, parked: AbstractSet[int]) -> list[Delivered]:
@@ -75,6 +78,7 @@ class OpenBatches:
             part.next = end + 1
             if part.next > part.last:
                 self._parts.popleft()
+        self._count -= sum(len(each.rows) for each in found)
         return [each for each in found if each.rows]
 
     def whole(self) -> str | None:
@@ -91,6 +95,7 @@ class OpenBatches:
         self._parts.clear()
         self._ends.clear()
         self._withheld.clear()
+        self._count = 0
 
     def _reached(self, through: int) -> _Part | None:
         part = self._parts[0] if self._parts else None
