@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 GAP = 0.05
 PATIENCE = 60.0
 TERM = 1.0
+SESSION = 6.0
+"""Seconds that a broker as it comes allows a session at the least."""
 BUSY = 0.4
 """Seconds by which a machine that others use, too, may be late."""
 

@@ -211,6 +211,14 @@ def seen(path: Path) -> Iterator[Seen]:
         yield Seen(key, int(number))
 
 
+def all_there(path: Path, rows: Rows) -> bool:
+    """Tell whether every row that was inserted has arrived."""
+    newest: dict[str, int] = {}
+    for each in seen(path):
+        newest[each.key] = max(newest.get(each.key, 0), each.number)
+    return all(newest.get(key, 0) >= count for key, count in rows.inserted.items())
+
+
 def faults_of(deliveries: Iterator[Seen], inserted: dict[str, int]) -> list[str]:
     """Return what is wrong: rows that are missing, first deliveries that go back."""
     newest: dict[str, int] = defaultdict(int)

@@ -15,29 +15,19 @@ from election_tools import (
 if TYPE_CHECKING:
     from services.kafka import Broker
 
-SESSION = 6.0
-"""Seconds that a broker as it comes allows a session at the least."""
-
-
-@pytest.fixture
-def kafka(kafka_broker: Broker, kafka_topic: str) -> dict[str, Any]:
-    """Return an election on a fresh topic, with a term of two seconds."""
-    servers = kafka_broker.bootstrap_servers
-    return {"kind": "kafka", "bootstrap_servers": servers, "topic": kafka_topic, "term": "2s"}
-
 
 @pytest.mark.kafka
 def test_what_no_elector_wrote_is_told_and_passed_by(
-    kafka: dict[str, Any], kafka_broker: Broker
+    kafka_election: dict[str, Any], kafka_broker: Broker
 ) -> None:
     """Anybody's record proves nothing, and harms nobody."""
     from confluent_kafka import Producer  # noqa: PLC0415 - this test alone
 
     with Watch() as watch:
-        leader = watch.add(elector(**kafka))
+        leader = watch.add(elector(**kafka_election))
         watch.leader()
         producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
-        producer.produce(kafka["topic"], b"1700000000%goneli", partition=0)
+        producer.produce(kafka_election["topic"], b"1700000000%goneli", partition=0)
         producer.flush(10)
         until(lambda: leader.problems, "the problem is told")
         assert "no elector wrote" in leader.problems[0]
@@ -45,21 +35,25 @@ def test_what_no_elector_wrote_is_told_and_passed_by(
 
 
 @pytest.mark.kafka
-def test_a_topic_that_is_not_there_is_told(kafka: dict[str, Any], kafka_broker: Broker) -> None:
+def test_a_topic_that_is_not_there_is_told(
+    kafka_election: dict[str, Any], kafka_broker: Broker
+) -> None:
     """The elector makes none, waits for it, and leads when there is one."""
-    kafka["topic"] = f"missing-{uuid.uuid4().hex[:8]}"
+    kafka_election["topic"] = f"missing-{uuid.uuid4().hex[:8]}"
     with Watch() as watch:
-        engine = watch.add(elector(**kafka))
+        engine = watch.add(elector(**kafka_election))
         until(lambda: engine.problems, "the problem is told")
         assert "create the topic with one partition" in engine.problems[0]
-        kafka_broker.create_topic(kafka["topic"])
+        kafka_broker.create_topic(kafka_election["topic"])
         watch.leader()
 
 
 @pytest.mark.kafka
-def test_a_session_that_the_broker_does_not_allow_is_explained(kafka: dict[str, Any]) -> None:
+def test_a_session_that_the_broker_does_not_allow_is_explained(
+    kafka_election: dict[str, Any],
+) -> None:
     """The error names the brokers' settings."""
     with Watch() as watch:
-        engine = watch.add(elector(**{**kafka, "session_timeout": "2s"}))
+        engine = watch.add(elector(**{**kafka_election, "session_timeout": "2s"}))
         until(lambda: engine.error, "it refuses")
         assert "group.min.session.timeout.ms" in str(engine.error)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from leader_tools import Node, Rows, await_true, faults_of, seen
+from fleet_tools import TERM, fleet_pipeline
+from leader_tools import Node, Rows, all_there, await_true, faults_of, seen
 
 from transporter.outbox.table import outbox_sql
 
@@ -19,38 +20,15 @@ if TYPE_CHECKING:
     from services.postgres import Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
-TERM = 1.0
-
-
-def pipeline(database: Database, path: Path, **writer: Any) -> dict[str, Any]:
-    """Return a pipeline from the outbox into the file *path* that all engines share."""
-    reader = {
-        "name": "outbox",
-        "adaptor": "postgres-outbox",
-        "dsn": database.dsn,
-        "elector": {"kind": "postgres", "term": f"{TERM}s"},
-        "poll_interval": "100ms",
-    }
-    sink = {"adaptor": "leader_tools:SharedWriter", "path": str(path), **writer}
-    route = {"name": "out", "max_in_flight_per_key": 1, "writer": sink}
-    retry = {"backoff": "10ms..100ms"}
-    return {
-        "name": "fleet",
-        "log": {"dir": "log"},
-        "readers": [reader],
-        "routes": [route | {"retry": retry}],
-        "shutdown_timeout": "5s",
-    }
 
 
 @pytest.fixture
 def fleet(tmp_path: Path, postgres: Database) -> Iterator[list[Node]]:
     """Return three engines that were not started; all are killed at the end."""
     postgres.execute(outbox_sql())
-    nodes = [
-        Node(tmp_path / f"node-{number}", pipeline(postgres, tmp_path / "out.txt"))
-        for number in range(3)
-    ]
+    writer = {"adaptor": "leader_tools:SharedWriter", "path": str(tmp_path / "out.txt")}
+    document = fleet_pipeline(postgres.dsn, {"writer": writer})
+    nodes = [Node(tmp_path / f"node-{number}", document) for number in range(3)]
     yield nodes
     for node in nodes:
         node.send(signal.SIGCONT)
@@ -67,14 +45,6 @@ def led_behind(nodes: list[Node], number: int) -> bool:
     """Tell whether one of *nodes* leads under a later term than *number*."""
     found = leader(nodes)
     return found is not None and (found.term or 0) > number
-
-
-def all_there(path: Path, rows: Rows) -> bool:
-    """Tell whether every row that was inserted has arrived."""
-    newest: dict[str, int] = {}
-    for each in seen(path):
-        newest[each.key] = max(newest.get(each.key, 0), each.number)
-    return all(newest.get(key, 0) >= count for key, count in rows.inserted.items())
 
 
 def test_leaders_come_and_go(fleet: list[Node], postgres: Database, tmp_path: Path) -> None:

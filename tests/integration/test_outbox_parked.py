@@ -9,7 +9,6 @@ import pytest
 from engine_tools import Events, delivered, running, until
 from outbox_tools import insert, remaining
 
-from transporter.outbox.table import outbox_sql
 from transporter.pipeline.config import load
 from transporter.pipeline.reloading import reread
 
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.postgres
 ELECTOR = {"kind": "postgres", "term": "1s"}
-
-
-@pytest.fixture
-def outbox(postgres: Database) -> Database:
-    """Create the outbox with its trigger."""
-    postgres.execute(outbox_sql())
-    return postgres
 
 
 def pipeline(folder: Path, outbox: Database, *routes: dict[str, Any], **log: Any) -> Pipeline:

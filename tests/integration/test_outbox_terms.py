@@ -22,7 +22,6 @@ from adaptors.postgres.outbox import Outbox
 from adaptors.postgres.session import connect
 from adaptors.postgres.table import TableName
 from transporter.errors import SourceError, SourceUnavailable
-from transporter.outbox.table import outbox_sql
 from transporter.pipeline.config import load
 from transporter.testing import FaultyProxy
 
@@ -39,13 +38,6 @@ TERM = 1.0
 ELECTOR = {"kind": "postgres", "term": f"{TERM}s"}
 TABLE = TableName("outbox", "public")
 FENCE = "SELECT term FROM transporter_term WHERE outbox = 'public.outbox' FOR SHARE"
-
-
-@pytest.fixture
-def outbox(postgres: Database) -> Database:
-    """Create the outbox with its trigger."""
-    postgres.execute(outbox_sql())
-    return postgres
 
 
 @pytest.fixture

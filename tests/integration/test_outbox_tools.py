@@ -57,13 +57,6 @@ CREATE TABLE outbox (
 
 
 @pytest.fixture
-def outbox(postgres: Database) -> Database:
-    """Create the outbox with its trigger."""
-    postgres.execute(outbox_sql())
-    return postgres
-
-
-@pytest.fixture
 def opened(postgres: Database) -> Iterator[Callable[..., Any]]:
     """Open readers on the database; all are closed at the end."""
     with readers(postgres, "mark") as opener:

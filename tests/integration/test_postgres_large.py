@@ -31,13 +31,6 @@ SMALL = ("orders", "k")
 FITS = LARGEST - len("".join(SMALL))
 
 
-@pytest.fixture
-def outbox(postgres: Database) -> Database:
-    """Create the outbox with its trigger."""
-    postgres.execute(outbox_sql())
-    return postgres
-
-
 @pytest.fixture(params=["mark", "take"])
 def claim(request: pytest.FixtureRequest) -> str:
     """Name the way to claim rows: what a test promises holds for either."""

@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.postgres
 
 
-@pytest.fixture
-def outbox(postgres: Database) -> Database:
-    """Create the outbox with its trigger."""
-    postgres.execute(outbox_sql())
-    return postgres
-
-
 @pytest.fixture(params=["mark", "take"])
 def claim(request: pytest.FixtureRequest) -> str:
     """Name the way to claim rows: what a test promises holds for either, if it names none."""

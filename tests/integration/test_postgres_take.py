@@ -25,13 +25,6 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def outbox(postgres: Database) -> Database:
-    """Create the outbox with its trigger."""
-    postgres.execute(outbox_sql())
-    return postgres
-
-
-@pytest.fixture
 def opened(postgres: Database) -> Iterator[Callable[..., Any]]:
     """Open readers that take; all are closed at the end."""
     with readers(postgres, "take") as opener:

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from confluent_kafka import KafkaException
@@ -327,3 +327,10 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+@pytest.fixture
+def kafka_election(kafka_broker: Broker, kafka_topic: str) -> dict[str, Any]:
+    """Return an election on a fresh topic, with a term of two seconds."""
+    servers = kafka_broker.bootstrap_servers
+    return {"kind": "kafka", "bootstrap_servers": servers, "topic": kafka_topic, "term": "2s"}

@@ -18,6 +18,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from transporter.errors import EnvironmentFault
+from transporter.outbox import outbox_sql
 from transporter.quickstart.postgres import embedded_postgres
 
 if TYPE_CHECKING:
@@ -126,3 +127,10 @@ def postgres(postgres_server: PostgresService) -> Iterator[Database]:
         yield Database(name, postgres_server)
         drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
         connection.execute(drop.format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def outbox(postgres: Database) -> Database:
+    """Create the outbox with its trigger."""
+    postgres.execute(outbox_sql())
+    return postgres

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from election_tools import (
     BUSY,
+    SESSION,
     Watch,
     child,
     elector,
@@ -21,24 +22,14 @@ from transporter.election.machine import Change
 if TYPE_CHECKING:
     from services.kafka import Broker
 
-SESSION = 6.0
-"""Seconds that a broker as it comes allows a session at the least."""
-
-
-@pytest.fixture
-def kafka(kafka_broker: Broker, kafka_topic: str) -> dict[str, Any]:
-    """Return an election on a fresh topic, with a term of two seconds."""
-    servers = kafka_broker.bootstrap_servers
-    return {"kind": "kafka", "bootstrap_servers": servers, "topic": kafka_topic, "term": "2s"}
-
 
 @pytest.mark.kafka
-def test_one_of_three_leads_on_kafka_over_takeovers(kafka: dict[str, Any]) -> None:
+def test_one_of_three_leads_on_kafka_over_takeovers(kafka_election: dict[str, Any]) -> None:
     """Leaders close, others come: one leads within a term, never two, and nobody is deposed."""
     took = []
     with Watch() as watch:
         for _ in range(3):
-            watch.add(elector(**kafka))
+            watch.add(elector(**kafka_election))
         for _ in range(3):
             leader = watch.leader()
             watch.engines.remove(leader)
@@ -47,17 +38,17 @@ def test_one_of_three_leads_on_kafka_over_takeovers(kafka: dict[str, Any]) -> No
             watch.leader()
             took.append(time.monotonic() - began)
             assert [each for _, each in leader.changes] == [Change.ACQUIRED]
-            watch.add(elector(**kafka))
+            watch.add(elector(**kafka_election))
             time.sleep(3)  # As long as a member that comes may cause a rebalance, and a term.
     tell(f"Kafka, clean closes: {sorted(round(each, 3) for each in took)}")
     assert max(took) < 2.0
 
 
 @pytest.mark.kafka
-def test_a_stopped_leader_on_kafka_is_replaced_and_fenced(kafka: dict[str, Any]) -> None:
+def test_a_stopped_leader_on_kafka_is_replaced_and_fenced(kafka_election: dict[str, Any]) -> None:
     """After the session's time-out, which brokers bound; the stopped one is fenced first."""
-    with child(kafka) as leader, Watch() as watch:
-        watch.add(elector(**kafka))
+    with child(kafka_election) as leader, Watch() as watch:
+        watch.add(elector(**kafka_election))
         time.sleep(3)
         stopped = leader.stop()
         watch.leader()
@@ -73,11 +64,11 @@ def test_a_stopped_leader_on_kafka_is_replaced_and_fenced(kafka: dict[str, Any])
 
 
 @pytest.mark.kafka
-def test_a_term_above_the_brokers_limit_bounds_a_takeover(kafka: dict[str, Any]) -> None:
+def test_a_term_above_the_brokers_limit_bounds_a_takeover(kafka_election: dict[str, Any]) -> None:
     """With a term of 7 s another leads within two terms of a leader's death."""
-    kafka["term"] = "7s"
-    with child(kafka) as leader, Watch() as watch:
-        watch.add(elector(**kafka))
+    kafka_election["term"] = "7s"
+    with child(kafka_election) as leader, Watch() as watch:
+        watch.add(elector(**kafka_election))
         time.sleep(8)
         began = time.monotonic()
         leader.process.kill()
@@ -89,12 +80,12 @@ def test_a_term_above_the_brokers_limit_bounds_a_takeover(kafka: dict[str, Any])
 
 @pytest.mark.kafka
 def test_a_leader_whose_broker_hangs_is_fenced_and_acquires_again(
-    kafka: dict[str, Any], kafka_broker: Broker
+    kafka_election: dict[str, Any], kafka_broker: Broker
 ) -> None:
     """No heartbeat comes back for a term; pulses wait for nothing; all goes on by itself."""
     with Watch() as watch:
-        leader = watch.add(elector(**kafka))
-        watch.add(elector(**kafka))
+        leader = watch.add(elector(**kafka_election))
+        watch.add(elector(**kafka_election))
         leader = watch.leader()
         leader.longest = 0.0
         kafka_broker.pause()
@@ -113,10 +104,12 @@ def test_a_leader_whose_broker_hangs_is_fenced_and_acquires_again(
 
 
 @pytest.mark.kafka
-def test_a_restart_of_the_broker_is_survived(kafka: dict[str, Any], kafka_broker: Broker) -> None:
+def test_a_restart_of_the_broker_is_survived(
+    kafka_election: dict[str, Any], kafka_broker: Broker
+) -> None:
     """The problem is told, and one leads again."""
     with Watch() as watch:
-        engines = [watch.add(elector(**kafka)) for _ in range(2)]
+        engines = [watch.add(elector(**kafka_election)) for _ in range(2)]
         watch.leader()
         kafka_broker.kill()
         until(lambda: not watch.leaders, "nobody leads without a broker", 2 + BUSY)
@@ -128,12 +121,12 @@ def test_a_restart_of_the_broker_is_survived(kafka: dict[str, Any], kafka_broker
 
 
 @pytest.mark.kafka
-def test_two_groups_on_one_topic_still_have_one_leader(kafka: dict[str, Any]) -> None:
+def test_two_groups_on_one_topic_still_have_one_leader(kafka_election: dict[str, Any]) -> None:
     """Heartbeats are read by author: the later claim wins, and the rival stands down."""
     with Watch() as watch:
-        first = watch.add(elector(**kafka))
+        first = watch.add(elector(**kafka_election))
         watch.leader()
-        second = watch.add(elector(**{**kafka, "group": f"group-{uuid.uuid4().hex}"}))
+        second = watch.add(elector(**{**kafka_election, "group": f"group-{uuid.uuid4().hex}"}))
         watch.successor(first)
         assert first.changes[-1][1] is Change.REVOKED
         time.sleep(5)
@@ -141,12 +134,12 @@ def test_two_groups_on_one_topic_still_have_one_leader(kafka: dict[str, Any]) ->
 
 
 @pytest.mark.kafka
-def test_a_topic_that_two_elections_share_is_refused(kafka: dict[str, Any]) -> None:
+def test_a_topic_that_two_elections_share_is_refused(kafka_election: dict[str, Any]) -> None:
     """Their leaders would drive each other out."""
     with Watch() as watch:
-        first = watch.add(elector(name="orders", **kafka))
+        first = watch.add(elector(name="orders", **kafka_election))
         watch.leader()
-        other = watch.add(elector(name="payments", **kafka))
+        other = watch.add(elector(name="payments", **kafka_election))
         until(lambda: other.error, "the other one refuses")
         assert "used for the election of orders" in str(other.error)
         assert first.leads
@@ -154,11 +147,11 @@ def test_a_topic_that_two_elections_share_is_refused(kafka: dict[str, Any]) -> N
 
 @pytest.mark.kafka
 def test_a_clean_close_does_not_hang_without_a_broker(
-    kafka: dict[str, Any], kafka_broker: Broker
+    kafka_election: dict[str, Any], kafka_broker: Broker
 ) -> None:
     """Leaving is bounded, whatever the client waits for."""
     with Watch() as watch:
-        engine = watch.add(elector(**kafka))
+        engine = watch.add(elector(**kafka_election))
         watch.leader()
         kafka_broker.pause()
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from election_tools import Pooler
 from fleet_tools import TERM, Fleet, Server, fleet_pipeline, prepare, tell
-from leader_tools import Node, Rows, await_true, faults_of, seen
+from leader_tools import Node, Rows, all_there, await_true, faults_of, seen
 from psycopg.conninfo import make_conninfo
 
 if TYPE_CHECKING:
@@ -27,14 +27,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     with Server(tmp_path / "server") as made:
         prepare(made.database)
         yield made
-
-
-def all_there(path: Path, rows: Rows) -> bool:
-    """Tell whether every row that was inserted has arrived."""
-    newest: dict[str, int] = {}
-    for each in seen(path):
-        newest[each.key] = max(newest.get(each.key, 0), each.number)
-    return all(newest.get(key, 0) >= count for key, count in rows.inserted.items())
 
 
 @pytest.mark.timeout(3600)
