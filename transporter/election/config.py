@@ -29,7 +29,6 @@ _CLIENT: Final = re.compile(
     r"|enable\.(sasl|ssl)\..+|statistics\.interval\.ms|debug"
 )
 _OWNED: Final = frozenset({"socket.timeout.ms"})
-_PORTS: Final = re.compile(r"[0-9]*(,[0-9]*)*")
 _SHORTEST_SESSION: Final = 6.0
 """Seconds below which brokers allow no session unless told otherwise."""
 _LONGEST_SESSION: Final = 1800.0
@@ -41,25 +40,9 @@ Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 
 def _conninfo(dsn: SecretStr) -> SecretStr:
     # 20 ms that elections without PostgreSQL do without.
-    from psycopg import ProgrammingError  # noqa: PLC0415
-    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
+    from transporter.conninfo import parts_of  # noqa: PLC0415
 
-    text = dsn.get_secret_value()
-    try:
-        parts = conninfo_to_dict(text)
-    except ProgrammingError:
-        # libpq's own text quotes the part it stumbled over, which may be the password.
-        raise ValueError(
-            "is not a PostgreSQL connection string; write postgresql://user@host:5432/database "
-            "or 'host=... dbname=... user=...'"
-        ) from None
-    # A password with an @ or a / of its own is taken for a host, a port or a database.
-    misread = "@" in f"{parts.get('host', '')}{parts.get('dbname', '')}"
-    if "://" in text and (misread or not _PORTS.fullmatch(str(parts.get("port", "")))):
-        raise ValueError(
-            "is a connection string that cannot be parted into user, password and host; in a URL, "
-            "write an @ of the password as %40, a / as %2F and a : as %3A"
-        )
+    parts_of(dsn.get_secret_value())
     return dsn
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
+from transporter.conninfo import parts_of
 from transporter.errors import (
     ConfigError,
     EnvironmentFault,
@@ -27,7 +27,6 @@ Connection = psycopg.Connection[Any]
 _OPTIONS: Final = {"application_name": "transporter outbox", "connect_timeout": "10"}
 # A tool must not stand in a queue before the application for long.
 _LOCK_TIMEOUT: Final = "10s"
-_PORTS: Final = re.compile(r"[0-9]*(,[0-9]*)*")
 _SETUP: Final = (
     pg.InsufficientPrivilege,
     pg.UndefinedTable,
@@ -68,22 +67,9 @@ def connected(dsn: str) -> Iterator[Connection]:
 
 def _parts(dsn: str) -> dict[str, Any]:
     try:
-        parts = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        # libpq's own text quotes the part it stumbled over, which may be the password.
-        raise ConfigError(
-            "this is not a PostgreSQL connection string; write "
-            "postgresql://user@host:5432/database or 'host=... dbname=... user=...'"
-        ) from None
-    # A password with an @ or a / of its own is taken for a host, a port or a database: and those
-    # libpq does quote.
-    misread = "@" in f"{parts.get('host', '')}{parts.get('dbname', '')}"
-    if "://" in dsn and (misread or not _PORTS.fullmatch(str(parts.get("port", "")))):
-        raise ConfigError(
-            "the connection string cannot be parted into user, password and host; in a URL, "
-            "write an @ of the password as %40, a / as %2F and a : as %3A"
-        )
-    return parts
+        return parts_of(dsn)
+    except ValueError as error:
+        raise ConfigError(f"this {error}") from None
 
 
 @contextmanager
