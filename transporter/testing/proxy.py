@@ -146,7 +146,7 @@ class _Link:
         self._end()
 
     def _answers(self) -> None:
-        with suppress(OSError):
+        try:
             while data := self._server.recv(_BLOCK):
                 self._proxy.await_flow()
                 passed = self._proxy.passed(data)
@@ -154,6 +154,10 @@ class _Link:
                 if len(passed) < len(data):
                     self.reset()
             self._client.shutdown(socket.SHUT_WR)
+        except OSError:
+            # No answer comes any more, and the client would wait for one.
+            self._proxy.await_flow()
+            self.reset()
         self._end()
 
     def _end(self) -> None:

@@ -179,3 +179,15 @@ def test_closing_twice_ends_everything(echo: Echo) -> None:
             said(client, b"y")
     with pytest.raises(ConnectionRefusedError):
         connected(proxy)
+
+
+def test_a_connection_that_the_server_resets_is_reset_for_the_client() -> None:
+    """A target that was killed leaves no client waiting for an answer."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, FaultyProxy(listener.getsockname()[:2]) as proxy, connected(proxy) as client:
+        server, _ = listener.accept()
+        client.sendall(b"hello")
+        assert server.recv(1) == b"h"
+        server.close()  # With bytes that it has not read: that is a reset.
+        with pytest.raises(ConnectionResetError):
+            client.recv(100)
