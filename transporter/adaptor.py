@@ -119,6 +119,14 @@ class Resume(Protocol):
     def position(self) -> str | None:
         """The newest position logged by this reader; ``None`` before the first."""
 
+    @property
+    def committable(self) -> str | None:
+        """The newest position that ``commit`` may be called with; ``None`` without any.
+
+        It is :attr:`position`, or, with ``release: delivered``, one up to which every
+        route has delivered all.
+        """
+
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
         """Yield this reader's logged batches, newest first, each with its position.
 

@@ -42,17 +42,22 @@ class Commits:
         place: str,
         held: Mapping[tuple[str, int], Held],
     ) -> None:
-        """Commit as *consumer*; *held* changes with the assignment."""
+        """Commit as *consumer*; *held* changes with the assignment, *position* with commits."""
         self._config, self._consumer, self._position = config, consumer, position
         self._place, self._held = place, held
         self._silent_since: float | None = None
+
+    def settled(self, held: Held) -> bool:
+        """Tell whether the group may know of all that was ever handed out of *held*."""
+        known = self._position().place(held.topic, held.topic_id, held.partition)
+        return known == (held.handed or held.logged)
 
     def tell(self) -> None:
         """Commit what is due; the answer comes later, to :meth:`heard`.
 
         Raise ``SourceUnavailable`` when none has been taken for a minute.
         """
-        due = _due(self._held.values())
+        due = self._due(self._held.values())
         if not due:
             self._silent_since = None
             return
@@ -66,7 +71,7 @@ class Commits:
 
     def tell_of(self, gone: list[Held]) -> None:
         """Commit what is due of partitions that are about to be somebody else's, and wait."""
-        if due := _due(gone):
+        if due := self._due(gone):
             try:
                 self._consumer.commit(offsets=self._marks(due), asynchronous=False)
             except KafkaException as error:
@@ -76,12 +81,12 @@ class Commits:
     def tell_last(self) -> None:
         """Commit what is due, and wait for the answer as long as a close may take."""
         deadline = monotonic() + _CLOSE_SECONDS
-        due = _due(self._held.values())
+        due = self._due(self._held.values())
         if not due:
             return
         try:
             self._consumer.commit(offsets=self._marks(due), asynchronous=True)
-            while monotonic() < deadline and _due(due):
+            while monotonic() < deadline and self._due(due):
                 self._consumer.poll(0.05)  # What it gives was never handed out, and comes again.
         except KafkaException as error:
             _LOG.warning("%s: cannot commit at the close: %s", self._place, error.args[0])
@@ -108,6 +113,11 @@ class Commits:
             if held.due is not None
         ]
 
-
-def _due(held: Iterable[Held]) -> list[Held]:
-    return [each for each in held if each.due is not None and each.due != each.told]
+    def _due(self, held: Iterable[Held]) -> list[Held]:
+        found = []
+        for each in held:
+            if each.logged is None and self.settled(each):
+                each.logged = each.handed
+            if each.due is not None and each.due != each.told:
+                found.append(each)
+        return found

@@ -62,9 +62,13 @@ class Group:
         config: KafkaReaderConfig,
         cluster: Cluster,
         position: Callable[[], Position],
+        settled: Callable[[], Position],
         place: str,
     ) -> None:
-        """Make a consumer; nothing is read before :meth:`subscribe`."""
+        """Make a consumer; nothing is read before :meth:`subscribe`.
+
+        *position* is behind all that was handed out, *settled* behind what the group may know.
+        """
         self._config, self._cluster, self._position = config, cluster, position
         self._place = place
         self.held: dict[Key, Held] = {}
@@ -77,7 +81,7 @@ class Group:
         self._trouble: TransporterError | None = None
         with built(config, place):
             self._consumer: Any = consumer_of(config, self._heard, self._told)
-        self._commits = Commits(config, self._consumer, position, place, self.held)
+        self._commits = Commits(config, self._consumer, settled, place, self.held)
 
     # Records
 
@@ -233,6 +237,10 @@ class Group:
         where = beginning(position, topic, topic_id, partition, committed)
         if isinstance(where, Place) and where != held.logged:
             held.passed = (held.logged, where.next)
+        elif not self._commits.settled(held):
+            # Invariant 1: an earlier assignment has handed out what may not be durable, or not
+            # be delivered where the group waits for that.
+            held.logged, held.handed = None, held.logged
         if where is Edge.RECREATED:
             _LOG.warning(
                 "%s: topic %s is not the one that was read before (its id is now %s); "
@@ -292,7 +300,7 @@ class Group:
         start = first if policy == "earliest" else end
         _LOG.warning("%s; it goes on at %d (on_out_of_range: %s)", text, start, policy)
         moved = Held(held.topic, held.topic_id, held.partition, held.logged)
-        moved.passed = (held.logged, start)
+        moved.passed = (held.handed or held.logged, start)
         self._move(moved, start)
 
     def _move(self, held: Held, offset: int) -> None:

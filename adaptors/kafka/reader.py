@@ -53,11 +53,11 @@ class KafkaReader:
         """Read what *config* names."""
         self._config = config
         self._place = f"Kafka at {config.bootstrap_servers}"
-        self._position = Position("")
+        self._position = self._settled = Position("")
         self._cluster: Cluster | None = None
         self._group: Group | None = None
         self._keeper: Keeper | None = None
-        self._given: deque[tuple[str, list[tuple[Held, Place]]]] = deque()
+        self._given: deque[tuple[Position, str, list[tuple[Held, Place]]]] = deque()
         self._topics: list[str] = []
         self._missing: dict[str, float] = {}
         self._looked = self._told = 0.0
@@ -75,8 +75,12 @@ class KafkaReader:
         self._position = (
             Position.parse(text) if text else Position(f"{resume.log_id}/{secrets.token_hex(4)}")
         )
+        # With `release: delivered` the log may hold more than the group may know of.
+        text = resume.committable
+        self._settled = Position.parse(text) if text else Position(self._position.owner)
         cluster = self._cluster = Cluster(self._config, self._place)
-        group = Group(self._config, cluster, lambda: self._position, self._place)
+        positions = (lambda: self._position), (lambda: self._settled)
+        group = Group(self._config, cluster, *positions, self._place)
         self._group = group
         self._await_topics(cluster)
         self._subscribe(cluster, group)
@@ -109,8 +113,9 @@ class KafkaReader:
         """Let the group know of *position*, with the next commit (Invariant 1)."""
         group, _, keeper = self._opened
         with keeper.present():
-            while self._given and position in map(itemgetter(0), self._given):
-                for held, place in self._given.popleft()[1]:
+            while self._given and position in map(itemgetter(1), self._given):
+                self._settled, _, steps = self._given.popleft()
+                for held, place in steps:
                     held.logged = place
             self._tell(group)
 
@@ -133,7 +138,7 @@ class KafkaReader:
             Step(held.topic, held.topic_id, held.partition, place) for held, place in steps
         )
         text = str(self._position)
-        self._given.append((text, steps))
+        self._given.append((self._position, text, steps))
         return Batch(to_batch(records, names, self._config.content_type), text)
 
     def _names_of(self, held: Held) -> Names:

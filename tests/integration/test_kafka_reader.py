@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
+from engine_tools import offsets, running, until
 from kafka_reading import Bench, contents, data_of
 
 from adaptors.kafka.reader import KafkaReader
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 from transporter.message import ERROR_HEADER
+from transporter.pipeline.config import load
 from transporter.testing.doubles import FixedResume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from services.kafka import Broker
 
@@ -116,6 +119,38 @@ def test_the_group_hears_only_of_what_is_durable(bench: Bench) -> None:
     reader.close()
 
     assert bench.committed(topic).offset == 5
+
+
+def test_a_group_that_waits_for_delivery_hears_of_nothing_else_after_a_restart(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Whoever gets the partition then would pass what this engine has still to deliver."""
+    topic, file, down = bench.topic(), tmp_path / "pipeline.yaml", tmp_path / "out.down"
+    reader = {
+        "name": "in",
+        "adaptor": "kafka",
+        "bootstrap_servers": bench.servers,
+        "group": bench.group,
+        "topics": [topic],
+        "release": "delivered",
+    }
+    writer = {"adaptor": "engine_tools:LinesWriter", "path": "out.jsonl"}
+    route = {"name": "out", "writer": writer, "retry": {"backoff": "1ms..5ms"}}
+    document = {"log": {"dir": "log"}, "shutdown_timeout": "100ms"}
+    file.write_text(json.dumps(document | {"readers": [reader], "routes": [route]}))
+    down.write_text("write")
+
+    for first in (0, 10):
+        bench.produce_numbers(topic, 10, first=first)
+        with running(load(file, {})) as engine:
+            until(lambda engine=engine, first=first: engine.status().last == first + 9)
+        assert bench.committed(topic).offset < 0
+
+    down.unlink()
+    bench.produce_numbers(topic, 1, first=20)
+    with running(load(file, {})):
+        until(lambda: len(offsets(tmp_path / "out.jsonl")) == 21)
+    assert bench.committed(topic).offset == 21
 
 
 def test_the_committed_metadata_names_the_log(bench: Bench) -> None:

@@ -81,6 +81,24 @@ class LogResume:
         """The newest position logged by this reader."""
         return self._log.positions.get(self._reader)
 
+    @property
+    def committable(self) -> str | None:
+        """The newest position up to which all may be forgotten by the source."""
+        if self._deliveries is None:
+            return self.position
+        now = self._look()
+        last = min(now.last, now.through, *(offset - 1 for offset in now.parked))
+        with LogReader(self._log.directory) as reader:
+            for found in reader.backwards(last):
+                if found.frame.first <= self._known_after:
+                    return None  # Passed, perhaps: nobody can tell any more.
+                source = found.source()
+                if source is None or source.reader != self._reader or found.frame.last > last:
+                    continue
+                if source.position is not None:
+                    return source.position
+        return None
+
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
         """Yield what the source may be told of, a frame each, newest first."""
         now = self._look()

@@ -38,6 +38,11 @@ class FixedResume:
         self.superseded = 0
         """How often the reader has asked for what is not delivered to be passed."""
 
+    @property
+    def committable(self) -> str | None:
+        """The position: nobody waits for deliveries here."""
+        return self.position
+
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
         """Yield nothing: no batch is remembered."""
         return iter(())

@@ -93,6 +93,23 @@ def test_a_slow_route_that_passes_entries_has_not_delivered_them(
     assert [entry.offset for _, entries in looked for entry in entries] == [0]
 
 
+def test_a_source_may_hear_of_the_newest_position_that_is_delivered_whole(
+    world: World, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """Of a batch that needed several frames only with the last of them."""
+    resume = world.resume()
+    world.log.append(batch(2), "in", "1")
+    world.log.append(batch(2), "in", None)
+    world.log.append(batch(1), "in", "2")
+    world.log.append(batch(1), "other", "x")
+    found = [resume.committable]
+    for through in range(6):
+        world.deliver(through)
+        found.append(world.resume().committable)
+
+    assert found == [None, None, "1", "1", "1", "2", "2"]
+
+
 def test_what_was_delivered_is_known_over_many_ends(
     world: World, batch: Callable[..., pa.RecordBatch]
 ) -> None:
