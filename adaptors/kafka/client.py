@@ -39,6 +39,7 @@ class Client:
         self.config = config
         self.seconds = min(seconds, LONGEST_TRANSACTION / 2000) if config.transactional else seconds
         self.trouble: KafkaError | None = None
+        self._alone = False
         self._producer: Producer | None = None
 
     def producer(self, transactional_id: str = "", *, kept: bool = True) -> Producer:
@@ -49,7 +50,14 @@ class Client:
         settings = self._settings()
         if transactional_id:
             limit = min(LONGEST_TRANSACTION, max(10_000, 2 * self._milliseconds))
-            settings = {"transaction.timeout.ms": limit, **settings}
+            settings = {
+                # A client that has lost all its connections would forget the brokers, but not who
+                # coordinates the group: handing over the progress would then never end
+                # (librdkafka issue 5511).
+                "metadata.recovery.strategy": "none",
+                "transaction.timeout.ms": limit,
+                **settings,
+            }
             settings["transactional.id"] = transactional_id
         producer = self.built(Producer, settings)
         if kept:
@@ -64,9 +72,16 @@ class Client:
             shown = self.config.shown(error.args[0].str())
             raise RouteFault(f"{self.place()}: {shown}: check the client settings") from None
 
+    def was_alone(self) -> bool:
+        """Tell whether the producer that is kept has had a moment without any broker."""
+        if self._producer is not None:
+            self._producer.poll(0)  # What it has heard since it was last used waits there.
+        return self._alone
+
     def drop(self) -> None:
         """Forget the producer, and what it still holds."""
         producer, self._producer, self.trouble = self._producer, None, None
+        self._alone = False
         if producer is not None:
             producer.purge(blocking=False)
 
@@ -136,6 +151,7 @@ class Client:
 
     def _heard(self, error: KafkaError) -> None:
         self.trouble = error
+        self._alone |= error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public code
         if is_fault(error) and self._producer is not None:
             self._producer.purge(blocking=False)  # Waiting longer would not help.
 

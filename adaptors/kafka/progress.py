@@ -18,7 +18,11 @@ from confluent_kafka import (
 from transporter.adaptor import StoredOffset
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from adaptors.kafka.client import Client
+
+_LOG: Final = logging.getLogger(__name__)
 
 _UNSETTLED: Final = frozenset(
     {
@@ -29,6 +33,15 @@ _UNSETTLED: Final = frozenset(
     }
 )
 """The coordinator will answer soon: it has moved, or still writes a transaction's end."""
+
+_HELD_BACK: Final = frozenset(
+    {KafkaError._TIMED_OUT, KafkaError.UNSTABLE_OFFSET_COMMIT}  # noqa: SLF001 - a public code
+)
+_AT_ONCE: Final = 3.0
+"""Seconds after which what should be settled counts as held back."""
+
+_NOWHERE: Final = TopicPartition("__consumer_offsets", 0, 0)
+"""A partition that is always there, and of which our groups keep nothing."""
 
 _PAUSE_SECONDS: Final = 0.02
 
@@ -92,6 +105,28 @@ class Groups:
             return self._committed(consumer, ends)
         finally:
             consumer.close()
+
+    def settled(
+        self, group: str, ends: float, commit: Callable[[TopicPartition], None]
+    ) -> Progress | None:
+        """Return what *group* keeps, when no transaction of its can be under way any more.
+
+        While a partition has no leader, as after a crash of its only broker, Kafka (4.3)
+        takes it for deleted and never tells it that a transaction has ended: what was
+        committed for the group is held back for ever. The end of the next transaction ends
+        that one, too. So *commit* then commits, for the group, a place that means nothing.
+
+        :raises KafkaException: as :meth:`read`, and what *commit* raises.
+        """
+        try:
+            return self.read(group, min(ends, time.monotonic() + _AT_ONCE), stable=True)
+        except KafkaException as error:
+            if error.args[0].code() not in _HELD_BACK:
+                raise
+        self.read(group, ends, stable=False)  # Brokers that are away are told here.
+        _LOG.warning("group %s: the brokers lost the end of a transaction; it is ended now", group)
+        commit(_NOWHERE)
+        return self.read(group, ends, stable=True)
 
     def _committed(self, consumer: Consumer, ends: float) -> Progress | None:
         while True:

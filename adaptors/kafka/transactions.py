@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -20,7 +21,7 @@ from transporter.errors import RouteFault, SinkUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from confluent_kafka import Producer
+    from confluent_kafka import Producer, TopicPartition
 
     from adaptors.kafka.client import Client
     from adaptors.kafka.slice import Row
@@ -115,6 +116,8 @@ class Transactions:
         ends = time.monotonic() + self._client.seconds
         done = 0
         try:
+            if self._client.was_alone():
+                self.close()  # The brokers may have lost its last commit's end: see README.md.
             if self._producer is None:
                 self._resume(ends + self._client.seconds / 4)
                 if self._context.turns:
@@ -190,16 +193,15 @@ class Transactions:
     def _claim(self, producer: Producer, shard: int, ends: float) -> Progress | None:
         """Take the id of *shard*, and write down that it is of this epoch and number of shards."""
         self._call(ends, producer.init_transactions)
-        known = self._groups.read(self._name(shard), ends, stable=True)
+        alone = partial(self._commit_alone, producer, self._name(shard), ends)
+        known = self._groups.settled(self._name(shard), ends, alone)
         self._entitled(known)
         newest, own = known, shard == self._context.shard
         kept = known.stored if known is not None and self._is_ours(known) else None
         if kept is None or (own and self._is_stale(kept)):
             whose = replace(self._context, shard=shard)
             newest = self._next(whose.stored(-1, -1, kept))
-            producer.begin_transaction()
-            self._keep(producer, newest, self._name(shard), ends)
-            self._call(ends, producer.commit_transaction)
+            alone(newest.place(self._topic))
         if own:
             self._known = newest
         return known
@@ -310,7 +312,8 @@ class Transactions:
         known = self._known.stored if self._known else None
         progress = self._next(self._context.stored(batch.generation, offsets[-1], known))
         ends = time.monotonic() + self._client.seconds / 2
-        self._keep(producer, progress, self._name(self._context.shard), ends)
+        place = progress.place(self._topic)
+        self._keep(producer, place, self._name(self._context.shard), ends)
         self._unsure = _Commit(progress.mark, batch.generation, frozenset(offsets))
         self._call(ends, producer.commit_transaction)
         self._known, self._unsure = progress, None
@@ -346,10 +349,16 @@ class Transactions:
         self._count += 1
         return Progress(stored, f"{self._me}-{self._count}")
 
-    def _keep(self, producer: Producer, progress: Progress, group: str, ends: float) -> None:
+    def _commit_alone(
+        self, producer: Producer, group: str, ends: float, place: TopicPartition
+    ) -> None:
+        producer.begin_transaction()
+        self._keep(producer, place, group, ends)
+        self._call(ends, producer.commit_transaction)
+
+    def _keep(self, producer: Producer, place: TopicPartition, group: str, ends: float) -> None:
         own = group == self._name(self._context.shard)
         member = self._member if own else membership(group)
-        place = progress.place(self._topic)
         self._call(ends, bounded(producer.send_offsets_to_transaction), [place], member)
 
     def _call(self, ends: float, act: Callable[..., Any], *values: object) -> None:

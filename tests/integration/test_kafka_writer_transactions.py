@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka_tools import consume
 
 from adaptors.kafka.config import KafkaWriterConfig
+from adaptors.kafka.progress import Groups, Progress
 from adaptors.kafka.transactions import Transactions
 from adaptors.kafka.writer import KafkaWriter
 from transporter.adaptor import StoredOffset, WriterContext
@@ -254,6 +255,37 @@ def test_a_broker_that_is_down_is_unavailable_and_nothing_is_lost_or_repeated(si
     for _ in range(20):
         if write(writer, entries(numbered(10, first=10), first=11)).complete:
             break
+    assert sink.values() == numbers(20)
+
+
+def test_a_transaction_whose_end_the_brokers_lost_is_ended(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Progress that stays held back after the id was taken is freed by a commit of its own."""
+    assert write(sink.writer(), entries(numbered(10))).complete
+    read, held_back = Groups.read, [True]
+
+    def held(self: Groups, group: str, ends: float, *, stable: bool) -> Progress | None:
+        # For real it takes a broker that is killed at the right moment: see the soak tests.
+        if stable and held_back.pop():
+            held_back.append(False)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return read(self, group, ends, stable=stable)
+
+    monkeypatch.setattr(Groups, "read", held)
+    writer = sink.writer()
+
+    assert sink.stored is not None
+    assert sink.stored.offset == 10
+    group = f"{sink.context.log_id}.route.0"
+    consumer = Consumer(
+        {"bootstrap.servers": sink.broker.bootstrap_servers, "group.id": group, "log_level": 0}
+    )
+    (freed,) = consumer.committed([TopicPartition("__consumer_offsets", 0)], 10)
+    consumer.close()
+    assert freed.offset == 0
+    monkeypatch.undo()
+    assert write(writer, entries(numbered(10, first=10), first=11)).complete
     assert sink.values() == numbers(20)
 
 

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from kafka_lives import FENCED, MOMENTS, Death, Nursery, World, check, kill_often
+from kafka_lives import FENCED, MOMENTS, Death, Nursery, World, check, kill_often, written
+
+from adaptors.kafka.config import KafkaWriterConfig
+from adaptors.kafka.writer import KafkaWriter
+from transporter.adaptor import WriterContext
 
 if TYPE_CHECKING:
     from services.kafka import Broker
@@ -66,6 +70,35 @@ def test_a_halted_engine_that_goes_on_commits_nothing(
     assert [life.exitcode for life in lives] == [0] * after
     assert halted.exitcode == FENCED
     check(kafka_broker, new)
+
+
+def test_a_broker_killed_behind_each_commit_keeps_no_writer_waiting(
+    kafka_broker: Broker, kafka_topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka loses the end of some of these transactions; writers go on, and nothing is repeated."""
+    size, rounds = 20, 12
+    world = World(kafka_broker.bootstrap_servers, kafka_topic, rows=size * rounds + 1)
+    config = KafkaWriterConfig(
+        bootstrap_servers=world.servers, topic=world.topic, transactional=True
+    )
+    writer, context = KafkaWriter(config), WriterContext(world.log_id, "route", 1, deadline=20.0)
+    writer.open(context)
+    for number in range(rounds):
+        written(writer, world.slice(number * size, size, 0), 0)
+        kafka_broker.kill()
+        kafka_broker.start()
+        if number % 2:
+            writer.close()
+            writer = KafkaWriter(config)
+            stored = writer.open(context)
+            assert stored is not None
+            assert stored.offset == (number + 1) * size - 1
+    # The commit of this one makes visible what was held back.
+    written(writer, world.slice(size * rounds, 1, 0), 0)
+    writer.close()
+
+    check(kafka_broker, world)
+    print(f"\nends that were lost: {caplog.text.count('lost the end')} of {rounds}")  # noqa: T201
 
 
 def await_stopped(pid: int | None) -> None:
