@@ -32,7 +32,7 @@ from transporter.errors import HostFailed
 from transporter.spark.java import find_java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 B = TypeVar("B", bound="Broker")
 
@@ -71,6 +71,13 @@ share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
+"""
+
+# The last line of a name counts.
+_ADVERTISED = """\
+listeners={listeners}
+advertised.listeners={advertised}
+listener.security.protocol.map={protocols}
 """
 
 
@@ -149,7 +156,8 @@ def _fetch_one(jar: Jar, folder: Path) -> None:
     Path(file.name).replace(folder / jar.path)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of 127.0.0.1 on which nothing listens, for a broker."""
     # Below the range that outgoing connections use: while the broker is down, a client
     # that keeps trying could otherwise be given the broker's own port.
     for port in random.SystemRandom().sample(range(15_000, 30_000), 100):
@@ -173,10 +181,11 @@ class Broker:
         heap = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
         path = os.pathsep.join(map(str, jars))
         self._java = [str(java / "bin" / "java"), *heap, "-cp", path]
-        self._port = _free_port()
+        self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._controller = free_port()
         (folder / "server.properties").write_text(
-            _PROPERTIES.format(port=self._port, controller=_free_port(), data=folder / "data")
+            _PROPERTIES.format(port=self._port, controller=self._controller, data=folder / "data")
         )
 
     @property
@@ -188,6 +197,25 @@ class Broker:
     def output(self) -> Path:
         """The file with all that the broker printed."""
         return self._folder / "broker.out"
+
+    def advertise(self, ports: Mapping[int, int]) -> None:
+        """From its next start on listen on each of *ports*, too.
+
+        Who asks there is told that the broker is at the port of 127.0.0.1 that it stands for:
+        that of a proxy, which so stays between client and broker.
+        """
+        listeners = [f"PLAINTEXT://127.0.0.1:{self._port}"]
+        controller = f"CONTROLLER://127.0.0.1:{self._controller}"
+        inside = [f"BEHIND{port}://127.0.0.1:{port}" for port in ports]
+        outside = [f"BEHIND{port}://127.0.0.1:{told}" for port, told in ports.items()]
+        names = ["PLAINTEXT", "CONTROLLER", *(f"BEHIND{port}" for port in ports)]
+        text = _ADVERTISED.format(
+            listeners=",".join([*listeners, controller, *inside]),
+            advertised=",".join(listeners + outside),
+            protocols=",".join(f"{name}:PLAINTEXT" for name in names),
+        )
+        with (self._folder / "server.properties").open("a") as file:
+            file.write(text)
 
     def format(self) -> None:
         """Make the empty storage that the first start needs."""
