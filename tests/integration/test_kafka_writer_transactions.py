@@ -240,9 +240,10 @@ def test_settings_that_the_brokers_or_the_client_refuse_are_the_routes_fault(
 
 def test_a_broker_that_is_down_is_unavailable_and_nothing_is_lost_or_repeated(sink: Sink) -> None:
     """With the broker down slices fail; afterwards the same writer goes on, each entry once."""
+    sink.writer().close()  # A new broker may need longer than the deadline for its first id.
     writer = sink.writer(replace(sink.context, deadline=2.0))
     assert write(writer, entries(numbered(10))).complete
-    # A broker alone that is killed before a commit's markers are written may leave it hanging.
+    # Of what is not visible yet the broker may lose the end: that is a test of its own.
     assert sink.values() == numbers(10)
     sink.broker.kill()
     try:
