@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -75,6 +76,7 @@ def run_pipeline(
         assembled(pipeline, report, environ) as engine,
         _signals(engine.request_stop) as hung_up,
     ):
+        gc.freeze()  # What was imported stays: collections need not look at it again and again.
         _until_stopped(engine, report, hung_up)
     status = engine.status()
     for reader in status.readers:
