@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import pytest
 from crash_hunt import Hunt, Plan
 from crash_machines import run_machine
 from crash_numbers import tiny
@@ -164,6 +165,7 @@ class LogMachine(RuleBasedStateMachine):
                 self.world.act("close")
 
 
+@pytest.mark.timeout(1800)  # for what --exhaustive takes on a busy machine
 def test_the_log_machine(*, exhaustive: bool) -> None:
     """Whatever happens in whatever order, the log and its routes are as the model says."""
     examples = 400 if exhaustive else 25

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from crash_machines import run_machine
 from crash_numbers import tiny
 from disks.crashes import crash_states
@@ -223,6 +224,7 @@ def _hurt(folder: Tree, name: str, how: str, where: float) -> None:
         folder[name] = left
 
 
+@pytest.mark.timeout(1800)  # for what --exhaustive takes on a busy machine
 def test_the_repair_machine(*, exhaustive: bool) -> None:
     """Whatever is damaged, a repair keeps what is whole and declares the rest."""
     examples = 3000 if exhaustive else 60

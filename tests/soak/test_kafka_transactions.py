@@ -30,6 +30,7 @@ readers:
 routes:
   - name: kafka
     slice_rows: 50
+    retry: {{backoff: 10ms..500ms}}
     writer:
       {{adaptor: kafka, bootstrap_servers: "{servers}", topic: "{topic}", transactional: true}}
 """
