@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
@@ -73,14 +74,16 @@ def test_two_hundred_killed_workers_and_ten_killed_engines_repeat_nothing(
 
 
 def kill_workers(engine: Running, chance: random.Random) -> int:
-    """Kill workers, one after another, at random moments; return how many."""
+    """Kill workers, one after another, while they open and while they deliver; return how many."""
     kills, deadline = 0, time.monotonic() + 300
     pause = threading.Event()
     while kills < WORKERS and time.monotonic() < deadline:
-        pause.wait(chance.uniform(0.2, 1.5))
+        pause.wait(0.1)
         for victim in [each for each in engine.descendants() if is_worker(each)][:1]:
-            victim.kill()
-            kills += 1
+            pause.wait(chance.uniform(0.1, 4.0))
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
+                kills += 1
     return kills
 
 
