@@ -146,6 +146,10 @@ class KafkaConnection(AdaptorConfig):
                 yield key, value.get_secret_value() if secret else str(value)
 
 
+LEAST_BACKOFF: Final = 100
+"""What the client has by default; it asks for a coordinator three times at this distance."""
+
+
 class KafkaWriterConfig(KafkaConnection):
     """Where the messages go, and how the client gets there."""
 
@@ -190,6 +194,12 @@ class KafkaWriterConfig(KafkaConnection):
             raise ValueError(
                 "transactional needs progress_topic, a topic that exists, where the namespace "
                 "chooses the topic of a message"
+            )
+        backoff = self.client.get("retry.backoff.ms", LEAST_BACKOFF)
+        if self.transactional and float(backoff) < LEAST_BACKOFF:
+            raise ValueError(
+                f"transactional needs a retry.backoff.ms of {LEAST_BACKOFF} at least: with less "
+                "the client may wait for ever for a coordinator that is not there yet"
             )
         return self
 

@@ -62,8 +62,6 @@ def transactional(settings: QueueSettings, name: str) -> Producer:
             "transaction.timeout.ms": milliseconds,
             "message.timeout.ms": milliseconds,
             "linger.ms": 0,
-            # Right behind a transaction the coordinator is busy with its end for a moment.
-            "retry.backoff.ms": 5,
         },
     )
     try:

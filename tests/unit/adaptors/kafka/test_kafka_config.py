@@ -37,6 +37,17 @@ def test_a_setting_that_the_promises_rest_on_is_refused(name: str) -> None:
     assert f"{name}: {OWNED[name]}" in str(failure.value)
 
 
+@pytest.mark.parametrize("backoff", [5, "99", 99.9])
+def test_too_short_a_backoff_is_refused_for_transactions(backoff: object) -> None:
+    """With it the client has been seen to wait for ever; without transactions it may be short."""
+    client = {"retry.backoff.ms": backoff}
+    with pytest.raises(ValidationError, match=r"retry\.backoff\.ms of 100 at least"):
+        config(topic="t", transactional=True, client=client)
+
+    assert config(topic="t", client=client).client == client
+    assert config(topic="t", transactional=True, client={"retry.backoff.ms": 100}).transactional
+
+
 def test_no_value_is_shown_in_an_error_or_in_the_text_of_a_configuration() -> None:
     """Neither a refused nor an accepted configuration shows a client setting's value."""
     with pytest.raises(ValidationError) as failure:
