@@ -16,7 +16,7 @@ demo: $(VENV)/demo  ## A shop's outbox through the log and Spark into LMDB, live
 
 test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka and Spark
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder  # much of it waits
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 soak: $(VENV)/dev  ## What takes longer: kills at random, outages beside healthy routes
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
