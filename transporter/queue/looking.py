@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from transporter.queue import clients
 from transporter.queue.failures import BadMarker, QueueUnavailable, is_fault, translated
@@ -18,10 +18,19 @@ from transporter.queue.tracking import InProgress
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from confluent_kafka import Message
+    from confluent_kafka import Consumer, Message
 
     from transporter.queue.message import Headers, QueueMessage
     from transporter.queue.settings import QueueSettings
+
+_SOON: Final = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+_PAUSE: Final = 0.05
 
 Offsets = dict[int, int]
 """Offset by partition."""
@@ -114,20 +123,39 @@ def _known(settings: QueueSettings) -> list[str]:
 
 
 def _committed(settings: QueueSettings, group: str, topic: str) -> Offsets:
-    asked = [ConsumerGroupTopicPartitions(group)]
-    client = clients.admin(settings)  # its requests end with it
+    # A consumer that never joins can ask. The client for administration ends the process
+    # where a coordinator is not there yet (librdkafka issue 5040).
+    own = {"group.id": group, "isolation.level": "read_uncommitted"}
+    client = clients.onlooker(settings, **own)
     try:
-        futures = client.list_consumer_group_offsets(asked, request_timeout=settings.timeout)
-        found = futures[group].result()
+        (count,) = clients.partitions(client, settings, [topic])
+        places = [TopicPartition(topic, each) for each in range(count)]
+        found = _asked(client, places, time.monotonic() + settings.timeout)
     except KafkaException as error:
-        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return {}
         raise clients.failure(settings, error) from error
-    return {
-        each.partition: each.offset
-        for each in found.topic_partitions
-        if each.topic == topic and each.offset >= 0
-    }
+    finally:
+        client.close()
+    return {each.partition: each.offset for each in found if each.offset >= 0}
+
+
+def _asked(client: Consumer, places: list[TopicPartition], ends: float) -> list[TopicPartition]:
+    while True:
+        found, error = _answer(client, places, max(0.1, ends - time.monotonic()))
+        if error is None:
+            return found
+        if error.code() not in _SOON or time.monotonic() > ends:
+            raise KafkaException(error)
+        client.poll(_PAUSE)  # Nothing tells when the coordinator is ready.
+
+
+def _answer(
+    client: Consumer, places: list[TopicPartition], seconds: float
+) -> tuple[list[TopicPartition], KafkaError | None]:
+    try:
+        found: list[TopicPartition] = client.committed(places, seconds)
+    except KafkaException as error:
+        return [], error.args[0]
+    return found, next((each.error for each in found if each.error is not None), None)
 
 
 def _waiting(
