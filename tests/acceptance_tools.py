@@ -118,9 +118,10 @@ class Running:
                 return found()
         raise AssertionError(f"no {what} in {timeout} s; got {self.events[-5:]} {self.noise}")
 
-    def descendants(self) -> list[psutil.Process]:
-        """Return every process below this one, the Spark host and its JVM among them."""
-        return psutil.Process(self.process.pid).children(recursive=True)
+    def descendants(self, kind: str | None = None) -> list[psutil.Process]:
+        """Return every process below this one, or those of a *kind*: host, jvm or worker."""
+        found = psutil.Process(self.process.pid).children(recursive=True)
+        return [each for each in found if kind is None or kind_of(each) == kind]
 
     def kill(self) -> list[psutil.Process]:
         """Kill the engine alone, as the kernel would; return what it left behind for now."""
@@ -200,3 +201,17 @@ def page(url: str, **headers: str) -> tuple[int, str]:
     except HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def kind_of(process: psutil.Process) -> str:
+    """Tell what a process below an engine is; the Python daemon is nobody's business."""
+    try:
+        command = process.cmdline()
+        if "java" in process.name():
+            return "jvm"
+        if "transporter.spark.host" in command:
+            return "host"
+        daemon = process.parent()
+        return "worker" if daemon and "transporter.spark.daemon" in daemon.cmdline() else ""
+    except psutil.NoSuchProcess:
+        return ""

@@ -156,6 +156,11 @@ class Bench:
 
     # Reading
 
+    def reads(self, topic: str, **settings: Any) -> dict[str, Any]:
+        """Return what a pipeline file says of a reader ``in`` of *topic*, in this bench's group."""
+        own = {"name": "in", "adaptor": "kafka", "bootstrap_servers": self.servers}
+        return own | {"group": self.group, "topics": [topic]} | settings
+
     def reader(
         self, *topics: str, position: str | None = None, log_id: str = "log-1", **settings: Any
     ) -> KafkaReader:

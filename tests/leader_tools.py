@@ -12,14 +12,14 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import psycopg
+from background import Background
 from engine_tools import SparklessHost
 
 from transporter.adaptor import AdaptorConfig, LocalPath
@@ -162,26 +162,13 @@ class Node:
         return int(told[-1]["term"])
 
 
-class Rows:
+class Rows(Background):
     """Inserts rows of some keys, numbered by key, in a thread of its own."""
 
     def __init__(self, database: Database, keys: int, pause: float) -> None:
+        super().__init__("rows")
         self._database, self._keys, self._pause = database, keys, pause
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rows")
         self.inserted: dict[str, int] = defaultdict(int)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Insert no more."""
-        self._stopping.set()
-        self._thread.join()
 
     def _run(self) -> None:
         chance = random.Random()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 from acceptance_tools import Running, gone
+from background import Background
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from leader_tools import Seen
 from services.kafka import free_port
@@ -31,6 +32,8 @@ SESSION = 6.0
 """Seconds of silence after which the group gives an engine's partitions away."""
 POLLS = 8.0
 """Seconds without a poll after which an engine leaves the group by itself."""
+PATIENCE = 120.0
+"""Seconds within which all must flow again, unaided."""
 KEYS = 24
 PARTITIONS = 6
 
@@ -48,13 +51,27 @@ def proxied(broker: Broker, count: int) -> Iterator[list[FaultyProxy]]:
         yield proxies
 
 
-class Numbers:
+def pipeline_of(servers: str, reader: dict[str, Any], writer: dict[str, Any]) -> dict[str, Any]:
+    """Return a pipeline from the topic ``source`` to ``target``; the rest is as given."""
+    patience = {"session.timeout.ms": SESSION * 1000, "max.poll.interval.ms": POLLS * 1000}
+    kafka = {"adaptor": "kafka", "bootstrap_servers": servers}
+    source = {"name": "source", "topics": ["source"], "group": "storm", "client": patience}
+    return {
+        "name": "storm",
+        "log": {"dir": "log"},
+        "readers": [kafka | source | reader],
+        "routes": [{"name": "target", "writer": kafka | {"topic": "target"} | writer}],
+    }
+
+
+class Numbers(Background):
     """Produces messages of some keys, numbered by key, in a thread of its own.
 
     A message tells its key, its number, and by the monotonic clock when it was made.
     """
 
     def __init__(self, broker: Broker, topic: str, rate: float) -> None:
+        super().__init__("numbers")
         self._topic, self._pause = topic, 0.02
         self._burst = round(rate * self._pause)
         self._producer = Producer(
@@ -67,22 +84,12 @@ class Numbers:
                 "reconnect.backoff.max.ms": 500,
             }
         )
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="numbers")
         self.failures: list[str] = []
         self.sent: dict[str, int] = defaultdict(int)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def stop(self) -> None:
         """Produce no more, and wait until the broker has all."""
-        self._stopping.set()
-        self._thread.join()
+        super().stop()
         assert self._producer.flush(120) == 0
         assert self.failures == []
 
@@ -103,10 +110,11 @@ class Numbers:
             self.failures.append(str(error))
 
 
-class Arrivals:
+class Arrivals(Background):
     """Reads what is committed in a topic as it comes, in a thread of its own."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
+        super().__init__("arrivals")
         self._consumer = Consumer(
             {
                 "bootstrap.servers": broker.bootstrap_servers,
@@ -120,18 +128,12 @@ class Arrivals:
         places = [TopicPartition(topic, each, OFFSET_BEGINNING) for each in range(PARTITIONS)]
         self._consumer.assign(places)
         self._changed = threading.Condition()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="arrivals")
         self._made: dict[str, float] = {}
         self._number: dict[str, int] = {}
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
+    def stop(self) -> None:
+        """Read no more."""
+        super().stop()
         self._consumer.close()
 
     def await_made_since(self, moment: float, seconds: float) -> float | None:
@@ -254,7 +256,7 @@ class Chain:
                 each.send_signal(number)
 
     def _kill_worker(self) -> None:
-        for victim in filter(_is_worker, self._engine.descendants()):
+        for victim in self._engine.descendants("worker"):
             victim.kill()
 
     def _hang(self) -> None:
@@ -272,14 +274,6 @@ class Chain:
 
     def _rest(self, least: float, most: float) -> None:
         time.sleep(self._chance.uniform(least, most))
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        daemon = process.parent()
-        return daemon is not None and "transporter.spark.daemon" in daemon.cmdline()
-    except psutil.NoSuchProcess:
-        return False
 
 
 def again(items: Iterable[object]) -> int:

@@ -126,14 +126,7 @@ def test_a_group_that_waits_for_delivery_hears_of_nothing_else_after_a_restart(
 ) -> None:
     """Whoever gets the partition then would pass what this engine has still to deliver."""
     topic, file, down = bench.topic(), tmp_path / "pipeline.yaml", tmp_path / "out.down"
-    reader = {
-        "name": "in",
-        "adaptor": "kafka",
-        "bootstrap_servers": bench.servers,
-        "group": bench.group,
-        "topics": [topic],
-        "release": "delivered",
-    }
+    reader = bench.reads(topic, release="delivered")
     writer = {"adaptor": "engine_tools:LinesWriter", "path": "out.jsonl"}
     route = {"name": "out", "writer": writer, "retry": {"backoff": "1ms..5ms"}}
     document = {"log": {"dir": "log"}, "shutdown_timeout": "100ms"}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cluster_tools import Cluster, Node, cluster, hiding, unsharing, wired
+from services.kafka import Broker, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,3 +66,11 @@ def place(far: Cluster) -> Iterator[Path]:
     for log in folder.glob("**/spark.log"):
         shutil.copy(log, far.folder)
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Broker]:
+    """Run a Kafka broker of the test's own."""
+    (tmp_path / "kafka").mkdir()
+    with run(Broker, tmp_path / "kafka") as made:
+        yield made

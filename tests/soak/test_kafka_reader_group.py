@@ -8,9 +8,10 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
+from background import Background
 from engine_tools import Events, running, until
 from kafka_reading import Bench, contents, data_of
 from log_tools import Disk
@@ -61,23 +62,18 @@ while True:
 """
 
 
-class Engine:
+class Engine(Background):
     """Polls a reader on a thread of its own, as a feed does; what it keeps is its log."""
 
     def __init__(self, reader: KafkaReader, tally: Tally) -> None:
+        super().__init__("engine")
         self.log: list[Message] = []
         self.problem: BaseException | None = None
         self._reader, self._tally = reader, tally
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
+    def stop(self) -> None:
+        """Poll no more, and leave the group."""
+        super().stop()
         self._reader.close()
         assert self.problem is None
 
@@ -197,7 +193,7 @@ def test_more_engines_than_partitions_wait_their_turn(bench: Bench) -> None:
     with Engine(bench.reader(topic, log_id="a"), tally) as first:
         tally.until(lambda: len(first.log) == 10)
         with Engine(bench.reader(topic, log_id="b"), tally) as second:
-            first.__exit__()
+            first.stop()
             bench.produce_numbers(topic, 10, first=10)
             tally.until(lambda: len(second.log) == 10)
 
@@ -256,16 +252,9 @@ def test_a_feed_whose_disk_is_full_stays_in_the_group(bench: Bench, tmp_path: Pa
 
 def _pipeline(bench: Bench, topic: str, folder: Path) -> Pipeline:
     """Return a pipeline of the kafka reader and the file writer."""
-    reader = {
-        "name": "in",
-        "adaptor": "kafka",
-        "bootstrap_servers": bench.servers,
-        "group": bench.group,
-        "topics": [topic],
-    }
     writer = {"adaptor": "file", "path": "out.jsonl", "format": "data"}
     document = {
-        "readers": [reader],
+        "readers": [bench.reads(topic)],
         "routes": [{"name": "out", "writer": writer}],
         "log": {"dir": "log"},
     }

@@ -5,64 +5,40 @@ from __future__ import annotations
 import json
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from fleet_tools import committed
 from leader_tools import faults_of, going_back
-from services.kafka import Broker, run
 from storm_crowd import logged
 from storm_tools import (
     PARTITIONS,
-    POLLS,
-    SESSION,
+    PATIENCE,
     Arrivals,
     Chain,
     Numbers,
     again,
     missing,
+    pipeline_of,
     proxied,
     table,
     tell,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from services.kafka import Broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 ROUNDS = 15
-PATIENCE = 120.0
-"""Seconds within which all must flow again, unaided."""
 SOON = 10.0
 """The same when nothing but connections was lost."""
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    """Run a broker of the test's own."""
-    (tmp_path / "kafka").mkdir()
-    with run(Broker, tmp_path / "kafka") as made:
-        yield made
-
-
-def pipeline_of(servers: str, *, transactional: bool) -> dict[str, Any]:
-    """Return a pipeline from the topic ``source`` to the topic ``target``."""
-    patience = {"session.timeout.ms": SESSION * 1000, "max.poll.interval.ms": POLLS * 1000}
-    kafka = {"adaptor": "kafka", "bootstrap_servers": servers}
-    reader = {"name": "source", "topics": ["source"], "group": "storm", "client": patience}
-    writer = {"topic": "target", "transactional": transactional}
-    return {
-        "name": "storm",
-        "log": {"dir": "log"},
-        "readers": [kafka | reader],
-        "routes": [{"name": "target", "writer": kafka | writer}],
-    }
-
-
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("transactional", [False, True], ids=["plain", "transactional"])
-def test_one_engine_in_a_storm(broker: Broker, tmp_path: Path, transactional: bool) -> None:
+def test_one_engine_in_a_storm(own_broker: Broker, tmp_path: Path, transactional: bool) -> None:
     """Whatever befalls engine, broker and network: nothing is missing, no key's order changes.
 
     Each time all flows again unaided, and soon when nothing but connections was lost. The log
@@ -72,13 +48,13 @@ def test_one_engine_in_a_storm(broker: Broker, tmp_path: Path, transactional: bo
     chance, took = random.Random(seed), list[tuple[str, float]]()
     tell(f"\ntransactional {transactional}, seed {seed}")
     for topic in ("source", "target"):
-        broker.create_topic(topic, PARTITIONS)
+        own_broker.create_topic(topic, PARTITIONS)
     pipeline = tmp_path / "pipeline.yaml"
-    with proxied(broker, 1) as (proxy,), Numbers(broker, "source", 500) as numbers:
+    with proxied(own_broker, 1) as (proxy,), Numbers(own_broker, "source", 500) as numbers:
         servers = f"127.0.0.1:{proxy.port}"
-        pipeline.write_text(json.dumps(pipeline_of(servers, transactional=transactional)))
-        chain = Chain(pipeline, broker, proxy, chance)
-        with Arrivals(broker, "target") as arrivals, chain:
+        pipeline.write_text(json.dumps(pipeline_of(servers, {}, {"transactional": transactional})))
+        chain = Chain(pipeline, own_broker, proxy, chance)
+        with Arrivals(own_broker, "target") as arrivals, chain:
             assert arrivals.await_made_since(time.monotonic(), PATIENCE), "it did not begin"
             for number in range(ROUNDS):
                 if number % len(chain.faults) == 0:
@@ -89,7 +65,7 @@ def test_one_engine_in_a_storm(broker: Broker, tmp_path: Path, transactional: bo
             assert arrivals.await_all(numbers.sent, PATIENCE), "not everything has arrived"
             assert chain.stop() == 0
         assert chain.told("route-stopped", "reader-stopped", "entry-parked", "log-full") == []
-    found, places = committed(broker, "target"), logged(tmp_path / "log")
+    found, places = committed(own_broker, "target"), logged(tmp_path / "log")
     tell(f"{table(took)}\n{len(found)} messages, {again(found)} of them again")
     assert max(each for what, each in took if what == "network cut") <= SOON
     assert missing(found, numbers.sent) == []

@@ -4,66 +4,36 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from fleet_tools import committed
 from leader_tools import faults_of
-from services.kafka import Broker, run
 from storm_crowd import Crowd, logged, unexplained
 from storm_tools import (
     PARTITIONS,
-    POLLS,
-    SESSION,
+    PATIENCE,
     Arrivals,
     Numbers,
     again,
     missing,
+    pipeline_of,
     proxied,
     tell,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from services.kafka import Broker
 
 pytestmark = pytest.mark.kafka
 ENGINES, CHANGES = 4, 60
-PATIENCE = 120.0
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    """Run a broker of the test's own."""
-    (tmp_path / "kafka").mkdir()
-    with run(Broker, tmp_path / "kafka") as made:
-        yield made
-
-
-def pipeline_of(servers: str, release: str) -> dict[str, Any]:
-    """Return a pipeline from the topic ``source`` to the topic ``target``."""
-    client = {"session.timeout.ms": SESSION * 1000, "max.poll.interval.ms": POLLS * 1000}
-    reader = {
-        "name": "source",
-        "adaptor": "storm_crowd:WatchedReader",
-        "bootstrap_servers": servers,
-        "topics": ["source"],
-        "group": "storm",
-        "client": client,
-        "release": release,
-    }
-    writer = {"adaptor": "kafka", "bootstrap_servers": servers, "topic": "target"}
-    return {
-        "name": "storm",
-        "log": {"dir": "log"},
-        "readers": [reader],
-        "routes": [{"name": "target", "writer": writer}],
-    }
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("release", ["logged", "delivered"])
-def test_a_storm_of_rebalances(broker: Broker, tmp_path: Path, release: str) -> None:
+def test_a_storm_of_rebalances(own_broker: Broker, tmp_path: Path, release: str) -> None:
     """Nothing is missing; each log goes on where it was, or where an assignment begins.
 
     When the group is told of what is delivered only, first deliveries of a key never go
@@ -73,10 +43,11 @@ def test_a_storm_of_rebalances(broker: Broker, tmp_path: Path, release: str) -> 
     chance = random.Random(seed)
     tell(f"\nrelease {release}, seed {seed}")
     for topic in ("source", "target"):
-        broker.create_topic(topic, PARTITIONS)
-    with proxied(broker, ENGINES) as proxies, Numbers(broker, "source", 500) as numbers:
-        crowd = Crowd(tmp_path, proxies, chance, lambda servers: pipeline_of(servers, release))
-        with Arrivals(broker, "target") as arrivals, crowd:
+        own_broker.create_topic(topic, PARTITIONS)
+    with proxied(own_broker, ENGINES) as proxies, Numbers(own_broker, "source", 500) as numbers:
+        reader = {"adaptor": "storm_crowd:WatchedReader", "release": release}
+        crowd = Crowd(tmp_path, proxies, chance, lambda servers: pipeline_of(servers, reader, {}))
+        with Arrivals(own_broker, "target") as arrivals, crowd:
             assert arrivals.await_made_since(time.monotonic(), PATIENCE), "it did not begin"
             while crowd.changes.total() < CHANGES:
                 crowd.change()
@@ -87,7 +58,7 @@ def test_a_storm_of_rebalances(broker: Broker, tmp_path: Path, release: str) -> 
             numbers.stop()
             assert arrivals.await_all(numbers.sent, PATIENCE), "not everything has arrived"
             crowd.stop()
-    found = committed(broker, "target")
+    found = committed(own_broker, "target")
     places = [
         (partition, offset)
         for node in crowd.nodes

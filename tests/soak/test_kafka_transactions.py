@@ -79,18 +79,9 @@ def kill_workers(engine: Running, chance: random.Random) -> int:
     pause = threading.Event()
     while kills < WORKERS and time.monotonic() < deadline:
         pause.wait(0.1)
-        for victim in [each for each in engine.descendants() if is_worker(each)][:1]:
+        for victim in engine.descendants("worker")[:1]:
             pause.wait(chance.uniform(0.1, 4.0))
             with suppress(psutil.NoSuchProcess):
                 victim.kill()
                 kills += 1
     return kills
-
-
-def is_worker(process: psutil.Process) -> bool:
-    """Tell whether *process* is a child of the Python daemon below an engine."""
-    try:
-        daemon = process.parent()
-        return daemon is not None and "transporter.spark.daemon" in daemon.cmdline()
-    except psutil.NoSuchProcess:
-        return False

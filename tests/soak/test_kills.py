@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import lmdb
-import psutil
 import pytest
 from acceptance_tools import Running, await_true, gone, running, transporter
 from kafka_tools import consume
@@ -59,24 +58,9 @@ class Killer(threading.Thread):
         self.join()
 
     def _kill(self, what: str) -> None:
-        victims = [each for each in self._engine.descendants() if kind(each) == what]
-        if victims:
+        if victims := self._engine.descendants(what):
             self.kills.append((time.time(), what))
             self._chance.choice(victims).kill()
-
-
-def kind(process: psutil.Process) -> str:
-    """Tell what a process below an engine is; the Python daemon is nobody's business."""
-    try:
-        command = process.cmdline()
-        if "java" in process.name():
-            return "jvm"
-        if "transporter.spark.host" in command:
-            return "host"
-        daemon = process.parent()
-        return "worker" if daemon and "transporter.spark.daemon" in daemon.cmdline() else ""
-    except psutil.NoSuchProcess:
-        return ""
 
 
 @pytest.mark.kafka
