@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import uuid
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kafka_tools import consume
@@ -13,7 +16,7 @@ from transporter.queue import QueueSettings, settings_of
 from transporter.queue.topics import make_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from services.kafka import Broker
 
@@ -70,3 +73,18 @@ class Seen(Counter[bytes]):
     def note(self, message: QueueMessage) -> None:
         """Count *message*."""
         self[message.value or b""] += 1
+
+
+@contextmanager
+def process(program: str, settings: QueueSettings) -> Iterator[subprocess.Popen[str]]:
+    """Run *program* beside the test, and kill it at the end."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, settings.model_dump_json()],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        try:
+            yield child
+        finally:
+            child.kill()

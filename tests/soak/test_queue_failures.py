@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from queue_tools import PATIENCE, Seen, dead_letters, fresh, receive_until, until
+from queue_tools import PATIENCE, Seen, dead_letters, fresh, process, receive_until, until
 
 from transporter.queue import QueueConsumer, QueueMessage, QueueProducer, Tracker, settings_of
 from transporter.queue.failures import (
@@ -24,8 +21,6 @@ from transporter.queue.failures import (
 from transporter.queue.markers import End, Start, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from services.kafka import Broker
 
     from transporter.queue import QueueSettings
@@ -61,21 +56,6 @@ with QueueConsumer(QueueSettings.model_validate_json(sys.argv[1]), "q") as consu
         for message in consumer.receive_many(1, 60):
             print(message.value.decode(), flush=True)
 """
-
-
-@contextmanager
-def process(program: str, settings: QueueSettings) -> Iterator[subprocess.Popen[str]]:
-    """Run *program* beside the test, and kill it at the end."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", program, settings.model_dump_json()],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        try:
-            yield child
-        finally:
-            child.kill()
 
 
 def received(settings: QueueSettings, wanted: set[bytes], tracker: Tracker) -> Seen:

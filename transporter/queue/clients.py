@@ -49,8 +49,12 @@ def producer(settings: QueueSettings, **own: object) -> Producer:
     return _made(Producer, settings, values | own)
 
 
-def transactional(settings: QueueSettings, name: str) -> Producer:
+def transactional(
+    settings: QueueSettings, name: str, hear: Callable[[KafkaError], None]
+) -> Producer:
     """Return a producer of transactions; an earlier one of the same *name* is fenced off.
+
+    *hear* is told of trouble with the brokers as a whole.
 
     :raises TransporterError: when the brokers do not let it in.
     """
@@ -59,6 +63,11 @@ def transactional(settings: QueueSettings, name: str) -> Producer:
         settings,
         **{
             "transactional.id": name,
+            "error_cb": hear,
+            # A client that has lost all its connections would forget the brokers, but not who
+            # coordinates the group: handing over offsets would then never end (librdkafka
+            # issue 5511).
+            "metadata.recovery.strategy": "none",
             "transaction.timeout.ms": milliseconds,
             "message.timeout.ms": milliseconds,
             "linger.ms": 0,

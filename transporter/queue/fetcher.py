@@ -97,7 +97,9 @@ class Fetcher:
         return clients.producer(self._settings, **{"linger.ms": 0})
 
     def _turn(self) -> None:
-        if not self._exchange.asked(self._settings.leave_after):
+        if self._transactions and not self._is_in(self._transactions):
+            self._exchange.pause(_BACKOFF)
+        elif not self._exchange.asked(self._settings.leave_after):
             self._leave()
         elif room := self._exchange.room(_FULL):
             self._resume()
@@ -211,15 +213,18 @@ class Fetcher:
         while self._consumer.assignment() and not self._exchange.closing:
             self._consumer.poll(_WAIT)
         self._carried, self._foreign = [], {}
-        while not self._exchange.closing:
-            try:
-                transactions.open()  # what became of the last one is known when this returns
-            except QueueUnavailable as error:
-                _LOGGER.warning("queue %s: %s", self._queue, error)
-                self._exchange.pause(_BACKOFF)
-            else:
-                break
+        while not self._exchange.closing and not self._is_in(transactions):
+            self._exchange.pause(_BACKOFF)
         self._subscribe()
+
+    def _is_in(self, transactions: Transactions) -> bool:
+        """Tell whether brokers let us in; what became of our last transaction is known then."""
+        try:
+            transactions.open()
+        except QueueUnavailable as error:
+            _LOGGER.warning("queue %s: %s", self._queue, error)
+            return False
+        return True
 
     def _commit(self, ends: dict[int, int]) -> bool:
         """Commit *ends*; tell whether the partitions were ours still, so that it was done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -12,28 +12,18 @@ from transporter.queue import clients
 from transporter.queue.failures import BadMarker, QueueUnavailable, is_fault, translated
 from transporter.queue.markers import decode
 from transporter.queue.message import PREFIX, received
+from transporter.queue.progress import committed
 from transporter.queue.settings import queue_name
 from transporter.queue.tracking import InProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Message
 
     from transporter.queue.message import Headers, QueueMessage
+    from transporter.queue.progress import Offsets
     from transporter.queue.settings import QueueSettings
-
-_SOON: Final = frozenset(
-    {
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-    }
-)
-_PAUSE: Final = 0.05
-
-Offsets = dict[int, int]
-"""Offset by partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +43,7 @@ class QueueStats:
 def peek(settings: QueueSettings, queue: str, most: int) -> Iterator[QueueMessage]:
     """Return messages that no consumer of *queue* has begun, at most *most*."""
     queue_name(queue)
-    begin = _committed(settings, settings.consumer_group(queue), settings.queue_topic)
+    begin = committed(settings, settings.consumer_group(queue), settings.queue_topic)
     yield from _of_queue(settings, settings.queue_topic, begin, queue, most)
 
 
@@ -106,7 +96,7 @@ def _consumed(settings: QueueSettings, queues: Sequence[str]) -> dict[str, Offse
     """Return how far the consumers of each queue are, of those given or of all."""
     names = [queue_name(each) for each in queues] or _known(settings)
     return {
-        name: _committed(settings, settings.consumer_group(name), settings.queue_topic)
+        name: committed(settings, settings.consumer_group(name), settings.queue_topic)
         for name in names
     }
 
@@ -122,42 +112,6 @@ def _known(settings: QueueSettings) -> list[str]:
     return [each.removeprefix(prefix) for each in groups if each.startswith(prefix)]
 
 
-def _committed(settings: QueueSettings, group: str, topic: str) -> Offsets:
-    # A consumer that never joins can ask. The client for administration ends the process
-    # where a coordinator is not there yet (librdkafka issue 5040).
-    own = {"group.id": group, "isolation.level": "read_uncommitted"}
-    client = clients.onlooker(settings, **own)
-    try:
-        (count,) = clients.partitions(client, settings, [topic])
-        places = [TopicPartition(topic, each) for each in range(count)]
-        found = _asked(client, places, time.monotonic() + settings.timeout)
-    except KafkaException as error:
-        raise clients.failure(settings, error) from error
-    finally:
-        client.close()
-    return {each.partition: each.offset for each in found if each.offset >= 0}
-
-
-def _asked(client: Consumer, places: list[TopicPartition], ends: float) -> list[TopicPartition]:
-    while True:
-        found, error = _answer(client, places, max(0.1, ends - time.monotonic()))
-        if error is None:
-            return found
-        if error.code() not in _SOON or time.monotonic() > ends:
-            raise KafkaException(error)
-        client.poll(_PAUSE)  # Nothing tells when the coordinator is ready.
-
-
-def _answer(
-    client: Consumer, places: list[TopicPartition], seconds: float
-) -> tuple[list[TopicPartition], KafkaError | None]:
-    try:
-        found: list[TopicPartition] = client.committed(places, seconds)
-    except KafkaException as error:
-        return [], error.args[0]
-    return found, next((each.error for each in found if each.error is not None), None)
-
-
 def _waiting(
     settings: QueueSettings, queues: Sequence[str], consumed: dict[str, Offsets]
 ) -> dict[str, list[float]]:
@@ -170,14 +124,14 @@ def _waiting(
     for record in _scan(settings, settings.queue_topic, begin):
         name = (record.key() or b"").decode(errors="replace")
         done = consumed.get(name, {}).get(record.partition(), 0)
-        if record.offset() >= done and (not queues or name in queues):
+        if name and record.offset() >= done and (not queues or name in queues):
             found.setdefault(name, []).append(record.timestamp()[1] / 1000)
     return found
 
 
 def _working(settings: QueueSettings) -> dict[str, list[float]]:
     """Return when each message in progress was begun, by queue."""
-    begin = _committed(settings, settings.tracker_group, settings.markers_topic)
+    begin = committed(settings, settings.tracker_group, settings.markers_topic)
     partitions: dict[int, InProgress] = {}
     for record in _scan(settings, settings.markers_topic, begin):
         progress = partitions.setdefault(record.partition(), InProgress())

@@ -6,13 +6,14 @@ import logging
 import threading
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from transporter.errors import TransporterError
 from transporter.queue import clients
 from transporter.queue.assigned import Assigned
+from transporter.queue.beginnings import Beginnings
 from transporter.queue.failures import (
     BadMarker,
     MessageRefused,
@@ -22,6 +23,7 @@ from transporter.queue.failures import (
     kafka_error,
     translated,
 )
+from transporter.queue.hanging import Hanging
 from transporter.queue.markers import End, Nack, Start, decode, encode
 from transporter.queue.metrics import TrackerMetrics
 from transporter.queue.redelivery import Due, by_partition, ends, parts, redelivery, restatements
@@ -49,7 +51,6 @@ _REFUSED_BACKOFF: Final = 60.0
 _ASK: Final = 5.0
 _LATEST: Final = -1
 _LOGGER: Final = logging.getLogger(__name__)
-_Answer = TypeVar("_Answer")
 
 
 class Tracker:
@@ -81,10 +82,11 @@ class Tracker:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._beginnings = Beginnings(self._stopping, self._end_lost)
         self._assigned: dict[int, Assigned] = {}
         self._counts: dict[str, int] = {}
         self._metrics = TrackerMetrics()
-        self._commit_at = 0.0
+        self._commit_at = self._ask_at = 0.0
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._guarded, name="queue-tracker", daemon=True)
@@ -117,6 +119,7 @@ class Tracker:
         """
         settings = self._settings
         self._transactions = Transactions(settings, settings.tracker_group)
+        self._hanging = Hanging(settings, self._clock)
         self._consumer: Consumer = clients.consumer(
             settings,
             settings.tracker_group,
@@ -178,6 +181,7 @@ class Tracker:
         now = self._clock()
         known = (each.progress.next_deadline for each in self._assigned.values())
         at = min((each for each in known if each is not None), default=now + _WAIT)
+        at = max(at, self._ask_at)
         return max(_LEAST, min(_WAIT, at - now, self._commit_at - now))
 
     def _see(self, record: Message) -> None:
@@ -221,7 +225,7 @@ class Tracker:
         """Return what may be redelivered now."""
         now = self._clock()
         assigned = list(self._assigned.values())
-        wanted = [each for each in assigned if each.wanted(now)]
+        wanted = [each for each in assigned if now >= self._ask_at and each.wanted(now)]
         ends = self._ends([each.number for each in wanted]) if wanted else {}
         for each in wanted:
             if each.number in ends:
@@ -238,11 +242,14 @@ class Tracker:
             found = self._asking.offsets_for_times(places, timeout=_ASK)
         except TransporterError as error:
             self._failed(error)
-            return {}
+            found = []
         except KafkaException as error:
             _LOGGER.warning("tracker: %s", error.args[0].str())
-            return {}
-        return {place.partition: place.offset for place in found if place.error is None}
+            found = []
+        ends = {place.partition: place.offset for place in found if place.error is None}
+        if not ends:
+            self._ask_at = self._clock() + _BACKOFF
+        return ends
 
     def _redeliver(self, part: list[Due]) -> None:
         """Send what is due, its Ends and our offsets in one transaction."""
@@ -292,7 +299,17 @@ class Tracker:
             raise error
         _LOGGER.warning("tracker: %s", error)
 
+    def _end_lost(self) -> None:
+        """Make good what brokers have lost while they were away, for us and for who is gone."""
+        try:
+            self._transactions.open()
+        except TransporterError as error:
+            self._failed(error)
+        else:
+            self._hanging.end()
+
     def _each_interval(self) -> None:
+        self._end_lost()
         now = self._clock()
         self._commit_at = now + self._settings.commit_interval
         for each in self._assigned.values():
@@ -341,6 +358,7 @@ class Tracker:
             in_progress=sum(map(len, progress)),
             oldest_age=now - oldest,
             partitions=len(progress),
+            lost=self._beginnings.lost,
             **self._counts,
         )
         if self._meter is not None:
@@ -351,42 +369,10 @@ class Tracker:
             self._counts[name] = self._counts.get(name, 0) + number
 
     def _take_over(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        committed = self._committed(consumer, places)
-        for place in committed:
-            place.offset = self._first(consumer, place)
+        found = self._beginnings.find(consumer, places)
+        for place in found:
             self._assigned[place.partition] = Assigned(place.partition, place.offset)
-        consumer.assign(committed)
-
-    def _committed(self, consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-        found: list[TopicPartition] = self._insist(lambda: consumer.committed(places, _ASK))
-        return found
-
-    def _first(self, consumer: Consumer, place: TopicPartition) -> int:
-        """Return where to begin; what retention has taken unread is told, and counted."""
-        bounds: tuple[int, int] = self._insist(
-            lambda: consumer.get_watermark_offsets(place, timeout=_ASK)
-        )
-        low = bounds[0]
-        if 0 <= place.offset < low:
-            _LOGGER.error(
-                "%s, partition %d: offsets %d to %d are gone, and with them perhaps messages in"
-                " progress: the topic's retention is shorter than trackers were away",
-                place.topic,
-                place.partition,
-                place.offset,
-                low - 1,
-            )
-            self._count(lost=low - place.offset)
-        first: int = max(place.offset, low)
-        return first
-
-    def _insist(self, ask: Callable[[], _Answer]) -> _Answer:
-        while True:
-            try:
-                return ask()
-            except KafkaException as error:
-                if is_fault(error.args[0]) or self._stopping.wait(_BACKOFF):
-                    raise
+        consumer.assign(found)
 
     def _hand_over(self, _: Consumer, places: list[TopicPartition]) -> None:
         gone = [self._assigned.pop(each.partition, None) for each in places]

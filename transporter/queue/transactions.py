@@ -1,28 +1,42 @@
-"""Kafka transactions that are either done, not done, or asked about before the next one."""
+"""Kafka transactions that are either done, not done, or asked about before the next one.
+
+While a partition has no leader, as after a crash of every broker that keeps it, Kafka (4.3) takes
+it for deleted and never tells it that a transaction has ended. What was committed there, and all
+behind it, is held back then. The end of the next transaction of the same name ends that one, too.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from transporter.queue import clients
 from transporter.queue.failures import QueueFault, QueueUnavailable, is_refusal, translated
+from transporter.queue.markers import End, encode
+from transporter.queue.progress import group_is_held_back, held_back
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from confluent_kafka import Consumer, Message, Producer, TopicPartition
+    from confluent_kafka import Message, Producer
 
     from transporter.queue.message import Header
     from transporter.queue.settings import QueueSettings
 
 _GRACE: Final = 1.0
+_NOWHERE: Final = TopicPartition("__consumer_offsets", 0, 0)
+"""A partition that is always there, and of which our groups keep nothing."""
+_LOGGER: Final = logging.getLogger(__name__)
 ANY: Final = -1
 """Any partition."""
+WRITER: Final = "transporter-transaction"
+"""Header of a marker that was written in a transaction: the name of who wrote it."""
 
 Record = tuple[str, bytes | None, str | None, int, "Sequence[Header]"]
 """Topic, value, key, partition and headers."""
@@ -32,13 +46,25 @@ class Transactions:
     """Runs one transaction after the other; not thread-safe.
 
     Each sends records and commits offsets of a consumer, which fences off a
-    member of the group whose partitions have gone to another.
+    member of the group whose partitions have gone to another. What an earlier
+    one of our name has committed, and the brokers hold back because they have
+    lost its end, becomes visible with the next :meth:`open`.
     """
 
-    def __init__(self, settings: QueueSettings, role: str) -> None:
-        """Keep who we are; :meth:`open` connects."""
-        self._settings = settings
-        self._name = f"{role}/{settings.instance or uuid.uuid4().hex}"
+    def __init__(self, settings: QueueSettings, group: str, name: str = "") -> None:
+        """Keep who we are: *name* within *group*, or one that nobody has, or the instance's.
+
+        :meth:`open` connects.
+        """
+        known = name or settings.instance
+        self._settings, self._group = settings, group
+        self._name = f"{group}/{known or uuid.uuid4().hex}"
+        self._used = bool(known)
+        queue, markers, _ = settings.topics
+        tracking = group == settings.tracker_group
+        self._reads = markers if tracking else queue
+        self._writes = (queue, markers) if tracking else (markers,)
+        self._alone = False
         self._client: Producer | None = None
         self._refused: list[KafkaError] = []
         self.written: dict[tuple[str, int], int] = {}
@@ -47,10 +73,18 @@ class Transactions:
     def open(self) -> Producer:
         """Return the producer; what an earlier one left open is settled before it is there.
 
+        It is a new one when all brokers were away: they may have lost an end of ours.
+
         :raises TransporterError: when the brokers do not let us in.
         """
+        if self._client is not None and self._was_alone(self._client):
+            self.close()
         if self._client is None:
-            self._client = clients.transactional(self._settings, self._name)
+            self._alone = False
+            self._client = clients.transactional(self._settings, self._name, self._heard)
+            if self._used:
+                self._end_earlier(self._client)
+            self._used = True
         return self._client
 
     def run(
@@ -66,11 +100,7 @@ class Transactions:
         self._refused.clear()
         self.written.clear()
         try:
-            client.begin_transaction()
-            for topic, value, key, partition, headers in records:
-                self._send(client, topic, value, key, partition, headers)
-            self._send_offsets(client, list(offsets), consumer.consumer_group_metadata())
-            self._commit(client)
+            self._transact(client, records, list(offsets), consumer.consumer_group_metadata())
         except KafkaException as error:
             self._undo(client, error.args[0])
             found = self._refused[0] if self._refused else error.args[0]
@@ -83,8 +113,57 @@ class Transactions:
         """Disconnect; what is open is aborted, now or by the next one of our name."""
         client, self._client = self._client, None
         if client is not None:
-            client.purge()
-            client.close()
+            with suppress(KafkaException):  # One that was shut out says so once more.
+                client.purge()
+                client.close()
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - a public code
+            self._alone = True
+
+    def _was_alone(self, client: Producer) -> bool:
+        client.poll(0)  # What it has heard since it was last used waits there.
+        return self._alone
+
+    def _end_earlier(self, client: Producer) -> None:
+        """End what was committed under our name, should the brokers have lost its end."""
+        try:
+            # Of others, too, what goes on there is found: records that say nothing do no harm.
+            if records := list(self._nothing()):
+                self._transact(client, records, None)
+                _LOGGER.warning(
+                    "%s: made good what held back %d partitions", self._name, len(records)
+                )
+            if group_is_held_back(self._settings, self._group, self._reads):
+                self._transact(client, [], [_NOWHERE], _membership(self._group))
+                _LOGGER.warning("%s: made good what held back the group", self._name)
+        except KafkaException as error:
+            self.close()
+            raise clients.failure(self._settings, error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _nothing(self) -> Iterator[Record]:
+        """Return a record that says nothing for each partition of ours that is held back."""
+        markers = self._settings.markers_topic
+        for place in held_back(self._settings, self._writes):
+            value = encode(End(0, ())) if place.topic == markers else None
+            yield place.topic, value, None, place.partition, ()
+
+    def _transact(
+        self,
+        client: Producer,
+        records: Iterable[Record],
+        offsets: list[TopicPartition] | None,
+        group: object = None,
+    ) -> None:
+        client.begin_transaction()
+        for topic, value, key, partition, headers in records:
+            self._send(client, topic, value, key, partition, headers)
+        if offsets is not None:
+            self._send_offsets(client, offsets, group)
+        self._commit(client)
 
     def _send(
         self,
@@ -95,11 +174,12 @@ class Transactions:
         partition: int,
         headers: Sequence[Header],
     ) -> None:
+        told = list(headers)
+        if topic == self._settings.markers_topic:
+            told.append((WRITER, self._name.encode()))
         while True:
             try:
-                client.produce(
-                    topic, value, key, partition, self._report, None, 0, list(headers) or None
-                )
+                client.produce(topic, value, key, partition, self._report, None, 0, told or None)
             except BufferError:
                 client.poll(1.0)
             else:
@@ -150,12 +230,14 @@ class Transactions:
                 return
 
     def _undo(self, client: Producer, error: KafkaError) -> None:
-        if self._settings.instance and error.code() == KafkaError._FENCED:  # noqa: SLF001 - public
+        if error.code() == KafkaError._FENCED:  # noqa: SLF001 - a public code
             self.close()
-            raise QueueFault(
-                f"another process of the instance {self._settings.instance!r} has taken over;"
-                " give each its own"
-            )
+            if self._settings.instance:
+                raise QueueFault(
+                    f"another process of the instance {self._settings.instance!r} has taken over;"
+                    " give each its own"
+                )
+            raise QueueUnavailable(f"{self._name} was taken for dead, and begins anew")
         if error.fatal() or error.retriable():
             self.close()  # The next one asks what has become of it.
             return
@@ -163,3 +245,23 @@ class Transactions:
             client.abort_transaction(self._settings.transaction_timeout)
         except KafkaException:
             self.close()
+
+
+def end(settings: QueueSettings, name: str) -> None:
+    """End the transaction that *name*, who is gone, has committed; who is not gone is shut out.
+
+    :raises TransporterError: when the brokers do not answer, or refuse.
+    """
+    group, _, last = name.rpartition("/")
+    transactions = Transactions(settings, group, last)
+    transactions.open()
+    transactions.close()
+
+
+def _membership(group: str) -> object:
+    """Return what says that an offset is committed for *group* by none of its members."""
+    consumer = Consumer({"group.id": group, "log_level": 0})  # Without brokers: it never connects.
+    try:
+        return consumer.consumer_group_metadata()
+    finally:
+        consumer.close()

@@ -30,6 +30,9 @@ class Client:
     def commit_transaction(self, timeout: float) -> None:
         self.done.append("commit")
 
+    def poll(self, timeout: float) -> int:
+        return 0
+
     def purge(self) -> None:
         self.done.append("purge")
 
@@ -51,6 +54,8 @@ def test_a_client_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
     left = list(made)
     monkeypatch.setattr(transactions, "_GRACE", 0.0)
     monkeypatch.setattr(clients, "transactional", lambda *_: left.pop(0))
+    monkeypatch.setattr(transactions, "held_back", lambda *_: [])
+    monkeypatch.setattr(transactions, "group_is_held_back", lambda *_: False)
     settings = settings_of(bootstrap_servers="x").model_copy(update={"transaction_timeout": 0.01})
     found, group = Transactions(settings, "role"), Group()
     run: Any = found.run

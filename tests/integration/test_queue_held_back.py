@@ -1,0 +1,120 @@
+"""Transactions of others that hold back queues, on a real broker.
+
+How brokers come to lose the end of one is tried in ``soak/test_queue_lost_ends.py``.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from kafka_tools import consume
+from queue_tools import PATIENCE, fresh, until
+
+from transporter.queue import QueueConsumer, QueueProducer, Tracker
+from transporter.queue.looking import stats
+from transporter.queue.markers import End, Start, encode
+from transporter.queue.transactions import WRITER, end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from services.kafka import Broker
+
+    from transporter.queue import QueueSettings
+
+pytestmark = pytest.mark.kafka
+BEGUN = encode(Start("q", 0, (7,), 60_000, (b"late",), (b"",)))
+
+
+@contextmanager
+def stuck(settings: QueueSettings, topic: str, name: str) -> Iterator[Producer]:
+    """Return a producer called *name* that has written a marker to *topic*, and goes no further."""
+    producer = Producer(
+        {
+            "bootstrap.servers": settings.bootstrap_servers,
+            "transactional.id": name,
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    producer.init_transactions(PATIENCE)
+    producer.begin_transaction()
+    headers = [(WRITER, name.encode())]
+    producer.produce(topic, encode(End(0, ())), partition=0, headers=headers)
+    producer.flush()
+    try:
+        yield producer
+    finally:
+        with suppress(KafkaException):  # It may have been shut out.
+            producer.close()
+
+
+def test_a_tracker_ends_what_outlasts_every_transaction(kafka_broker: Broker) -> None:
+    """Markers behind it are seen then; who held them back, and was not dead, is shut out."""
+    settings = fresh(kafka_broker, partitions=1, transaction_timeout=1.0)
+    plain = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    with stuck(settings, settings.markers_topic, f"{settings.consumer_group('q')}/dead") as dead:
+        plain.produce(settings.markers_topic, BEGUN, partition=0)
+        plain.flush()
+        with Tracker(settings) as tracker:
+            until(lambda: tracker.metrics().in_progress == 1, "what was held back is seen")
+        with pytest.raises(KafkaException, match="fenced"):
+            dead.commit_transaction(PATIENCE)
+    plain.close()
+
+
+def test_one_that_does_not_say_who_it_is_is_told(
+    kafka_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only an operator can end a stranger's transaction; the log says where it begins."""
+    settings = fresh(kafka_broker, partitions=1, transaction_timeout=1.0)
+    producer = Producer(
+        {
+            "bootstrap.servers": settings.bootstrap_servers,
+            "transactional.id": settings.markers_topic,
+        }
+    )
+    producer.init_transactions(PATIENCE)
+    producer.begin_transaction()
+    producer.produce(settings.markers_topic, encode(End(0, ())), partition=0)
+    producer.flush()
+    with Tracker(settings):
+        until(lambda: "offset 0 does not end" in caplog.text, "it is told")
+    producer.abort_transaction(PATIENCE)
+    producer.close()
+
+
+def test_a_consumer_that_was_taken_for_dead_begins_anew(kafka_broker: Broker) -> None:
+    """Whoever took its name for that of one who is gone has harmed nobody."""
+    settings = fresh(kafka_broker, partitions=1, transactional=True, redeliver_after=30.0)
+    with QueueProducer(settings) as producer, QueueConsumer(settings, "q") as consumer:
+        for value in (b"before", b"after"):
+            producer.send("q", value)
+            message = consumer.receive(PATIENCE)
+            assert message is not None
+            assert (message.value, message.redeliveries) == (value, 0)
+            consumer.ack(message)
+            start = consume(kafka_broker, settings.markers_topic)[0]
+            end(settings, dict(start.headers())[WRITER].decode())
+
+
+def test_what_is_written_to_make_good_is_no_message(
+    kafka_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who takes a name anew writes where partitions are held back, and nobody receives that."""
+    settings = fresh(kafka_broker, partitions=1, instance="one")
+    with QueueProducer(settings) as producer:
+        producer.send("q", b"real")
+    with stuck(settings, settings.queue_topic, "another") as other:
+        with Tracker(settings) as tracker:
+            until(lambda: tracker.metrics().partitions == 1, "it tracks")
+        other.abort_transaction(PATIENCE)
+    assert "made good what held back 1 partitions" in caplog.text
+    assert [each.queue for each in stats(settings)] == ["q"]
+    with QueueConsumer(settings, "q") as consumer:
+        message = consumer.receive(PATIENCE)
+        assert message is not None
+        assert message.value == b"real"
+        assert consumer.receive(1.0) is None

@@ -1,0 +1,140 @@
+"""How far groups and topics are, asked from outside, and what a transaction holds back there."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from transporter.queue import clients
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from confluent_kafka import Consumer
+
+    from transporter.queue.settings import QueueSettings
+
+_SOON: Final = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+_UNSETTLED: Final = frozenset(
+    {KafkaError._TIMED_OUT, KafkaError.UNSTABLE_OFFSET_COMMIT}  # noqa: SLF001 - a public code
+)
+_AT_ONCE: Final = 3.0
+"""Seconds within which a transaction that has ended is told to the group."""
+_ASK: Final = 5.0
+_LATEST: Final = -1
+_NOBODY: Final = "transporter-onlooker"
+_PAUSE: Final = 0.05
+
+Offsets = dict[int, int]
+"""Offset by partition."""
+
+
+def committed(settings: QueueSettings, group: str, topic: str) -> Offsets:
+    """Return how far *group* is in each partition of *topic* in which it is anywhere.
+
+    :raises TransporterError: when the brokers do not answer in time, or refuse.
+    """
+    places = _read(settings, group, topic)
+    return {each.partition: each.offset for each in places if each.offset >= 0}
+
+
+def group_is_held_back(settings: QueueSettings, group: str, topic: str) -> bool:
+    """Tell whether a transaction that does not end holds back what *group* has committed.
+
+    :raises TransporterError: when the brokers do not answer in time, or refuse.
+    """
+    # Brokers that are away are told by this one, so that what follows tells of nothing else.
+    places = _read(settings, group, topic)
+    with _reading(settings, group, "read_committed") as client:
+        return not all(_settles(client, place) for place in places)
+
+
+def held_back(settings: QueueSettings, topics: Iterable[str]) -> list[TopicPartition]:
+    """Return up to where partitions of *topics* can be read, of those that are held back.
+
+    :raises TransporterError: when the brokers do not answer, or refuse.
+    """
+    names = list(topics)
+    with _reading(settings, _NOBODY, "read_uncommitted") as client:
+        counts = clients.partitions(client, settings, names)
+        places = [
+            TopicPartition(topic, each, _LATEST)
+            for topic, count in zip(names, counts, strict=True)
+            for each in range(count)
+        ]
+        ends = _latest(client, places)  # First, so that what ends meanwhile does not count.
+    with _reading(settings, _NOBODY, "read_committed") as client:
+        stable = _latest(client, places)
+    return [place for place, end in zip(stable, ends, strict=True) if place.offset < end.offset]
+
+
+def _latest(client: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
+    found: list[TopicPartition] = client.offsets_for_times(places, timeout=_ASK)
+    for place in found:
+        if place.error is not None:
+            raise KafkaException(place.error)
+    return found
+
+
+def _settles(client: Consumer, place: TopicPartition) -> bool:
+    """Tell whether nothing is under way in *place* at some moment, as between transactions."""
+    try:
+        _asked(client, [TopicPartition(place.topic, place.partition)], time.monotonic() + _AT_ONCE)
+    except KafkaException as error:
+        if error.args[0].code() in _UNSETTLED:
+            return False
+        raise
+    return True
+
+
+def _read(settings: QueueSettings, group: str, topic: str) -> list[TopicPartition]:
+    """Return what *group* has committed for good in each partition of *topic*."""
+    with _reading(settings, group, "read_uncommitted") as client:
+        (count,) = clients.partitions(client, settings, [topic])
+        places = [TopicPartition(topic, each) for each in range(count)]
+        return _asked(client, places, time.monotonic() + settings.timeout)
+
+
+@contextmanager
+def _reading(settings: QueueSettings, group: str, isolation: str) -> Iterator[Consumer]:
+    """Return a consumer that can ask for *group*, and never joins it.
+
+    The client for administration could, too, but ends the process where a coordinator is not
+    there yet (librdkafka issue 5040).
+    """
+    client = clients.onlooker(settings, **{"group.id": group, "isolation.level": isolation})
+    try:
+        yield client
+    except KafkaException as error:
+        raise clients.failure(settings, error) from error
+    finally:
+        client.close()
+
+
+def _asked(client: Consumer, places: list[TopicPartition], ends: float) -> list[TopicPartition]:
+    while True:
+        found, error = _answer(client, places, max(0.1, ends - time.monotonic()))
+        if error is None:
+            return found
+        if error.code() not in _SOON or time.monotonic() > ends:
+            raise KafkaException(error)
+        client.poll(_PAUSE)  # Nothing tells when the coordinator is ready.
+
+
+def _answer(
+    client: Consumer, places: list[TopicPartition], seconds: float
+) -> tuple[list[TopicPartition], KafkaError | None]:
+    try:
+        found: list[TopicPartition] = client.committed(places, seconds)
+    except KafkaException as error:
+        return [], error.args[0]
+    return found, next((each.error for each in found if each.error is not None), None)
