@@ -118,7 +118,8 @@ def test_the_quickstart_pipeline_runs_beside_the_shop(tmp_path: Path) -> None:
             text=True,
         )
     try:
-        assert "carrier" in process.stdout.readline()
+        first = process.stdout.readline()
+        assert "carrier" in first, f"the shop ended with {process.wait(10)}"
         below = psutil.Process(process.pid).children(recursive=True)
         await_true(
             lambda: len(transporter("offsets", "list", f"{tmp_path}/q/log")) == 3, 20, "routes"
