@@ -159,6 +159,8 @@ def running(pipeline: Path, **variables: str) -> Iterator[Running]:
     finally:
         if engine.process.poll() is None:
             left = engine.kill()
+        else:
+            engine.wait()
         gone(left)
 
 

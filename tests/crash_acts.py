@@ -161,7 +161,7 @@ class Acts:
                 self._synced(route)
             elif state.replay is not None:
                 through = self.rng.randint(state.replay.next, state.replay.last)
-                if route.offsets.advance_replay(through).replay is None:
+                if route.offsets.advance_replay(through, state.generation).replay is None:
                     self._synced(route)
 
     def retry(self) -> None:

@@ -89,7 +89,7 @@ def _some_event(log: OffsetLog, number: int) -> None:
         case 2:
             log.begin_replay(0, log.state.watermark)
         case 3:
-            log.advance_replay(1)
+            log.advance_replay(1, log.state.generation)
         case 4:
             log.cancel_replay()
         case 5:

@@ -99,7 +99,9 @@ class Crowd:
         """End all of them in order; no route and no reader may have stopped by itself."""
         for node in self.nodes:
             node.stop()
-            assert node.events("route-stopped", "reader-stopped") == []
+            told = node.events("route-stopped", "reader-stopped")
+            # One that is told to stop while the group waits for a member that hangs says so.
+            assert [each for each in told if "did not end within" not in each["problem"]] == []
 
     def _start(self, place: int) -> None:
         self._starts[place] += 1

@@ -95,7 +95,7 @@ class RepairMachine(RuleBasedStateMachine):
         """Begin a replay, or go on with it."""
         state = self.route.state
         if state.replay is not None:
-            self.route.advance_replay(state.replay.next + 1)
+            self.route.advance_replay(state.replay.next + 1, state.generation)
         elif state.watermark >= 0:
             self.route.begin_replay(0, state.watermark)
 

@@ -139,8 +139,8 @@ class Life:
     def replay(self) -> None:
         """Replay the first entries."""
         self._move(lambda: self.offsets.begin_replay(0, 3))
-        self._move(lambda: self.offsets.advance_replay(1))
-        self._move(lambda: self.offsets.advance_replay(3))
+        self._move(lambda: self.offsets.advance_replay(1, 1))
+        self._move(lambda: self.offsets.advance_replay(3, 1))
 
     def read(self) -> None:
         """Read everything; what can be read is what was acked."""

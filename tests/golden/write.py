@@ -41,7 +41,7 @@ def write(folder: Path) -> None:
             orders.settle(Range(0, 9), log.durable, {"orders.placed": 9, "users.né": 8})
             orders.settle(Range(12, 12, "operator"), log.durable)
             orders.begin_replay(2, 5)
-            orders.advance_replay(3)
+            orders.advance_replay(3, 1)
         OffsetLog(folder, "fresh").close()
     for name in ("lock", "reserve"):
         (folder / name).unlink()

@@ -97,7 +97,8 @@ def route_of_fate(directory: Path, number: int, fate: str, at: int, last: int) -
             offsets.settle(Range(0, last if fate == "far" else at), last)
         if fate in ("replays", "replayed"):
             offsets.begin_replay(at // 2, at)
-            offsets.advance_replay(at if fate == "replayed" else max(at // 2, at - 2))
+            through = at if fate == "replayed" else max(at // 2, at - 2)
+            offsets.advance_replay(through, offsets.state.generation)
     if fate == "renamed":
         rename_route(directory, name, f"new-{number}")
     elif fate == "deleted":

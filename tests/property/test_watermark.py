@@ -103,7 +103,7 @@ EVENTS = st.one_of(
         st.integers(0, 60),
         st.integers(0, 9),
     ),
-    st.builds(records.replay_advanced, st.integers(-1, 80)),
+    st.builds(records.replay_advanced, st.integers(-1, 80), st.integers(0, 3)),
     st.just(records.replay_cancelled()),
     st.builds(records.retries_requested, st.lists(st.integers(0, 9), max_size=3)),
     st.builds(records.retry_answered, st.integers(0, 9)),

@@ -51,9 +51,10 @@ def ack(log: CommitLog, offsets: OffsetLog, request: Ack, by: Operator) -> dict[
     _audit(offsets, "ack", by, first=part.first, last=part.last, reason=request.reason)
     offsets.settle(part, log.durable)
     offsets.sync()
-    running = offsets.state.replay
+    state = offsets.state
+    running = state.replay
     if running is not None and part.first <= running.next <= part.last:
-        offsets.advance_replay(min(part.last, running.last))
+        offsets.advance_replay(min(part.last, running.last), state.generation)
         offsets.sync()
     return answer(offsets, f"acked {part.first}..{part.last}")
 

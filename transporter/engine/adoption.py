@@ -31,7 +31,7 @@ def adopt(
     if stored.offset > log.durable:
         return _ahead(stored, log.durable)
     if state.replay is not None:
-        offsets.advance_replay(min(stored.offset, state.replay.last))
+        offsets.advance_replay(min(stored.offset, state.replay.last), state.generation)
     if offsets.state.replay is None and stored.offset > offsets.state.watermark:
         part = Range(offsets.state.next_live(), stored.offset)
         offsets.settle(part, log.durable)

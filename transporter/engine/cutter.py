@@ -86,7 +86,7 @@ class Cutter:
                 f"the entries {max(gap.first, state.next_live())}..{gap.last} were lost: a repair "
                 "of the log could not save them; ack these offsets to let the route go on behind"
             )
-        self._offsets.advance_replay(min(gap.last, state.replay.last))
+        self._offsets.advance_replay(min(gap.last, state.replay.last), state.generation)
         return self.next(wait)
 
     def _live_end(self, state: RouteState, first: int, wait: float) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transporter.engine.protocol import Outcome, Slice
     from transporter.log.commit_log import CommitLog
     from transporter.offsets.offset_log import OffsetLog
+    from transporter.offsets.state import RouteState
     from transporter.pipeline.config import RouteConfig
 
 _DIED: Final = "the worker died, or had to be ended, while it delivered this entry"
@@ -72,20 +73,21 @@ class Judge:
         """Settle what was delivered of *asked*, and decide about the rest."""
         self._settle(asked, outcome)
         self._cutter.plan = self._cutter.plan.settled(outcome.through)
-        failure = outcome.failure
-        if failure is None or self._begun_anew(asked):
+        failure, state = outcome.failure, self._offsets.state
+        if failure is None or self._begun_anew(asked, state):
             return GO
         if failure.kind not in (FailureKind.REJECTED, FailureKind.POISON):
             return self.not_its_fault(failure)
-        first = self._next_unsettled()
+        first = state.next_offset()
         plan = self._cutter.plan.failed(first, asked.last, failure.offset, single=asked.single)
         return self._replanned(asked, plan, failure)
 
     def died(self, asked: Slice, announced: int | None) -> Verdict:
         """Decide after the worker died by itself while it delivered *asked*."""
-        if self._begun_anew(asked):
+        state = self._offsets.state
+        if self._begun_anew(asked, state):
             return GO
-        first = self._next_unsettled()
+        first = state.next_offset()
         plan = self._cutter.plan.died(first, asked.last, announced, single=asked.single)
         failure = Failure(FailureKind.REJECTED, _DIED, announced)
         return self._replanned(asked, plan, failure)
@@ -127,22 +129,22 @@ class Judge:
                 last=asked.last,
                 problem=failure.text,
             )
-        return self._attempted(failure)
+        return self._attempted(asked, failure)
 
-    def _attempted(self, failure: Failure) -> Verdict:
+    def _attempted(self, asked: Slice, failure: Failure) -> Verdict:
         """Try the entry again, or give it up once it has failed alone often enough."""
         if failure.offset is None:
             return GO
         attempts = self._cutter.plan.attempts(failure.offset)
         if failure.kind is FailureKind.POISON or attempts >= self.config.retry.attempts:
-            return self._give_up(failure, failure.offset, attempts)
+            return self._give_up(asked, failure, failure.offset, attempts)
         if not attempts:
             return GO
         return Verdict(Action.WAIT, f"offset {failure.offset}: {failure.text}")
 
-    def _give_up(self, failure: Failure, offset: int, attempts: int) -> Verdict:
+    def _give_up(self, asked: Slice, failure: Failure, offset: int, attempts: int) -> Verdict:
         """Do as ``on_error`` says; what its reader could not read is parked in any case."""
-        if self._next_unsettled() > offset:
+        if self._offsets.state.next_offset() > offset:
             # An operator acked it, or ended its replay, while it was being delivered.
             self._cutter.plan = self._cutter.plan.settled(offset)
             return GO
@@ -157,7 +159,8 @@ class Judge:
             self._offsets.settle(Range(offset, offset, "skipped"), self._log.durable)
             self._offsets.sync()
         if self._offsets.state.replay is not None:
-            self._offsets.advance_replay(offset)
+            # Only that of *asked*: while the entry was set aside another one may have begun.
+            self._offsets.advance_replay(offset, asked.generation)
         self._cutter.plan = self._cutter.plan.settled(offset)
         event = "entry-parked" if on_error == "park" else "entry-skipped"
         self._tell(event, offset, attempts=attempts, problem=failure.text)
@@ -170,23 +173,20 @@ class Judge:
         state = self._offsets.state
         # A replay that began meanwhile has another generation, and nothing of it was delivered.
         if state.replay is not None and state.generation == asked.generation:
-            self._offsets.advance_replay(outcome.through)
+            self._offsets.advance_replay(outcome.through, asked.generation)
         else:
             part = Range(asked.first, outcome.through)
             self._offsets.settle(part, self._log.durable, outcome.namespaces)
 
-    def _begun_anew(self, asked: Slice) -> bool:
+    def _begun_anew(self, asked: Slice, state: RouteState) -> bool:
         """Tell whether a replay began while *asked* was delivered; if so, suspect nothing yet.
 
         Whatever failed comes again, and is to be judged then.
         """
-        if asked.generation == self._offsets.state.generation:
+        if asked.generation == state.generation:
             return False
         self._cutter.plan = Redelivery()
         return True
-
-    def _next_unsettled(self) -> int:
-        return self._offsets.state.next_offset()
 
     def _tell(self, event: str, offset: int, **details: object) -> None:
         self._observe(event, route=self.config.name, offset=offset, **details)

@@ -219,9 +219,12 @@ class OffsetLog:
                 f"it has delivered the offsets up to {self._state.watermark}"
             )
 
-    def advance_replay(self, through: int) -> RouteState:
-        """Write that the replay came to *through*; durable on return at the replay's end."""
-        state = self._write(records.replay_advanced(through))
+    def advance_replay(self, through: int, generation: int) -> RouteState:
+        """Write that the replay of *generation* came to *through*; durable on return at its end.
+
+        An operator may have begun another one meanwhile, of which nothing is said then.
+        """
+        state = self._write(records.replay_advanced(through, generation))
         if state.replay is None:
             self.sync()
         return state

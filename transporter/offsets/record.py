@@ -126,9 +126,9 @@ def replay_begun(first: int, last: int, namespace: str = "") -> dict[str, Any]:
     return {**begun, "namespace": namespace} if namespace else begun
 
 
-def replay_advanced(through: int) -> dict[str, Any]:
-    """Return the event that settles a replay up to *through*."""
-    return {"type": "replayed", "through": through}
+def replay_advanced(through: int, generation: int) -> dict[str, Any]:
+    """Return the event that settles the replay of *generation* up to *through*."""
+    return {"type": "replayed", "through": through, "generation": generation}
 
 
 def replay_cancelled() -> dict[str, Any]:
@@ -174,7 +174,9 @@ def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
         case {"type": "replay", "first": first, "last": last}:
             after = states.begin_replay(state, first, last, event.get("namespace", ""))
         case {"type": "replayed", "through": through}:
-            after = states.advance_replay(state, through)
+            # Records of before told no generation: they mean the one they find.
+            generation = event.get("generation", state.generation)
+            after = states.advance_replay(state, through, generation)
         case {"type": "replay-cancelled"}:
             after = states.cancel_replay(state)
         case {"type": "paused" | "resumed" | "step"}:

@@ -180,9 +180,12 @@ def begin_replay(state: RouteState, first: int, last: int, namespace: str = "") 
     return replace(state, generation=state.generation + 1, replay=replay, step=None)
 
 
-def advance_replay(state: RouteState, through: int) -> RouteState:
-    """Return *state* with the replay settled up to *through*; at its end the replay is gone."""
-    if state.replay is None or through < state.replay.next:
+def advance_replay(state: RouteState, through: int, generation: int) -> RouteState:
+    """Return *state* with its replay settled up to *through*; at its end the replay is gone.
+
+    A replay of another *generation* is left alone: it began after what has come so far.
+    """
+    if state.replay is None or generation != state.generation or through < state.replay.next:
         return state
     if through >= state.replay.last:
         return replace(state, replay=None, step=None)

@@ -73,7 +73,7 @@ def test_a_route_comes_back_as_it_was(tmp_path: Path) -> None:
         offsets.settle(Range(0, 9), FAR, {"a": 9, "b": 3})
         offsets.settle(Range(12, 14, "operator"), FAR)
         offsets.begin_replay(2, 5)
-        offsets.advance_replay(3)
+        offsets.advance_replay(3, 1)
         before = offsets.state
     assert before.replay == Replay(2, 5, 4)
     with OffsetLog(tmp_path, "r") as offsets:
@@ -271,7 +271,7 @@ def test_a_replay_is_not_displaced_by_the_next(tmp_path: Path) -> None:
     with OffsetLog(tmp_path, "r") as offsets:
         offsets.settle(Range(0, 9), FAR)
         offsets.begin_replay(2, 7)
-        offsets.advance_replay(3)
+        offsets.advance_replay(3, 1)
         with pytest.raises(OffsetRefused, match=r"4\.\.7"):
             offsets.begin_replay(0, 1)
         offsets.cancel_replay()
@@ -288,7 +288,7 @@ def test_the_bounds_of_a_replay_are_durable_at_once(tmp_path: Path, step: str) -
         if step != "begin":
             disk.calls.clear()
         if step == "end":
-            offsets.advance_replay(7)
+            offsets.advance_replay(7, 1)
         if step == "cancel":
             offsets.cancel_replay()
         assert disk.calls[-1][0] == "sync"

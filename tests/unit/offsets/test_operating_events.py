@@ -62,7 +62,7 @@ def test_a_step_never_reaches_from_live_entries_into_a_replay() -> None:
     stepping = step_to(pause(TEN), 12)
     replaying = begin_replay(stepping, 2, 5)
     assert (replaying.step, replaying.limit()) == (None, 1)
-    at_its_end = advance_replay(step_to(replaying, 5), 5)
+    at_its_end = advance_replay(step_to(replaying, 5), 5, 1)
     assert (at_its_end.replay, at_its_end.limit()) == (None, 9)
     assert cancel_replay(step_to(replaying, 5)).step is None
 
@@ -73,7 +73,7 @@ def test_a_replay_of_some_namespaces_is_durable(tmp_path: Path) -> None:
         offsets.settle(Range(0, 9), 9)
         offsets.begin_replay(2, 5, "^orders")
         assert read_state(tmp_path, "r").replay == Replay(2, 5, 2, "^orders")
-        offsets.advance_replay(3)
+        offsets.advance_replay(3, 1)
     assert read_state(tmp_path, "r").replay == Replay(2, 5, 4, "^orders")
 
 

@@ -122,12 +122,12 @@ def test_events_mean_what_the_state_says() -> None:
         records.settled(Range(0, 9), {"a": 9}),
         records.settled(Range(12, 12, "operator"), {}),
         records.replay_begun(2, 5),
-        records.replay_advanced(3),
+        records.replay_advanced(3, 1),
     ):
         state = apply(state, json.loads(json.dumps(event)))
     expected = settle(settle(RouteState(), Range(0, 9), {"a": 9}), Range(12, 12, "operator"))
     expected = begin_replay(expected, 2, 5)
-    assert state == apply(expected, records.replay_advanced(3))
+    assert state == apply(expected, records.replay_advanced(3, 1))
     assert apply(state, records.replay_cancelled()).replay is None
 
 

@@ -114,22 +114,29 @@ def test_a_replay_begins_in_the_next_generation() -> None:
 
 def test_a_replay_advances_and_ends() -> None:
     """Each settled part moves the replay on; behind its last offset it is gone."""
-    state = advance_replay(begin_replay(settled((0, 9)), 2, 5), 3)
+    state = advance_replay(begin_replay(settled((0, 9)), 2, 5), 3, 1)
     assert state.replay == Replay(2, 5, 4)
-    assert advance_replay(state, 5).replay is None
-    assert advance_replay(state, 99).replay is None
+    assert advance_replay(state, 5, 1).replay is None
+    assert advance_replay(state, 99, 1).replay is None
 
 
 @pytest.mark.parametrize("through", [-1, 1, 3])
 def test_a_replay_never_goes_back(through: int) -> None:
     """An outcome of what was replayed already changes nothing."""
-    state = advance_replay(begin_replay(settled((0, 9)), 2, 5), 3)
-    assert advance_replay(state, through) == state
+    state = advance_replay(begin_replay(settled((0, 9)), 2, 5), 3, 1)
+    assert advance_replay(state, through, 1) == state
+
+
+@pytest.mark.parametrize("through", [3, 5, 99])
+def test_a_replay_is_not_moved_by_what_came_of_another(through: int) -> None:
+    """What was delivered before it began, in an older generation, says nothing of it."""
+    state = begin_replay(settled((0, 9)), 2, 5)
+    assert advance_replay(state, through, 0) == state
 
 
 def test_without_a_replay_there_is_nothing_to_advance() -> None:
     """An outcome that comes after a replay was cancelled changes nothing."""
-    assert advance_replay(settled((0, 9)), 5) == settled((0, 9))
+    assert advance_replay(settled((0, 9)), 5, 0) == settled((0, 9))
 
 
 def test_a_cancelled_replay_keeps_its_generation() -> None:
@@ -144,7 +151,7 @@ def test_a_cancelled_replay_keeps_its_generation() -> None:
     [
         RouteState(),
         settled((0, 4), (6, 9), Range(12, 12, "operator"), Range(14, 15, "skipped")),
-        advance_replay(begin_replay(settled((0, 9)), 2, 5), 3),
+        advance_replay(begin_replay(settled((0, 9)), 2, 5), 3, 1),
         settle(RouteState(shards=3), Range(0, 0), {"é": 0}),
     ],
 )
