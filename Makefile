@@ -18,9 +18,9 @@ test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka 
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-soak: $(VENV)/dev  ## What takes longer: kills at random, outages beside healthy routes
+soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
-	$(BIN)/pytest tests/soak tests/property/test_hostile_configuration.py \
+	$(BIN)/pytest -n 2 --dist loadfile tests/soak tests/property/test_hostile_configuration.py \
 		tests/integration/test_outbox_crashes.py --exhaustive
 
 crash: $(VENV)/dev  ## Every crash, damage and failing call, and real power cuts (as root); an hour
