@@ -30,8 +30,11 @@ BEGUN = encode(Start("q", 0, (7,), 60_000, (b"late",), (b"",)))
 
 
 @contextmanager
-def stuck(settings: QueueSettings, topic: str, name: str) -> Iterator[Producer]:
-    """Return a producer called *name* that has written a marker to *topic*, and goes no further."""
+def stuck(settings: QueueSettings, topic: str, name: str, says: str = "") -> Iterator[Producer]:
+    """Return a producer called *name* that has written a marker to *topic*, and goes no further.
+
+    The marker *says* whose it is.
+    """
     producer = Producer(
         {
             "bootstrap.servers": settings.bootstrap_servers,
@@ -41,7 +44,7 @@ def stuck(settings: QueueSettings, topic: str, name: str) -> Iterator[Producer]:
     )
     producer.init_transactions(PATIENCE)
     producer.begin_transaction()
-    headers = [(WRITER, name.encode())]
+    headers = [(WRITER, says.encode())] if says else None
     producer.produce(topic, encode(End(0, ())), partition=0, headers=headers)
     producer.flush()
     try:
@@ -55,7 +58,8 @@ def test_a_tracker_ends_what_outlasts_every_transaction(kafka_broker: Broker) ->
     """Markers behind it are seen then; who held them back, and was not dead, is shut out."""
     settings = fresh(kafka_broker, partitions=1, transaction_timeout=1.0)
     plain = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
-    with stuck(settings, settings.markers_topic, f"{settings.consumer_group('q')}/dead") as dead:
+    name = f"{settings.consumer_group('q')}/dead"
+    with stuck(settings, settings.markers_topic, name, says=name) as dead:
         plain.produce(settings.markers_topic, BEGUN, partition=0)
         plain.flush()
         with Tracker(settings) as tracker:
@@ -70,20 +74,8 @@ def test_one_that_does_not_say_who_it_is_is_told(
 ) -> None:
     """Only an operator can end a stranger's transaction; the log says where it begins."""
     settings = fresh(kafka_broker, partitions=1, transaction_timeout=1.0)
-    producer = Producer(
-        {
-            "bootstrap.servers": settings.bootstrap_servers,
-            "transactional.id": settings.markers_topic,
-        }
-    )
-    producer.init_transactions(PATIENCE)
-    producer.begin_transaction()
-    producer.produce(settings.markers_topic, encode(End(0, ())), partition=0)
-    producer.flush()
-    with Tracker(settings):
+    with stuck(settings, settings.markers_topic, "a stranger"), Tracker(settings):
         until(lambda: "offset 0 does not end" in caplog.text, "it is told")
-    producer.abort_transaction(PATIENCE)
-    producer.close()
 
 
 def test_a_consumer_that_was_taken_for_dead_begins_anew(kafka_broker: Broker) -> None:
