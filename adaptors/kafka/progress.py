@@ -8,14 +8,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from transporter.adaptor import StoredOffset
+from transporter.kafka_groups import AT_ONCE, HELD_BACK, NOWHERE, committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,27 +19,6 @@ if TYPE_CHECKING:
     from adaptors.kafka.client import Client
 
 _LOG: Final = logging.getLogger(__name__)
-
-_UNSETTLED: Final = frozenset(
-    {
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
-    }
-)
-"""The coordinator will answer soon: it has moved, or still writes a transaction's end."""
-
-_HELD_BACK: Final = frozenset(
-    {KafkaError._TIMED_OUT, KafkaError.UNSTABLE_OFFSET_COMMIT}  # noqa: SLF001 - a public code
-)
-_AT_ONCE: Final = 3.0
-"""Seconds after which what should be settled counts as held back."""
-
-_NOWHERE: Final = TopicPartition("__consumer_offsets", 0, 0)
-"""A partition that is always there, and of which our groups keep nothing."""
-
-_PAUSE_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +49,7 @@ class Progress:
 
 
 class Groups:
-    """Reads what consumer groups keep for partition 0 of one topic. Not thread-safe.
-
-    The client for administration can ask this, too, but ends the process where a
-    coordinator has moved (librdkafka issue 5040). A consumer that never joins cannot.
-    """
+    """Reads what consumer groups keep for partition 0 of one topic. Not thread-safe."""
 
     def __init__(self, client: Client, topic: str) -> None:
         """Connect to nothing yet."""
@@ -102,9 +73,10 @@ class Groups:
         }
         consumer = self._client.built(Consumer, settings)
         try:
-            return self._committed(consumer, ends)
+            (found,) = committed(consumer, [TopicPartition(self._topic, 0)], ends)
         finally:
             consumer.close()
+        return Progress.decode(found.metadata)
 
     def settled(
         self, group: str, ends: float, commit: Callable[[TopicPartition], None]
@@ -119,35 +91,11 @@ class Groups:
         :raises KafkaException: as :meth:`read`, and what *commit* raises.
         """
         try:
-            return self.read(group, min(ends, time.monotonic() + _AT_ONCE), stable=True)
+            return self.read(group, min(ends, time.monotonic() + AT_ONCE), stable=True)
         except KafkaException as error:
-            if error.args[0].code() not in _HELD_BACK:
+            if error.args[0].code() not in HELD_BACK:
                 raise
         self.read(group, ends, stable=False)  # Brokers that are away are told here.
         _LOG.warning("group %s: the brokers lost the end of a transaction; it is ended now", group)
-        commit(_NOWHERE)
+        commit(NOWHERE)
         return self.read(group, ends, stable=True)
-
-    def _committed(self, consumer: Consumer, ends: float) -> Progress | None:
-        while True:
-            seconds = max(0.1, ends - time.monotonic())
-            try:
-                (found,) = consumer.committed([TopicPartition(self._topic, 0)], seconds)
-            except KafkaException as error:
-                if error.args[0].code() not in _UNSETTLED or time.monotonic() >= ends:
-                    raise
-            else:
-                if found.error is None:
-                    return Progress.decode(found.metadata)
-                if found.error.code() not in _UNSETTLED or time.monotonic() >= ends:
-                    raise KafkaException(found.error)
-            consumer.poll(_PAUSE_SECONDS)  # Nothing tells when the coordinator is ready.
-
-
-def membership(group: str) -> object:
-    """Return what says that an offset is committed for *group*, of which nobody is a member."""
-    consumer = Consumer({"group.id": group, "log_level": 0})  # Without brokers: it never connects.
-    try:
-        return consumer.consumer_group_metadata()
-    finally:
-        consumer.close()

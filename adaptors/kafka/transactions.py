@@ -14,9 +14,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from adaptors.kafka.client import bounded, left
 from adaptors.kafka.failures import is_fault, sink_error
-from adaptors.kafka.progress import Groups, Progress, membership
+from adaptors.kafka.progress import Groups, Progress
 from adaptors.kafka.slice import Slice
 from transporter.errors import RouteFault, SinkUnavailable
+from transporter.kafka_groups import membership
 
 if TYPE_CHECKING:
     from collections.abc import Callable

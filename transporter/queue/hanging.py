@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import TransporterError
-from transporter.queue import clients
-from transporter.queue.progress import held_back
+from transporter.queue.progress import held_back, record_at
 from transporter.queue.transactions import WRITER, end
 
 if TYPE_CHECKING:
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
     from transporter.queue.settings import QueueSettings
 
-_ASK: Final = 5.0
 _LOGGER: Final = logging.getLogger(__name__)
 
 
@@ -60,11 +57,8 @@ class Hanging:
 
     def _writer(self, place: TopicPartition) -> str | None:
         """Return who wrote the record at *place*, with which the transaction began."""
-        own = {"isolation.level": "read_uncommitted"}
-        with closing(clients.onlooker(self._settings, **own)) as client:
-            client.assign([place])
-            records = client.consume(1, _ASK)
-        name = _named(records[0]) if records and records[0].error() is None else None
+        record = record_at(self._settings, place)
+        name = None if record is None else _named(record)
         if name is None:
             _LOGGER.error(
                 "%s, partition %d: a transaction that began at offset %d does not end, and does"

@@ -6,33 +6,22 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
+from transporter import kafka_groups
+from transporter.kafka_groups import AT_ONCE, HELD_BACK
 from transporter.queue import clients
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, Message
 
     from transporter.queue.settings import QueueSettings
 
-_SOON: Final = frozenset(
-    {
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-    }
-)
-_UNSETTLED: Final = frozenset(
-    {KafkaError._TIMED_OUT, KafkaError.UNSTABLE_OFFSET_COMMIT}  # noqa: SLF001 - a public code
-)
-_AT_ONCE: Final = 3.0
-"""Seconds within which a transaction that has ended is told to the group."""
 _ASK: Final = 5.0
 _LATEST: Final = -1
 _NOBODY: Final = "transporter-onlooker"
-_PAUSE: Final = 0.05
 
 Offsets = dict[int, int]
 """Offset by partition."""
@@ -77,6 +66,17 @@ def held_back(settings: QueueSettings, topics: Iterable[str]) -> list[TopicParti
     return [place for place, end in zip(stable, ends, strict=True) if place.offset < end.offset]
 
 
+def record_at(settings: QueueSettings, place: TopicPartition) -> Message | None:
+    """Return the record at *place*, committed or not; ``None`` when it cannot be read.
+
+    :raises TransporterError: when the client refuses.
+    """
+    with _reading(settings, _NOBODY, "read_uncommitted") as client:
+        client.assign([place])
+        records: list[Message] = client.consume(1, _ASK)
+    return records[0] if records and records[0].error() is None else None
+
+
 def _latest(client: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
     found: list[TopicPartition] = client.offsets_for_times(places, timeout=_ASK)
     for place in found:
@@ -88,9 +88,10 @@ def _latest(client: Consumer, places: list[TopicPartition]) -> list[TopicPartiti
 def _settles(client: Consumer, place: TopicPartition) -> bool:
     """Tell whether nothing is under way in *place* at some moment, as between transactions."""
     try:
-        _asked(client, [TopicPartition(place.topic, place.partition)], time.monotonic() + _AT_ONCE)
+        wanted = [TopicPartition(place.topic, place.partition)]
+        kafka_groups.committed(client, wanted, time.monotonic() + AT_ONCE)
     except KafkaException as error:
-        if error.args[0].code() in _UNSETTLED:
+        if error.args[0].code() in HELD_BACK:
             return False
         raise
     return True
@@ -101,16 +102,12 @@ def _read(settings: QueueSettings, group: str, topic: str) -> list[TopicPartitio
     with _reading(settings, group, "read_uncommitted") as client:
         (count,) = clients.partitions(client, settings, [topic])
         places = [TopicPartition(topic, each) for each in range(count)]
-        return _asked(client, places, time.monotonic() + settings.timeout)
+        return kafka_groups.committed(client, places, time.monotonic() + settings.timeout)
 
 
 @contextmanager
 def _reading(settings: QueueSettings, group: str, isolation: str) -> Iterator[Consumer]:
-    """Return a consumer that can ask for *group*, and never joins it.
-
-    The client for administration could, too, but ends the process where a coordinator is not
-    there yet (librdkafka issue 5040).
-    """
+    """Return a consumer that can ask for *group*, and never joins it."""
     client = clients.onlooker(settings, **{"group.id": group, "isolation.level": isolation})
     try:
         yield client
@@ -118,23 +115,3 @@ def _reading(settings: QueueSettings, group: str, isolation: str) -> Iterator[Co
         raise clients.failure(settings, error) from error
     finally:
         client.close()
-
-
-def _asked(client: Consumer, places: list[TopicPartition], ends: float) -> list[TopicPartition]:
-    while True:
-        found, error = _answer(client, places, max(0.1, ends - time.monotonic()))
-        if error is None:
-            return found
-        if error.code() not in _SOON or time.monotonic() > ends:
-            raise KafkaException(error)
-        client.poll(_PAUSE)  # Nothing tells when the coordinator is ready.
-
-
-def _answer(
-    client: Consumer, places: list[TopicPartition], seconds: float
-) -> tuple[list[TopicPartition], KafkaError | None]:
-    try:
-        found: list[TopicPartition] = client.committed(places, seconds)
-    except KafkaException as error:
-        return [], error.args[0]
-    return found, next((each.error for each in found if each.error is not None), None)

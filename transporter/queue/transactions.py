@@ -14,8 +14,9 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 
+from transporter.kafka_groups import NOWHERE, membership
 from transporter.queue import clients
 from transporter.queue.failures import QueueFault, QueueUnavailable, is_refusal, translated
 from transporter.queue.markers import End, encode
@@ -24,14 +25,12 @@ from transporter.queue.progress import group_is_held_back, held_back
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from confluent_kafka import Message, Producer
+    from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
     from transporter.queue.message import Header
     from transporter.queue.settings import QueueSettings
 
 _GRACE: Final = 1.0
-_NOWHERE: Final = TopicPartition("__consumer_offsets", 0, 0)
-"""A partition that is always there, and of which our groups keep nothing."""
 _LOGGER: Final = logging.getLogger(__name__)
 ANY: Final = -1
 """Any partition."""
@@ -135,7 +134,7 @@ class Transactions:
                     "%s: made good what held back %d partitions", self._name, len(records)
                 )
             if group_is_held_back(self._settings, self._group, self._reads):
-                self._transact(client, [], [_NOWHERE], _membership(self._group))
+                self._transact(client, [], [NOWHERE], membership(self._group))
                 _LOGGER.warning("%s: made good what held back the group", self._name)
         except KafkaException as error:
             self.close()
@@ -256,12 +255,3 @@ def end(settings: QueueSettings, name: str) -> None:
     transactions = Transactions(settings, group, last)
     transactions.open()
     transactions.close()
-
-
-def _membership(group: str) -> object:
-    """Return what says that an offset is committed for *group* by none of its members."""
-    consumer = Consumer({"group.id": group, "log_level": 0})  # Without brokers: it never connects.
-    try:
-        return consumer.consumer_group_metadata()
-    finally:
-        consumer.close()

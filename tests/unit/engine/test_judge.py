@@ -43,9 +43,7 @@ def offsets(tmp_path: Path) -> Iterator[OffsetLog]:
 
 def judge(offsets: OffsetLog, on_error: str, meanwhile: Callable[[], object]) -> Judge:
     """Return a judge of a route that gives an entry up when it has failed once."""
-    config: Any = SimpleNamespace(
-        name="r", on_error=on_error, retry=SimpleNamespace(attempts=1), park_limit=None
-    )
+    config: Any = SimpleNamespace(name="r", on_error=on_error, retry=SimpleNamespace(attempts=1))
     log: Any = SimpleNamespace(durable=LAST)
     parking: Any = Parking(offsets, meanwhile)
     cutter: Any = SimpleNamespace(plan=Redelivery())
