@@ -65,6 +65,11 @@ class FaultyDisk:
         """How many syncs have failed so far."""
         return sum(call.kind in SYNCS for call in self.struck)
 
+    def strike(self, fault: Fault) -> None:
+        """Fail from now on as *fault* says; its calls are counted from here."""
+        with self._lock:
+            self._fault, self._seen = fault, 0
+
     def heal(self) -> None:
         """Fail no more."""
         self._fault = None
@@ -105,6 +110,11 @@ class FaultyDisk:
         self.called("is_directory", path.name)
         return self._inner.is_directory(path)
 
+    def is_file(self, path: Path) -> bool:
+        """Look at *path*."""
+        self.called("is_file", path.name)
+        return self._inner.is_file(path)
+
     def create_directory(self, directory: Path) -> None:
         """Create *directory*."""
         self.called("create_directory", directory.name)
@@ -120,6 +130,11 @@ class FaultyDisk:
         self.called("sync_directory", directory.name)
         with self.noticing("sync_directory", directory.name):
             self._inner.sync_directory(directory)
+
+    def free(self, directory: Path) -> int:
+        """Look at the disk."""
+        self.called("free", directory.name)
+        return self._inner.free(directory)
 
     def called(self, kind: str, name: str, first: Callable[[float], object] | None = None) -> None:
         """Count one call; when it is to fail, do *first* with the part of its work, and raise."""
@@ -192,6 +207,10 @@ class _FaultyFile:
         self._disk.called("sync", self._name)
         with self._disk.noticing("sync", self._name):
             self._file.sync()
+
+    def is_at(self, path: Path) -> bool:
+        self._disk.called("is_at", self._name)
+        return self._file.is_at(path)
 
     def close(self) -> None:
         self._disk.closed(self)

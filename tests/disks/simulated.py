@@ -201,6 +201,19 @@ class SimulatedDisk:
             return False
         return True
 
+    def is_file(self, path: Path) -> bool:
+        """Tell whether *path* is a file."""
+        return self.inode_at(path) is not None
+
+    def inode_at(self, path: Path) -> Inode | None:
+        """Return the file that *path* names; ``None`` when there is none."""
+        try:
+            folder, name = self._place(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        found = folder.entries.get(name)
+        return found if isinstance(found, Inode) else None
+
     def create_directory(self, directory: Path) -> None:
         """Create *directory* if it is absent."""
         folder, name = self._place(directory)
@@ -220,6 +233,10 @@ class SimulatedDisk:
         """Make the names in *directory* durable."""
         folder = self._folder(directory)
         self.sync(f"sync_directory {directory}", "sync_directory", folder.settle, _kept)
+
+    def free(self, directory: Path) -> int:
+        """Return that there is room for all that a test writes."""
+        return 1 << 50 if self.is_directory(directory) else 0
 
     def change(self, what: str, act: Callable[[], None]) -> None:
         """Do *act*, letting those who watch look before and after."""
@@ -317,6 +334,9 @@ class _Handle:
         self._usable()
         inode = self._inode
         self._disk.sync(f"{self._name}: sync", "sync", inode.settle, inode.forget)
+
+    def is_at(self, path: Path) -> bool:
+        return self._disk.inode_at(path) is self._inode
 
     def close(self) -> None:
         self._open = False

@@ -35,7 +35,8 @@ class ActiveSegment:
     """Appends frames behind those that the file at *path* holds.
 
     ``last`` is the last offset written, ``next`` the next to give, ``byte`` where
-    the next frame goes, ``positions`` every reader's newest position.
+    the next frame goes, ``positions`` every reader's newest position, ``oldest`` and
+    ``logged_at`` the log times of the first and of the last frame.
     """
 
     def __init__(self, files: FileSystem, path: Path, epoch: int, compression: str | None) -> None:
@@ -57,7 +58,7 @@ class ActiveSegment:
         self.last = walk.last(self._segment)
         self.next = max(self.last + 1, self.header.next_offset)
         self.logged_at = walk.frames[-1].logged_at if walk.frames else self.header.created_at
-        self._oldest = oldest.logged_at if oldest else self.header.created_at
+        self.oldest = oldest.logged_at if oldest else self.header.created_at
 
     @property
     def empty(self) -> bool:
@@ -91,7 +92,7 @@ class ActiveSegment:
         frame, data = self._encode(messages, source, durable)
         self._put(data)
         if self.empty:
-            self._oldest = frame.logged_at
+            self.oldest = frame.logged_at
         if indexed:
             self._index.note(frame)
         self.byte, self.last, self.next = frame.end, frame.last, frame.last + 1
@@ -109,7 +110,7 @@ class ActiveSegment:
             segment_id=self.header.segment_id,
             byte=self.byte,
             last=self.last,
-            oldest=self._oldest,
+            oldest=self.oldest,
             newest=self.logged_at,
         )
         try:

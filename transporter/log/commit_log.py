@@ -5,30 +5,37 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from transporter.errors import (
     BudgetSpent,
     EnvironmentFault,
+    LockLost,
     LogFull,
     LogPoisoned,
     MessageTooLarge,
 )
 from transporter.log import format as layout
 from transporter.log.active import ActiveSegment
+from transporter.log.clocks import JumpDetector, uptime
 from transporter.log.filesystem import (
-    NO_SPACE,
+    BACK_PRESSURE,
+    FULL_TABLE,
     RealFileSystem,
     SyncFailed,
     faults_of,
     make_directory,
+    no_room,
 )
+from transporter.log.gate import RetentionGate
 from transporter.log.group import GROUP_BYTES, SyncGroup
 from transporter.log.inspect import segments_size
 from transporter.log.lock import DirectoryLock
 from transporter.log.meta import CleanMark, DurableMark, Meta, write_meta
 from transporter.log.opening import prepare
-from transporter.log.segment import segment_bases, segment_name, write_segment
+from transporter.log.sealed import newest_time
+from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
 from transporter.message import MESSAGE_SCHEMA, size_of
 
 if TYPE_CHECKING:
@@ -42,6 +49,7 @@ if TYPE_CHECKING:
 SEGMENT_BYTES: Final = 1 << 30
 MAX_APPEND: Final = GROUP_BYTES
 """Bytes of entries in one frame."""
+_SECOND: Final = 1_000_000
 _ADDED: Final = 16
 """Bytes that an entry has beyond its message: offset and log time."""
 
@@ -57,7 +65,8 @@ class CommitLog:
     ``append`` may be called from several threads: writes are serialised, and
     one sync serves everybody who wrote before it began (group commit). Of a log with
     a budget, ``pressed`` is set at each roll and each refusal, for whoever can make
-    room; ``over_budget`` tells whether the last append was refused.
+    room; ``over_budget`` tells whether the last append was refused. Whoever removes entries,
+    or begins to need old ones, passes the ``gate``.
     """
 
     def __init__(
@@ -74,18 +83,22 @@ class CommitLog:
         """Take up a log that is ready to be appended to; use :meth:`open`."""
         self.directory = directory
         self.log_id = meta.log_id
-        self.epoch = meta.epoch
+        self.epoch, self.runs = meta.epoch, meta.runs
         self._files, self._lock, self._clock = files, lock, clock
         self._segment_bytes, self._compression = segment_bytes, compression
         self.pressed, self.over_budget = threading.Event(), False
+        self.gate = RetentionGate()
         self._max_bytes: int | None = None
+        self._segment_age: float | None = None
         self._sealed = 0
         self._state = threading.Condition()
         self._group = SyncGroup(self._state)
         self._closed = False
-        self._failure: OSError | None = None
+        self._failure: LogPoisoned | None = None
+        self._jumps = JumpDetector()
         self._published = DurableMark(files, directory)
-        self._active = self._take_up(directory / segment_name(segment_bases(files, directory)[-1]))
+        self._active = self._last_segment()
+        self._begun: float | None = None
         self._durable = self._active.last
         self._published.publish(self.epoch, self._durable)
 
@@ -125,10 +138,11 @@ class CommitLog:
         # A simulated disk has one user; locks are the real system's.
         lock = DirectoryLock(directory) if isinstance(files, RealFileSystem) else None
         try:
+            now = clock()
             log = cls(
                 directory,
                 files,
-                prepare(files, directory, proved(), clock()),
+                prepare(files, directory, proved(), now),
                 lock,
                 segment_bytes=segment_bytes,
                 compression=compression,
@@ -142,6 +156,8 @@ class CommitLog:
                 raise EnvironmentFault(problem) from error
             raise
         log.limit(max_bytes)
+        if not log._active.empty:
+            log._begun = uptime() - _age(log._active, now)
         return log
 
     def __enter__(self) -> Self:
@@ -159,11 +175,58 @@ class CommitLog:
         """Let the segments take *max_bytes* in all from now on; ``None`` for no limit."""
         self._max_bytes = max_bytes
 
+    def roll_after(self, segment_age: float | None) -> None:
+        """Seal a segment *segment_age* seconds after its first entry; ``None``: by size only."""
+        self._segment_age = segment_age
+
+    def roll_if_old(self) -> bool:
+        """Begin the next segment if the active one is old; return whether one was begun.
+
+        For whoever looks regularly: an append does the same, but an idle log has none.
+
+        Raises:
+            LogFull: there is no room for the next segment now.
+            LogPoisoned: a sync failed (Invariant 13).
+
+        """
+        with self._state:
+            unusable = self._closed or self._failure is not None or self._group.syncing
+            if unusable or self._active.empty or not self._is_old():
+                return False
+            try:
+                self._roll(self._clock())
+            except SyncFailed as failure:
+                self._poison(failure)
+            return True
+
+    def check_lock(self) -> None:
+        """Raise :class:`LockLost` if another engine can have locked the directory by now.
+
+        Invariant 12: to be called before anything beside the log is made durable. The
+        log itself looks after each of its syncs.
+        """
+        with self._state:
+            if not self._closed:
+                self._refuse_without_lock()
+
+    @property
+    def ahead(self) -> float:
+        """The seconds by which log time, which never goes back, is ahead of the wall clock."""
+        return max(0.0, (self._active.logged_at - self._clock()) / _SECOND)
+
+    def take_clock_jump(self) -> float:
+        """Return by how many seconds the wall clock has jumped ahead since the last call."""
+        with self._state:
+            return self._jumps.take()
+
     @property
     def used(self) -> int:
         """The bytes that count against the budget, without what is only set aside."""
         with self._state:
-            self._sealed = self._sealed_bytes()
+            if not self._closed:
+                # Without a free descriptor the last known size must do.
+                with suppress(LogFull):
+                    self._sealed = self._sealed_bytes()
             return self._sealed + self._active.byte
 
     @property
@@ -191,16 +254,16 @@ class CommitLog:
         Raises:
             LogFull: the disk is full, or the budget is spent; nothing was written.
             LogPoisoned: a sync failed, now or earlier (Invariant 13).
+            LockLost: another engine can own the log by now (Invariant 12).
             MessageTooLarge: *position* is longer than a frame allows.
 
         """
         with self._state:
-            self._refuse_if_unusable()
-            self._refuse_over_budget(_size(messages))
-            self._bound_group(_size(messages))
             try:
-                self._roll_if_full()
-                first, last = self._write(messages, layout.Source(reader, position, term=term))
+                now = self._clock()
+                self._wait_for_turn(_size(messages), now)
+                source = layout.Source(reader, position, term=term)
+                first, last = self._write(messages, source, now)
             except SyncFailed as failure:
                 self._poison(failure)
             # Invariant 1: nobody hears of these offsets before they are durable.
@@ -220,6 +283,9 @@ class CommitLog:
                 return
             self._closed = True
             self._state.notify_all()
+            # Who syncs now uses the files until he is done, and tells of it then.
+            while self._group.syncing:
+                self._state.wait(0.1)
             try:
                 if self._failure is None:
                     self._leave_cleanly()
@@ -230,6 +296,7 @@ class CommitLog:
                     self._lock.release()
 
     def _leave_cleanly(self) -> None:
+        self._refuse_without_lock()
         try:
             self._active.trim()
         except SyncFailed as failure:
@@ -237,22 +304,46 @@ class CommitLog:
         # That has made durable what others had written whose own sync did not come any more.
         self._publish(self._active.last)
         mark = CleanMark(self._active.path.name, self._active.byte)
-        meta = Meta(self.log_id, self.epoch, self._durable, mark)
+        meta = Meta(self.log_id, self.epoch, self._durable, mark, self.runs)
         try:
             write_meta(self._files, self.directory, meta)
         except OSError as error:
             # Without the mark the next open recovers, which loses nothing either.
-            if isinstance(error, SyncFailed) or error.errno not in NO_SPACE:
+            if isinstance(error, SyncFailed) or error.errno not in BACK_PRESSURE:
                 self._poison(error)
+
+    def _last_segment(self) -> ActiveSegment:
+        bases = segment_bases(self._files, self.directory)
+        active = self._take_up(self.directory / segment_name(bases[-1]))
+        if active.empty and len(bases) > 1:
+            # Invariant 16: its header states the wall time, which log time may be ahead of.
+            path = self.directory / segment_name(bases[-2])
+            with closing(Segment(self._files, path)) as segment:
+                active.logged_at = max(active.logged_at, newest_time(self._files, segment))
+        return active
 
     def _take_up(self, path: Path) -> ActiveSegment:
         return ActiveSegment(self._files, path, self.epoch, self._compression)
 
-    def _refuse_if_unusable(self) -> None:
+    def _refuse_if_failed(self) -> None:
         if self._failure is not None:
-            self._poison(self._failure)
+            raise type(self._failure)(*self._failure.args) from self._failure.__cause__
+
+    def _refuse_if_unusable(self) -> None:
+        self._refuse_if_failed()
         if self._closed:
             raise LogPoisoned(f"{self.directory}: the log is closed")
+
+    def _refuse_without_lock(self) -> None:
+        self._refuse_if_failed()
+        if self._lock is not None and not self._lock.held():
+            self._fail(
+                LockLost(
+                    f"{self.directory}: the file 'lock' was removed or replaced while this engine "
+                    "runs, so another engine may be running on this log; nothing more is appended. "
+                    "Make sure that only one is running, then start that one again"
+                )
+            )
 
     def _refuse_over_budget(self, size: int) -> None:
         """Refuse what the budget has no room for; a log of one segment always takes one more."""
@@ -271,37 +362,57 @@ class CommitLog:
 
     def _sealed_bytes(self) -> int:
         with faults_of(self.directory):
-            return segments_size(self.directory, self._files) - self._active.size()
+            try:
+                return segments_size(self.directory, self._files) - self._active.size()
+            except OSError as error:
+                if error.errno in FULL_TABLE:
+                    raise no_room(self.directory, error) from error
+                raise
 
     def _poison(self, failure: OSError) -> NoReturn:
         # Invariant 13: the kernel may have dropped the pages; a second sync proves nothing.
-        self._failure = failure
-        self._state.notify_all()
-        raise LogPoisoned(
+        error = LogPoisoned(
             f"{self.directory}: a sync failed ({failure.strerror}); "
             "restart the engine: the log recovers what is on the disk"
-        ) from failure
+        )
+        error.__cause__ = failure
+        self._fail(error)
 
-    def _write(self, messages: pa.RecordBatch, source: layout.Source) -> tuple[int, int]:
+    def _fail(self, error: LogPoisoned) -> NoReturn:
+        self._failure = error
+        self._state.notify_all()
+        raise error
+
+    def _write(self, messages: pa.RecordBatch, source: layout.Source, now: int) -> tuple[int, int]:
         begun = self._active.byte
-        offsets = self._active.write(messages, source, self._clock(), self._durable)
+        self._jumps.note(now)
+        offsets = self._active.write(messages, source, now, self._durable)
+        if self._begun is None:
+            self._begun = uptime()
         self._group.joined(self._active.byte - begun)
         return offsets
 
-    def _bound_group(self, size: int) -> None:
-        """Wait until *size* bytes may join those that the next sync will cover (Invariant 13)."""
-        while not self._group.has_room(size):
+    def _wait_for_turn(self, size: int, now: int) -> None:
+        """Wait until *size* bytes may be written to the active segment.
+
+        That may be full, or old, and what the next sync will cover may be much (Invariant 13).
+        Each wait gives up the lock, and with it all that was found before.
+        """
+        self._refuse_if_unusable()
+        self._refuse_over_budget(size)
+        while (full := self._is_full()) or not self._group.has_room(size):
             if self._group.syncing:
                 self._state.wait()
-                self._refuse_if_unusable()
+            elif full:
+                self._roll(now)
             else:
                 self._sync_now()
+            self._refuse_if_unusable()
 
     def _sync_through(self, offset: int) -> None:
         """Return when *offset* is durable: by our own sync or by one that began after our write."""
         while self._durable < offset:
-            if self._failure is not None:
-                self._poison(self._failure)
+            self._refuse_if_failed()
             if self._group.syncing:
                 self._state.wait()
                 continue
@@ -320,20 +431,28 @@ class CommitLog:
         self._publish(covered)
 
     def _publish(self, covered: int) -> None:
+        # Invariant 12: looked at after the sync, so an engine that takes the log over from here
+        # on finds what was written.
+        self._refuse_without_lock()
         self._durable = max(self._durable, covered)
         self._published.publish(self.epoch, self._durable)
         self._state.notify_all()
 
-    def _roll_if_full(self) -> None:
-        while self._active.byte >= self._segment_bytes and not self._active.empty:
-            if self._group.syncing:
-                self._state.wait()
-                self._refuse_if_unusable()
-            else:
-                self._roll()
+    def _is_full(self) -> bool:
+        full = self._active.byte >= self._segment_bytes or self._is_old()
+        return full and not self._active.empty
 
-    def _roll(self) -> None:
-        """Seal the active segment and begin the next one (the order is Invariant 2's)."""
+    def _is_old(self) -> bool:
+        if self._segment_age is None or self._begun is None:
+            return False
+        return uptime() - self._begun >= self._segment_age
+
+    def _roll(self, now: int) -> None:
+        """Seal the active segment and begin the next one (the order is Invariant 2's).
+
+        Its header states the wall time *now*; log time may be ahead of that.
+        """
+        self._refuse_without_lock()
         sealed = self._active
         sealed.seal()
         self._group.covered()
@@ -345,7 +464,7 @@ class CommitLog:
             previous=sealed.last,
             next_offset=sealed.next,
             epoch=self.epoch,
-            created_at=sealed.logged_at,
+            created_at=now,
             positions=sealed.positions,
         )
         try:
@@ -355,12 +474,21 @@ class CommitLog:
             raise
         except OSError as error:
             # The sealed segment is still ours: the next append rolls again, over this base.
-            if error.errno in NO_SPACE:
-                raise LogFull(f"{self.directory}: no space left for the next segment") from error
+            if error.errno in BACK_PRESSURE:
+                raise no_room(self.directory, error) from error
             raise SyncFailed(error.errno, error.strerror) from error
+        # Invariant 16: log time goes on where it was, whatever the wall clock says.
+        self._active.logged_at = max(self._active.logged_at, sealed.logged_at)
+        self._begun = None
         self._sealed += sealed.byte + layout.TRAILER_BYTES
         self.pressed.set()
         sealed.close()
+
+
+def _age(active: ActiveSegment, now: int) -> float:
+    """Return for how many seconds *active* has held entries at the wall time *now*, at least."""
+    begun = (time for time in (active.oldest, active.header.created_at) if time <= now)
+    return (now - next(begun, now)) / _SECOND
 
 
 def _make(files: FileSystem, directory: Path) -> None:

@@ -5,11 +5,14 @@ original offsets stay. An entry is obsoleted only by a later one that itself lie
 in a sealed segment below the least watermark. Kept in any case: the last entry
 of each namespace; the last of each key, and every keyless entry, with ``keep:
 key``; and the last entry of each segment, which marks its end.
+
+It reads for hours and stands in nobody's way: others may remove segments and begin
+replays meanwhile. Only the switch of two files is done in the retention gate.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -21,18 +24,20 @@ import pyarrow.compute as pc
 from transporter.errors import Corrupt
 from transporter.log import format as layout
 from transporter.log.filesystem import RealFileSystem, faults_of
+from transporter.log.gate import RetentionGate
 from transporter.log.obsolete import Keep, NewestOf, Pass, keys_of
-from transporter.log.rewriting import FRAME_BYTES, Replacement
+from transporter.log.rewriting import FRAME_BYTES, Replacement, refuse_without_room
 from transporter.log.sealed import (
     Sealed,
     Stored,
     chunks_of,
+    each_sealed,
     entries_of,
-    sealed_segments,
     stored,
 )
 from transporter.log.segment import Segment
 from transporter.log.targets import Target, groups, whole_chunks
+from transporter.log.wall_times import WallTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +47,12 @@ if TYPE_CHECKING:
 
 _LONG: Final = 1 << 16
 _SECOND: Final = 1_000_000
+_STEP: Final = 256 << 10
+"""Bytes read after which a compaction looks whether its segment is still there."""
+
+
+class _Gone(Exception):
+    """Retention has removed the segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +86,14 @@ class Report:
     """What a compaction did, or would do: ``looked_at`` counts the segments it could choose from.
 
     ``problems`` name the segments that were left as they are because they are damaged.
+    ``through`` is the last offset of those that it has dealt with, -1 without any: behind
+    it somebody began to need a segment meanwhile.
     """
 
     looked_at: int
     segments: tuple[Compacted, ...] = ()
     problems: tuple[str, ...] = ()
+    through: int = -1
 
     @property
     def dropped(self) -> int:
@@ -100,20 +114,20 @@ def compact(
     settings: CompactionSettings,
     now: int,
     progress: Callable[[int], None] = lambda _: None,
-    dry_run: bool = False,
+    gate: RetentionGate | None = None,
 ) -> Report:
-    """Compact the log in *directory*; safe beside its engine and its readers.
+    """Compact the log in *directory*; safe beside its engine, its readers and retention.
 
     Args:
         directory: the log's; the caller owns it, by its lock.
         files: the file system, the real one by default.
         watermark: gives the last offset that no route needs any more, durably so; asked again
-            before each replacement.
+            in the gate before each replacement takes a segment's place.
         settings: what to do.
         now: the wall time, µs UTC.
         progress: is told how many more bytes were read; what it raises ends the compaction
-            between two replacements.
-        dry_run: only tell what would go.
+            and leaves the segment it was at as it was.
+        gate: the one of the log's engine.
 
     Raises:
         Corrupt: a segment's header is damaged.
@@ -123,8 +137,28 @@ def compact(
     """
     files = files or RealFileSystem()
     with faults_of(directory):
-        run = _Run(files, watermark, settings, now, progress)
-        return run.dry(directory) if dry_run else run.compact(directory)
+        run = _Run(files, watermark, settings, now, progress, gate or RetentionGate())
+        return run.compact(directory)
+
+
+def preview(
+    directory: Path,
+    files: FileSystem | None = None,
+    *,
+    watermark: int,
+    settings: CompactionSettings,
+    now: int,
+) -> Report:
+    """Return what :func:`compact` would do; changes nothing and needs no lock.
+
+    Raises:
+        Corrupt: a segment's header is damaged.
+
+    """
+    files = files or RealFileSystem()
+    with faults_of(directory):
+        run = _Run(files, lambda: watermark, settings, now, lambda _: None, RetentionGate())
+        return run.dry(directory)
 
 
 @dataclass(slots=True)
@@ -136,11 +170,15 @@ class _Run:
     settings: CompactionSettings
     now: int
     progress: Callable[[int], None]
+    gate: RetentionGate
     problems: list[str] = field(default_factory=list)
     ends: list[bytes] = field(default_factory=list)
     """The keys of the last entries of the segments that were passed, obsolete or not."""
     sound: bool = True
     """Whether every older segment is compacted: else a tombstone may hide what it holds."""
+    needed: int | None = None
+    """The first offset of a segment that somebody began to need meanwhile."""
+    times: WallTimes | None = None
 
     def dry(self, directory: Path) -> Report:
         sealed, targets = self._choose(directory)
@@ -160,6 +198,7 @@ class _Run:
 
     def compact(self, directory: Path) -> Report:
         sealed, targets = self._choose(directory)
+        refuse_without_room(self.files, directory, max((each.size for each in targets), default=0))
         done = []
         for group in groups(targets):
             judged, newest = self._judge(group, sealed)
@@ -167,15 +206,20 @@ class _Run:
                 found = self._replace(target, newest)
                 if found is not None:
                     done.append(found)
-        return Report(len(targets), tuple(done), tuple(self.problems))
+        through = max((each.end for each in targets if not self._is_needed(each)), default=-1)
+        return Report(len(targets), tuple(done), tuple(self.problems), through)
+
+    def _is_needed(self, sealed: Sealed) -> bool:
+        return self.needed is not None and sealed.end >= self.needed
 
     def _choose(self, directory: Path) -> tuple[list[Sealed], list[Sealed]]:
         """Return what may make entries obsolete, and what may lose them: the oldest of it."""
         least = self.watermark()
-        found = sealed_segments(self.files, directory)
+        found = each_sealed(self.files, directory)
         below = list(takewhile(lambda each: each.end <= least, found))
         oldest = self.now - round(self.settings.after * _SECOND)
-        return below, list(takewhile(lambda each: each.newest < oldest, below))
+        times = self.times = WallTimes(self.files, directory, self.now)
+        return below, list(takewhile(lambda each: times.newest(each) < oldest, below))
 
     def _judge(
         self, group: Sequence[Sealed], sealed: Sequence[Sealed]
@@ -194,15 +238,40 @@ class _Run:
         return list(targets.values()), newest
 
     def _target(self, sealed: Sealed) -> Target | None:
-        """Return the segment with nothing obsolete yet; ``None`` where it is damaged."""
+        """Return the segment with nothing obsolete yet; ``None`` where it is damaged, or gone."""
+        chunks = []
         try:
-            with closing(Segment(self.files, sealed.path)) as segment:
-                chunks = list(chunks_of(segment, sealed.end))
+            with self._opened(sealed) as segment:
+                for chunk in chunks_of(segment, sealed.end):
+                    self._spend(sealed, chunk.walked)
+                    chunks.append(chunk)
         except Corrupt as error:
             self._damaged(error)
             return None
+        except _Gone:
+            return None
         nothing = [pa.repeat(pa.scalar(value=False), chunk.rows) for chunk in chunks]
         return Target(sealed, chunks, nothing)
+
+    @contextmanager
+    def _opened(self, sealed: Sealed) -> Iterator[Segment]:
+        self._refuse_gone(sealed)
+        try:
+            segment = Segment(self.files, sealed.path)
+        except FileNotFoundError:
+            raise _Gone from None
+        with closing(segment):
+            yield segment
+
+    def _spend(self, sealed: Sealed, size: int) -> None:
+        """Count *size* bytes of *sealed* as read, unless it is gone: its room is wanted now."""
+        for start in range(0, size, _STEP):
+            self._refuse_gone(sealed)
+            self.progress(min(_STEP, size - start))
+
+    def _refuse_gone(self, sealed: Sealed) -> None:
+        if sealed.end <= self.gate.removed:
+            raise _Gone
 
     def _damaged(self, error: Corrupt) -> None:
         self.sound = False
@@ -216,10 +285,12 @@ class _Run:
 
         *newest* of the namespaces is noted in the first pass.
         """
-        with closing(Segment(self.files, sealed.path)) as segment:
-            chunks = target.chunks if target else whole_chunks(segment, sealed.end)
+        # A segment that is gone makes nothing obsolete: all before it is gone too.
+        with suppress(_Gone), self._opened(sealed) as segment:
+            spend = partial(self._spend, sealed)
+            chunks = target.chunks if target else whole_chunks(segment, sealed.end, spend)
             for number in reversed(range(len(chunks))):
-                self.progress(chunks[number].size)
+                spend(chunks[number].size)
                 try:
                     found = entries_of(each.payload for each in stored(segment, chunks[number]))
                 except Corrupt as error:
@@ -237,38 +308,68 @@ class _Run:
         """Put what is left of *target* in its place; ``None`` when it stays as it is."""
         sealed = target.sealed
         try:
-            if self.watermark() < sealed.end:
-                # A replay that has begun meanwhile needs it (Invariant 11).
-                self.sound = False
+            if self._held(sealed):
                 return None
-            with closing(Segment(self.files, sealed.path)) as segment:
+            with self._opened(sealed) as segment:
                 if target.dropped or target.tiny or (target.deletes and self._cold(sealed)):
                     return self._rewrite(segment, target, newest)
                 last = stored(segment, target.chunks[-1])[-1]
                 self._ends_with(entries_of([last.payload]))
         except Corrupt as error:
             self._damaged(error)
+        except _Gone:
+            # Nothing of it can come back to life, and the half-made file is removed.
+            pass
         return None
+
+    def _held(self, sealed: Sealed) -> bool:
+        """Tell whether somebody needs *sealed* by now: a replay has begun (Invariant 11)."""
+        held = self.watermark() < sealed.end
+        if held:
+            self.sound = False
+            self.needed = sealed.base if self.needed is None else self.needed
+        return held
 
     def _rewrite(self, segment: Segment, target: Target, newest: NewestOf) -> Compacted | None:
         sealed, settings = target.sealed, self.settings
+        refuse_without_room(self.files, sealed.path.parent, sealed.size)
         made = Replacement(self.files, sealed.path, segment.header, settings.compression)
         try:
             kept = self._copy(segment, target, made, newest)
             if kept == target.rows and made.size > sealed.size // 2:
                 made.abandon()
                 return None
-            made.commit(sealed.end, segment.header.created_at, sealed.newest)
+            made.finish(sealed.end, segment.header.created_at)
+            if not self._switched(sealed, segment, made):
+                made.abandon()
+                return None
         except BaseException:
             made.abandon()
             raise
         return Compacted(sealed.path.name, target.rows, kept, sealed.size, made.size)
 
+    def _switched(self, sealed: Sealed, segment: Segment, made: Replacement) -> bool:
+        """Let *made* take the place of *segment*; false if that is needed by now.
+
+        In the gate, from the last look to the rename: no replay begins in between, and a
+        segment that was removed is not brought back.
+        """
+        with self.gate, self._opened(sealed) as there:
+            if there.header.segment_id != segment.header.segment_id:
+                raise _Gone
+            if self._held(sealed):
+                return False
+            made.switch()
+            return True
+
     def _cold(self, sealed: Sealed) -> bool:
         """Tell whether tombstones of this segment may go."""
         settings = self.settings
         grace = round((settings.after + settings.tombstones) * _SECOND)
-        return settings.keep == "key" and self.sound and sealed.newest < self.now - grace
+        return settings.keep == "key" and self.sound and self._is_older(sealed, grace)
+
+    def _is_older(self, sealed: Sealed, age: int) -> bool:
+        return self.times is not None and self.times.newest(sealed) < self.now - age
 
     def _ends_with(self, entries: pa.Table) -> None:
         key = keys_of(entries.slice(entries.num_rows - 1), "key")[0].as_py()
@@ -281,7 +382,7 @@ class _Run:
         """Give every frame of *segment* to *made*; return how many entries are left."""
         kept = 0
         for chunk, obsolete in zip(target.chunks, target.obsolete, strict=True):
-            self.progress(chunk.size)
+            self._spend(target.sealed, chunk.size)
             found = stored(segment, chunk)
             rows = entries_of(each.payload for each in found).combine_chunks()
             mask = pc.invert(pc.or_(obsolete, self._graves(rows, target, newest)))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from transporter.errors import Corrupt
 from transporter.log import format as layout
 from transporter.log.recovery import proved_by
-from transporter.log.segment import Segment, segment_bases, segment_name
+from transporter.log.segment import Misplaced, Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -137,6 +137,8 @@ def _head(files: FileSystem, directory: Path, base: int, log_id: str) -> Examine
     try:
         with closing(Segment(files, path)) as segment:
             header = segment.header
+    except Misplaced as error:
+        return Damage(str(path), 0, error.problem, base, base - 1)
     except Corrupt as error:
         return _salvaged(files, path, makeshift, error.problem)
     if header.log_id != makeshift.log_id:

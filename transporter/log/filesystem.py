@@ -11,15 +11,24 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from transporter.errors import EnvironmentFault, LogFull, LogPoisoned
+from transporter.errors import DiskUnavailable, EnvironmentFault, LogFull, LogPoisoned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 TEMPORARY: Final = ".tmp"
 """What the name of a file ends with until it is whole."""
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+FULL_TABLE: Final = (errno.EMFILE, errno.ENFILE)
+"""No descriptor is left, so nothing was done: the call may be repeated as it is."""
+BACK_PRESSURE: Final = (*NO_SPACE, *FULL_TABLE)
+TRANSIENT: Final = (
+    *FULL_TABLE,
+    *(errno.EIO, errno.EAGAIN, errno.EINTR, errno.ENOMEM, errno.ENOBUFS),
+    *(errno.ESTALE, errno.ETIMEDOUT),
+)
+"""Errors after which the same read may succeed."""
 
 
 class SyncFailed(OSError):
@@ -50,6 +59,9 @@ class File(Protocol):
     def sync(self) -> None:
         """Make the data and the length durable. A failure is final (Invariant 13)."""
 
+    def is_at(self, path: Path) -> bool:
+        """Tell whether *path* still names this file, which may be removed or replaced."""
+
     def close(self) -> None:
         """Release the descriptor; syncs nothing."""
 
@@ -72,6 +84,9 @@ class FileSystem(Protocol):
     def is_directory(self, path: Path) -> bool:
         """Tell whether *path* is a directory."""
 
+    def is_file(self, path: Path) -> bool:
+        """Tell whether *path* is a regular file, or a link to one."""
+
     def create_directory(self, directory: Path) -> None:
         """Create *directory* in a parent that exists, if it is absent; durable after a sync."""
 
@@ -81,10 +96,21 @@ class FileSystem(Protocol):
     def sync_directory(self, directory: Path) -> None:
         """Make creations, renames and removals in *directory* durable."""
 
+    def free(self, directory: Path) -> int:
+        """Return how many bytes this user may still write to the disk of *directory*."""
+
 
 class _RealFile:
+    """Closed by :meth:`close`, or with its last reference. Once closed, every call fails.
+
+    It never uses its former descriptor, which may be another file's by then.
+    """
+
     def __init__(self, descriptor: int) -> None:
         self._fd = descriptor
+
+    def __del__(self) -> None:
+        self.close()
 
     def pread(self, size: int, byte: int) -> bytes:
         found = os.pread(self._fd, size, byte)
@@ -128,8 +154,19 @@ class _RealFile:
         # fdatasync makes the length durable too when it changed, which is all that we need.
         os.fdatasync(self._fd)
 
+    def is_at(self, path: Path) -> bool:
+        try:
+            named = os.stat(path)  # noqa: PTH116 - a PathLike's own stat is slower
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # nothing was found out
+        return os.path.samestat(named, os.fstat(self._fd))
+
     def close(self) -> None:
-        os.close(self._fd)
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class RealFileSystem:
@@ -160,6 +197,10 @@ class RealFileSystem:
         """Look at *path*."""
         return path.is_dir()
 
+    def is_file(self, path: Path) -> bool:
+        """Look at *path*."""
+        return path.is_file()
+
     def create_directory(self, directory: Path) -> None:
         """Create *directory* for this user only."""
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -176,6 +217,11 @@ class RealFileSystem:
         finally:
             os.close(descriptor)
 
+    def free(self, directory: Path) -> int:
+        """Look at the file system that holds *directory*."""
+        found = os.statvfs(directory)
+        return found.f_bavail * found.f_frsize
+
 
 def sync(file: File) -> None:
     """Sync *file*; every failure is a :class:`SyncFailed`."""
@@ -186,16 +232,33 @@ def sync(file: File) -> None:
 
 
 def sync_directory(files: FileSystem, directory: Path) -> None:
-    """Sync *directory*; every failure is a :class:`SyncFailed`."""
+    """Sync *directory*; every failure is a :class:`SyncFailed`.
+
+    Except for a full descriptor table: then no sync was tried, so the caller may
+    repeat the whole operation.
+    """
     try:
         files.sync_directory(directory)
     except OSError as error:
+        if error.errno in FULL_TABLE:
+            raise
         raise SyncFailed(error.errno, error.strerror) from error
 
 
+def no_room(place: Path, error: OSError) -> LogFull:
+    """Return what back-pressure is at *place*: no space, or no descriptor (Invariant 14)."""
+    if error.errno in FULL_TABLE:
+        return LogFull(f"{place}: no free file descriptor ({error.strerror}); see 'ulimit -n'")
+    return LogFull(f"{place}: no space left on the device")
+
+
 @contextmanager
-def faults_of(place: Path) -> Iterator[None]:
-    """Turn what the system says of *place* into an error of ours."""
+def faults_of(place: Path, *, reading: bool = False) -> Iterator[None]:
+    """Turn what the system says of *place* into an error of ours.
+
+    With *reading*, an error that may pass is a :class:`DiskUnavailable`. Otherwise only
+    a full descriptor table is: a write that has failed must not be repeated blindly.
+    """
     try:
         yield
     except SyncFailed as error:
@@ -204,7 +267,9 @@ def faults_of(place: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         if error.errno in NO_SPACE:
-            raise LogFull(f"{place}: no space left on the device") from error
+            raise no_room(place, error) from error
+        if error.errno in (TRANSIENT if reading else FULL_TABLE):
+            raise DiskUnavailable(f"{place}: {error.strerror}") from error
         raise EnvironmentFault(f"{place}: {error.strerror}") from error
 
 
@@ -225,16 +290,42 @@ def replace_durably(files: FileSystem, path: Path, parts: Iterable[bytes]) -> No
 
     Temp file, sync, rename, directory sync; each of the four is needed.
     """
-    temporary = path.with_name(path.name + TEMPORARY)
-    with opened(files, temporary, write=True, create=True) as file:
+    _write_temporary(files, path, parts)
+    files.rename(_temporary(path), path)
+    sync_directory(files, path.parent)
+
+
+def replace_all_durably(files: FileSystem, folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Make the files in *folder* hold *contents*, as :func:`replace_durably` would one by one.
+
+    Nothing gets its name before all of them are whole, so an error before that replaces
+    nothing; one directory sync serves all of them.
+    """
+    paths = [folder / name for name in contents]
+    try:
+        for path, data in zip(paths, contents.values(), strict=True):
+            _write_temporary(files, path, [data])
+    except OSError:
+        for path in paths:
+            files.remove(_temporary(path))
+        raise
+    for path in paths:
+        files.rename(_temporary(path), path)
+    sync_directory(files, folder)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + TEMPORARY)
+
+
+def _write_temporary(files: FileSystem, path: Path, parts: Iterable[bytes]) -> None:
+    with opened(files, _temporary(path), write=True, create=True) as file:
         file.truncate(0)
         byte = 0
         for part in parts:
             file.pwrite(part, byte)
             byte += len(part)
         sync(file)
-    files.rename(temporary, path)
-    sync_directory(files, path.parent)
 
 
 def make_directory(files: FileSystem, directory: Path) -> None:

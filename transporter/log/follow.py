@@ -13,6 +13,7 @@ from transporter.errors import OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.lock import owner_of
 from transporter.log.meta import published, read_meta
+from transporter.log.open_segments import sweep_open_segments
 from transporter.log.reader import Gap, LogReader
 from transporter.log.search import frames
 
@@ -67,6 +68,9 @@ class Follower:
 
         """
         last = self.confirmed()
+        if self.next > last:
+            # It may have nothing to read for long, and would keep what is removed meanwhile.
+            sweep_open_segments()
         while self.next <= last:
             try:
                 yield from self._read(last)
@@ -79,7 +83,7 @@ class Follower:
 
     def confirmed(self) -> int:
         """Return the last offset that is known to be durable (Invariant 12)."""
-        with faults_of(self.directory):
+        with faults_of(self.directory, reading=True):
             running = owner_of(self.directory) is not None
             meta = read_meta(self._files, self.directory)
             if meta is not None:

@@ -27,19 +27,18 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         """Take the lock; raise :class:`LogLocked` naming the owner when another has it."""
-        path = directory / LOCK
-        try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise EnvironmentFault(
-                f"{directory}: cannot create the lock file: {error.strerror}; "
-                "the engine needs a log directory that it may write to"
-            ) from error
-        try:
-            self._acquire(directory)
-        except BaseException:
+        self._path = str(directory / LOCK)
+        while True:
+            self._fd = _opened(directory)
+            try:
+                self._acquire(directory)
+            except BaseException:
+                os.close(self._fd)
+                raise
+            if self.held():
+                break
+            # Replaced between the two calls: a lock on the former file excludes nobody.
             os.close(self._fd)
-            raise
         # It only tells others whom to stop, so a full disk is no reason to fail; it is
         # overwritten before it is cut, for which no new block is needed.
         with suppress(OSError):
@@ -67,6 +66,19 @@ class DirectoryLock:
                 raise EnvironmentFault(problem) from error
             return
 
+    def held(self) -> bool:
+        """Tell whether the locked file is still the one that others would lock.
+
+        Once it was removed or replaced, another engine can own the directory.
+        """
+        try:
+            named = os.stat(self._path)  # noqa: PTH116 - twice as fast as the path's own
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # nothing was found out
+        return os.path.samestat(named, os.fstat(self._fd))
+
     def __enter__(self) -> Self:
         return self
 
@@ -76,6 +88,16 @@ class DirectoryLock:
     def release(self) -> None:
         """Give the lock back."""
         os.close(self._fd)
+
+
+def _opened(directory: Path) -> int:
+    try:
+        return os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{directory}: cannot create the lock file: {error.strerror}; "
+            "the engine needs a log directory that it may write to"
+        ) from error
 
 
 def owner_of(directory: Path) -> str | None:

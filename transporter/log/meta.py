@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from crc32c import crc32c
@@ -18,6 +18,7 @@ from crc32c import crc32c
 from transporter.errors import Corrupt, UnknownFormat
 from transporter.log.filesystem import opened, replace_durably
 from transporter.log.format import FORMAT
+from transporter.log.runs import Runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 META: Final = "meta"
 DURABLE: Final = "durable"
-_MAX_META: Final = 1 << 16
+_MAX_META: Final = 1 << 18
 _DURABLE: Final = struct.Struct("<4sIQqI")
 
 
@@ -43,17 +44,20 @@ class Meta:
     """What a log knows of itself between opens.
 
     ``proved`` is the highest offset known to be durable when this was written;
-    it stays when the clean mark is cleared (Invariant 3).
+    it stays when the clean mark is cleared (Invariant 3). ``runs`` are the opens by which
+    a sink's stored offset is proved to be of this log's history.
     """
 
     log_id: str
     epoch: int
     proved: int
     clean: CleanMark | None = None
+    runs: Runs = field(default_factory=Runs)
 
     def encode(self) -> bytes:
         """Return one line of JSON and one with its checksum."""
-        body = json.dumps({"format": FORMAT, **asdict(self)}).encode()
+        fields = {**asdict(self), "runs": self.runs.to_json()}
+        body = json.dumps({"format": FORMAT, **fields}).encode()
         return b"%s\n%08x\n" % (body, crc32c(body))
 
     @classmethod
@@ -68,7 +72,9 @@ class Meta:
                 f"{file}: format version {version}, but this transporter reads version {FORMAT}"
             )
         clean = fields.pop("clean")
-        return cls(**fields, clean=CleanMark(**clean) if clean else None)
+        # A meta file of before has no runs.
+        runs = Runs.from_json(fields.pop("runs", ()))
+        return cls(**fields, clean=CleanMark(**clean) if clean else None, runs=runs)
 
 
 def read_meta(files: FileSystem, directory: Path) -> Meta | None:

@@ -12,14 +12,22 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from transporter.errors import Corrupt
+from transporter.errors import Corrupt, EnvironmentFault
 from transporter.log import format as layout
 from transporter.log.filesystem import NO_SPACE, TEMPORARY, SyncFailed
 from transporter.log.index import index_path
 from transporter.log.meta import Meta, read_meta, write_meta
 from transporter.log.recovery import copy_tail, last_covered, survey
 from transporter.log.reserve import free_reserve, keep_reserve
-from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
+from transporter.log.runs import Runs
+from transporter.log.segment import (
+    Segment,
+    base_of,
+    segment_bases,
+    segment_name,
+    stray_files,
+    write_segment,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 
 def prepare(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
     """Recover what is there, or begin a log; afterwards the last segment may be extended."""
+    _refuse_blocked_names(files, directory)
     _remove_temporaries(files, directory)
     try:
         meta = _prepared(files, directory, proved, now)
@@ -41,10 +50,20 @@ def prepare(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
     return meta
 
 
+def _refuse_blocked_names(files: FileSystem, directory: Path) -> None:
+    """Refuse a folder, or the like, under the name of a segment: a roll could come to it."""
+    for stray in stray_files(files, directory):
+        if base_of(stray.name) is not None:
+            raise EnvironmentFault(
+                f"{directory / stray.name}: not a regular file, but it has a segment's name; "
+                "move it out of the log directory"
+            )
+
+
 def _remove_temporaries(files: FileSystem, directory: Path) -> None:
     """Remove what a crash left half made; a segment's may take as much room as the segment."""
     for name in files.names(directory):
-        if name.endswith(TEMPORARY):
+        if name.endswith(TEMPORARY) and files.is_file(directory / name):
             files.remove(directory / name)
 
 
@@ -73,7 +92,8 @@ def _prepared(files: FileSystem, directory: Path, proved: int, now: int) -> Meta
     finally:
         segment.close()
     # Cleared before the first append; the proof itself stays (Invariant 3).
-    meta = replace(meta, clean=None, proved=found.last)
+    runs = meta.runs.begin(meta.epoch, found.last + 1)
+    meta = replace(meta, clean=None, proved=found.last, runs=runs)
     write_meta(files, directory, meta)
     return meta
 
@@ -104,7 +124,7 @@ def _begin(files: FileSystem, directory: Path, now: int) -> Meta:
     # Segment first: a log without meta that holds only an empty segment 0 is simply begun anew.
     path = write_segment(files, directory, header)
     files.remove(index_path(path))
-    meta = Meta(log_id=str(log_id), epoch=1, proved=-1)
+    meta = Meta(log_id=str(log_id), epoch=1, proved=-1, runs=Runs().begin(1, 0))
     write_meta(files, directory, meta)
     return meta
 

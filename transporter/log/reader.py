@@ -7,38 +7,40 @@ other processes: it never looks beyond the durable offset it is given.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from transporter.errors import Corrupt, OffsetRefused
+from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.index import blocks, nearest
-from transporter.log.segment import End, Segment, segment_bases, segment_name
+from transporter.log.open_segments import open_segments
+from transporter.log.segment import End, Misplaced, segment_bases, segment_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
 
     from transporter.log.filesystem import FileSystem
     from transporter.log.format import FrameHeader, Source
+    from transporter.log.segment import Segment
 
-OPEN_SEGMENTS: Final = 16
-"""Segments a reader keeps open: those it read last."""
+LOOKS: Final = 1000
+"""How often segments may vanish between being listed and being opened, one after the other."""
 
 
 class Located(NamedTuple):
-    """A frame and the segment that holds it, for as long as its reader keeps that open."""
+    """A frame and the segment that holds it, which stays open with it."""
 
     segment: Segment
     frame: FrameHeader
 
     def entries(self) -> pa.RecordBatch:
         """Return the frame's entries, verified."""
-        with faults_of(self.segment.path):
+        with faults_of(self.segment.path, reading=True):
             return self.segment.entries(self.frame)
 
     def within(self, first: int, last: int) -> pa.RecordBatch:
@@ -52,7 +54,7 @@ class Located(NamedTuple):
 
     def source(self) -> Source | None:
         """Return which reader the frame came from."""
-        with faults_of(self.segment.path):
+        with faults_of(self.segment.path, reading=True):
             return self.segment.source(self.frame)
 
 
@@ -77,14 +79,18 @@ class _Cursor:
 
 
 class LogReader:
-    """Reads entries of one log directory. Not thread-safe: one reader a thread."""
+    """Reads entries of one log directory. Not thread-safe: one reader a thread.
+
+    Segments are kept open by :class:`OpenSegments`, for all readers of the process.
+    """
 
     def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
         """Open nothing yet; segments are opened when they are needed."""
         self.directory = directory
         self.files = files or RealFileSystem()
         self._bases: list[int] = []
-        self._open: dict[int, Segment] = {}
+        self._segments, self._joined = open_segments(self.files), False
+        self._paths: dict[int, Path] = {}
         self._gaps: dict[int, Gap] = {}
         self._ends: dict[int, int] = {}
         self._lost: list[Gap] = []
@@ -97,29 +103,28 @@ class LogReader:
         self.close()
 
     def close(self) -> None:
-        """Close every segment."""
-        with ExitStack() as stack:
-            for segment in self._open.values():
-                stack.callback(segment.close)
-        self._open.clear()
+        """Keep no segment open any more."""
+        if self._joined:
+            self._joined = False
+            self._segments.leave()
 
     def forget(self) -> None:
-        """Close every segment and look at the directory anew: its files may have been replaced."""
-        self.close()
+        """Look at the directory anew: its files may have been replaced."""
+        self._segments.clear()
         self._bases, self._lost, self._cursor = [], [], None
         self._gaps.clear()
         self._ends.clear()
 
     def first_offset(self) -> int:
         """Return the oldest offset that the log still holds."""
-        with faults_of(self.directory):
+        with faults_of(self.directory, reading=True):
             self._refresh()
         return self._bases[0] if self._bases else 0
 
     def lost(self, first: int, last: int) -> Gap | None:
         """Return the first gap in *first* to *last* whose entries a repair could not save."""
         if not self._bases:
-            with faults_of(self.directory):
+            with faults_of(self.directory, reading=True):
                 self._refresh()
         overlapping = (gap for gap in self._lost if gap.first <= last and gap.last >= first)
         return next(overlapping, None)
@@ -135,13 +140,13 @@ class LogReader:
             EnvironmentFault: the disk cannot be read.
 
         """
-        with faults_of(self.directory):
+        with faults_of(self.directory, reading=True):
             wanted = first
             while wanted <= last:
                 base = self._base_of(wanted)
-                if self._gone(base):
+                if (segment := self._held(base)) is None:
                     continue
-                for found in self._frames_of(base, wanted, min(last, self._last_of(base))):
+                for found in self._frames_of(segment, wanted, min(last, self._last_of(base))):
                     yield found
                     wanted = found.frame.last + 1
                 if wanted <= last:
@@ -172,32 +177,40 @@ class LogReader:
             reached, count = end, count + held
         return last
 
-    def backwards(self, last: int) -> Iterator[Located]:
+    def backwards(
+        self, last: int, passes: Callable[[Located], bool] | None = None
+    ) -> Iterator[Located]:
         """Yield the frames up to *last*, newest first.
+
+        *passes* is asked about the first frame of each block of about 1 MiB, newest first, and
+        tells whether the block is passed over. What it raises ends the walk.
 
         Raises:
             Corrupt: a frame is damaged or missing.
             EnvironmentFault: the disk cannot be read.
 
         """
-        with faults_of(self.directory):
-            yield from self._backwards(last)
+        with faults_of(self.directory, reading=True):
+            yield from self._backwards(last, passes)
 
-    def _backwards(self, last: int) -> Iterator[Located]:
+    def _backwards(self, last: int, passes: Callable[[Located], bool] | None) -> Iterator[Located]:
         self._refresh()
         for base in reversed([base for base in self._bases if base <= last]):
-            if self._gone(base):
+            if (segment := self._held(base)) is None:
                 # Removed are always the oldest.
                 return
-            segment = self._segment(base)
-            starts = blocks(self.files, segment)
+            starts = self._blocks_of(segment)
             ends: list[int | None] = [*starts[1:], None]
             limit = min(last, self._last_of(base))
             for start, end in zip(reversed(starts), reversed(ends), strict=True):
-                yield from reversed(list(_block(segment, start, end, limit)))
+                first = next(segment.frames(start), None) if passes else None
+                if first is None or not passes or not passes(Located(segment, first)):
+                    yield from reversed(list(_block(segment, start, end, limit)))
 
-    def _frames_of(self, base: int, first: int, last: int) -> Iterator[Located]:
-        segment = self._segment(base)
+    def _blocks_of(self, segment: Segment) -> list[int]:
+        return self._segments.making_room(lambda: blocks(self.files, segment))
+
+    def _frames_of(self, segment: Segment, first: int, last: int) -> Iterator[Located]:
         for frame in segment.frames(self._start(segment, first)):
             if frame.first > last:
                 return
@@ -211,7 +224,7 @@ class LogReader:
         cursor = self._cursor
         if cursor and (cursor.segment_id, cursor.offset) == (segment.header.segment_id, offset):
             return cursor.byte
-        return nearest(self.files, segment, offset)
+        return self._segments.making_room(lambda: nearest(self.files, segment, offset))
 
     def _base_of(self, offset: int) -> int:
         if not self._bases or offset > self._last_of(self._bases[-1]):
@@ -225,14 +238,17 @@ class LogReader:
             )
         return self._bases[at]
 
-    def _gone(self, base: int) -> bool:
-        """Tell whether the segment at *base* was removed; if so, look anew what there is."""
+    def _held(self, base: int) -> Segment | None:
+        """Return the segment at *base*; if it was removed, list what there is and return none."""
+        if not self._joined:
+            self._joined = True
+            self._segments.join()
         try:
-            self._segment(base)
+            return self._segments.get(self._path(base))
         except FileNotFoundError:
+            self._gaps.pop(base, None)
             self._refresh()
-            return True
-        return False
+        return None
 
     def _last_of(self, base: int) -> int:
         """Return the last offset that this segment covers, so far as is known."""
@@ -245,12 +261,12 @@ class LogReader:
         behind them, or they lie behind the segment's end, as the next header declares.
         """
         self._refresh()
-        if base not in self._bases:
+        segment = self._held(base) if base in self._bases else None
+        if segment is None:
             # Removed while it was being read: what follows may be gone too, or not.
             return missing
         if missing > self._last_of(base):
             return max(missing, self._bases[bisect_right(self._bases, base)])
-        segment = self._segment(base)
         byte = self._start(segment, missing)
         for frame in segment.frames(byte):
             if frame.first > missing:
@@ -259,37 +275,48 @@ class LogReader:
         raise _missing(segment, byte, missing)
 
     def _refresh(self) -> None:
-        while not self._listed():
-            # Segments were removed between being listed and being looked at: list them again.
-            pass
+        self._segments.sweep()
+        # Segments may be removed between being listed and being looked at: list them again.
+        if not any(self._listed() for _ in range(LOOKS)):
+            raise EnvironmentFault(
+                f"{self.directory}: its segments are listed, but cannot be opened; look at the "
+                "names and the file system of this directory"
+            )
         # Whatever lies behind this end is ignored by all (Invariant 13).
         self._ends = {one: self._gaps[other].first - 1 for one, other in pairwise(self._bases)}
         self._lost = [gap for gap in map(self._gaps.__getitem__, self._bases) if gap.lost]
 
     def _listed(self) -> bool:
         """List the segments; false when one of them is not there any more."""
-        self._bases = segment_bases(self.files, self.directory)
+        gaps = {}
         try:
-            for base in self._bases:
-                if base not in self._gaps:
-                    with closing(self._opened(base)) as segment:
-                        header = segment.header
-                    self._gaps[base] = Gap(header.previous + 1, base - 1, lost=header.lost)
+            for base in self._segments.making_room(
+                lambda: segment_bases(self.files, self.directory)
+            ):
+                gap = self._gaps.get(base) or self._gap_before(base)
+                if gap is not None:
+                    gaps[base] = gap
         except FileNotFoundError:
             return False
-        self._gaps = {base: self._gaps[base] for base in self._bases}
+        self._bases, self._gaps = list(gaps), gaps
+        self._paths.clear()
         return True
 
-    def _segment(self, base: int) -> Segment:
-        """Return the segment at *base*, closing the one that was not used for longest."""
-        segment = self._open.pop(base, None) or self._opened(base)
-        self._open[base] = segment
-        if len(self._open) > OPEN_SEGMENTS:
-            self._open.pop(next(iter(self._open))).close()
-        return segment
+    def _gap_before(self, base: int) -> Gap | None:
+        """Return what the segment at *base* declares; ``None`` when it is not of this place."""
+        try:
+            with closing(self._segments.open_once(self._path(base))) as segment:
+                header = segment.header
+        except Misplaced:
+            # The engine names it when it starts.
+            return None
+        return Gap(header.previous + 1, base - 1, lost=header.lost)
 
-    def _opened(self, base: int) -> Segment:
-        return Segment(self.files, self.directory / segment_name(base))
+    def _path(self, base: int) -> Path:
+        """Return a segment's path; making one anew costs as much as finding an open file by it."""
+        if (path := self._paths.get(base)) is None:
+            path = self._paths[base] = self.directory / segment_name(base)
+        return path
 
 
 def _block(segment: Segment, start: int, end: int | None, last: int) -> Iterator[Located]:

@@ -7,46 +7,74 @@ written. Nothing depends on it but the length of a walk.
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from transporter.errors import Corrupt
-from transporter.log.index import IndexWriter, nearest
+from transporter.log.gate import RetentionGate
+from transporter.log.index import IndexWriter, index_path, nearest
 from transporter.log.segment import Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
     from transporter.log.format import FrameHeader
 
-_END = (1 << 63) - 1
+_END: Final = (1 << 63) - 1
+_PAGE: Final = 4096
+_STEP: Final = 64 * _PAGE
 
 
-def reindex(files: FileSystem, directory: Path) -> int:
+def reindex(
+    files: FileSystem,
+    directory: Path,
+    progress: Callable[[int], None] = lambda _: None,
+    gate: RetentionGate | None = None,
+) -> int:
     """Complete the index of every sealed segment in *directory*; return how many entries it took.
 
     For the process that owns the log. A whole index costs a walk over its last
-    stride, a missing one a walk over the segment's frame headers. Whatever keeps
-    an index from being written is no reason to fail: it stays as it is.
+    stride, a missing one a walk over the segment's frame headers: seconds for each
+    GiB, so *progress* hears how many more bytes were read, and ends it by what it
+    raises. Retention may remove segments beside it. Whatever keeps an index from
+    being written is no reason to fail: it stays as it is.
     """
-    entries = 0
+    entries, gate = 0, gate or RetentionGate()
     for base in segment_bases(files, directory)[:-1]:
+        path = directory / segment_name(base)
         with suppress(OSError, Corrupt):
-            entries += _complete(files, directory / segment_name(base))
+            try:
+                entries += _complete(files, path, progress)
+            finally:
+                _remove_orphan(files, path, base, gate)
     return entries
 
 
-def _complete(files: FileSystem, path: Path) -> int:
+def _complete(files: FileSystem, path: Path, progress: Callable[[int], None]) -> int:
     entries = 0
+    walked = _PAGE
     with (
         closing(Segment(files, path)) as segment,
         closing(IndexWriter(files, segment)) as index,
     ):
         for frame in segment.frames(nearest(files, segment, _END)):
+            walked += min(frame.end - frame.byte, _PAGE)
+            if walked >= _STEP:
+                progress(walked)
+                walked = 0
             if index.due(frame.byte) and _has_checkpoint(segment, frame):
                 index.note(frame)
                 entries += 1
+    progress(walked)
     return entries
+
+
+def _remove_orphan(files: FileSystem, path: Path, base: int, gate: RetentionGate) -> None:
+    """Remove the index of a segment that retention has removed while it was walked."""
+    with gate:
+        if base <= gate.removed:
+            files.remove(index_path(path))
 
 
 def _has_checkpoint(segment: Segment, frame: FrameHeader) -> bool:

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from transporter.log.filesystem import RealFileSystem, faults_of, sync_directory
+from transporter.log.gate import RetentionGate
 from transporter.log.index import index_path
 from transporter.log.inspect import segments_size
-from transporter.log.sealed import sealed_segments
+from transporter.log.open_segments import drop_open_segment
+from transporter.log.sealed import each_sealed
+from transporter.log.wall_times import WallTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,54 +48,88 @@ def retain(
     settings: RetentionSettings,
     now: int,
     size: int | None = None,
+    gate: RetentionGate | None = None,
 ) -> Iterator[Removed]:
     """Remove what exceeds *settings* from the log in *directory*, yielding each segment that went.
 
     The last segment stays, and whatever the *watermark* says is still needed
-    (Invariant 11). Durable, one after the other: a crash leaves no hole. *size* is what
-    the log takes, where the caller knows better than its files: the last one is longer
-    than what was written to it.
+    (Invariant 11): each goes inside the *gate*. Durable, one after the other: a crash leaves
+    no hole. *size* is what the log takes, where the caller knows better than its files: the
+    last one is longer than what was written to it.
 
     Raises:
         Corrupt: a segment's header is damaged.
         LogPoisoned: a sync failed (Invariant 13).
 
     """
-    files = files or RealFileSystem()
+    files, holds = files or RealFileSystem(), _Holds(watermark, gate or RetentionGate())
     with faults_of(directory):
         size = segments_size(directory, files) if size is None else size
-        for each in sealed_segments(files, directory):
-            if each.end > watermark() or not _exceeds(size, each, settings, now):
+        times = WallTimes(files, directory, now)
+        for each in each_sealed(files, directory):
+            if not _exceeds(size, each, settings, times):
                 return
-            _remove(files, directory, each)
+            with holds.gate:
+                if holds.need(each.end):
+                    return
+                _remove(files, directory, each)
+                holds.gate.removed = each.end
             size -= each.size
             yield Removed(each.path.name, each.end, each.size)
 
 
-def excess(directory: Path, size: int, limit: int, files: FileSystem | None = None) -> int | None:
+class _Holds:
+    """The last offset that nobody needs, looked up no more often than it takes.
+
+    It costs a sync of each offset log, and many segments may go at once.
+    """
+
+    def __init__(self, watermark: Callable[[], int], gate: RetentionGate) -> None:
+        self._watermark, self.gate = watermark, gate
+        self._through, self._registered = -1, gate.registered
+
+    def need(self, end: int) -> bool:
+        """Tell whether anybody needs anything up to *end*; to be called inside the gate."""
+        if end > self._through or self._registered != self.gate.registered:
+            self._registered = self.gate.registered
+            self._through = self._watermark()
+        return end > self._through
+
+
+def excess(
+    directory: Path,
+    size: int,
+    limit: int,
+    files: FileSystem | None = None,
+    *,
+    through: int = (1 << 63) - 1,
+) -> int | None:
     """Return through which offset segments must go so that of *size* bytes *limit* are left.
 
-    ``None`` when it does already, or when it has nothing to give.
+    ``None`` when it does already, or when it has nothing to give up to the offset *through*.
     """
     files = files or RealFileSystem()
     end = None
     with faults_of(directory):
-        for each in sealed_segments(files, directory):
-            if size <= limit:
+        for each in each_sealed(files, directory):
+            if size <= limit or each.end > through:
                 break
             end, size = each.end, size - each.size
     return end
 
 
-def _exceeds(size: int, oldest: Sealed, settings: RetentionSettings, now: int) -> bool:
+def _exceeds(size: int, oldest: Sealed, settings: RetentionSettings, times: WallTimes) -> bool:
     if settings.bytes is not None and size > settings.bytes:
         return True
-    return settings.age is not None and oldest.newest < now - round(settings.age * _SECOND)
+    # Asked only where it counts: it may have to read later headers.
+    return settings.age is not None and times.age(oldest) > round(settings.age * _SECOND)
 
 
 def _remove(files: FileSystem, directory: Path, segment: Sealed) -> None:
     # The index first: nothing would ever look for one without its segment.
     files.remove(index_path(segment.path))
     files.remove(segment.path)
+    # An open file takes its room on the disk for as long as it is open.
+    drop_open_segment(segment.path)
     # Before the next one goes: a log without its second segment could not be opened.
     sync_directory(files, directory)

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from crc32c import crc32c
 
+from transporter.errors import LogFull
 from transporter.log import format as layout
 from transporter.log.filesystem import TEMPORARY, sync, sync_directory
 from transporter.log.index import STRIDE, IndexWriter
+from transporter.log.open_segments import drop_open_segment
 from transporter.log.segment import Segment
 from transporter.message import microseconds
 
@@ -31,10 +33,22 @@ FRAME_BYTES: Final = 1 << 20
 """Bytes of entries, in memory, up to which frames are joined."""
 SYNC_BYTES: Final = 4 << 20
 """Bytes written between two syncs: what the log's own syncs may have to wait for."""
+ROOM: Final = 64 << 20
+"""Bytes of the disk that a replacement leaves to those who append and to recovery."""
+
+
+def refuse_without_room(files: FileSystem, directory: Path, size: int) -> None:
+    """Raise ``LogFull`` when *size* more bytes would leave the disk less than :data:`ROOM`."""
+    free = files.free(directory)
+    if free < size + ROOM:
+        raise LogFull(
+            f"{directory}: compaction needs {size + ROOM:,} bytes free on the disk to replace a "
+            f"segment, and there are {free:,}; free some, or lower log.retention"
+        )
 
 
 class Replacement:
-    """Written frame by frame, in order of offsets; nothing is replaced before :meth:`commit`.
+    """Written frame by frame, in order of offsets; nothing is replaced before :meth:`switch`.
 
     Every frame of the old segment is given to :meth:`keep`, :meth:`add` or :meth:`drop`.
     """
@@ -106,16 +120,22 @@ class Replacement:
             self._now[source.reader] = source.position
         self._epoch = frame.epoch
 
-    def commit(self, end: int, oldest: int, newest: int) -> None:
-        """Take the old segment's place, which covered offsets up to *end*; durable on return."""
+    def finish(self, end: int, oldest: int) -> None:
+        """Make the file whole and durable; the old segment covered offsets up to *end*."""
         self._flush()
         if self._covered != end:
             raise ValueError(f"{self._path}: covers {self._covered}, not {end}")
+        # The last entry of a segment always stays.
+        newest = self._frames[-1].logged_at
         trailer = layout.Trailer(self._header.segment_id, self._byte, end, oldest, newest)
         self._put(trailer.encode())
         sync(self._file)
         self._opened.close()
+
+    def switch(self) -> None:
+        """Take the old segment's place, durable on return; only to be called in the gate."""
         self._files.rename(self._temporary, self._path)
+        drop_open_segment(self._path)
         sync_directory(self._files, self._path.parent)
         self._index()
 
@@ -205,6 +225,7 @@ class Replacement:
         if self._byte - self._synced >= SYNC_BYTES:
             sync(self._file)
             self._synced = self._byte
+            refuse_without_room(self._files, self._path.parent, 0)
 
     def _index(self) -> None:
         # Only a hint: without it the segment is walked from its beginning.

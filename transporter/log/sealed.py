@@ -6,9 +6,10 @@ chunks of frames, each verified.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -16,12 +17,13 @@ from crc32c import crc32c
 
 from transporter.errors import Corrupt
 from transporter.log.format import decode_payload
+from transporter.log.index import STRIDE, nearest
 from transporter.log.recovery import walk_tail
 from transporter.log.segment import Segment, segment_bases, segment_name
 from transporter.message import ENTRY_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 16 << 20
 """Bytes of entries, in memory, that are looked at together: one append at least."""
 CHUNK_FRAMES: Final = 8192
+_PAGE: Final = 4096
+_LAST: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,11 @@ class Chunk:
         """Bytes of the file."""
         return self.end - self.first
 
+    @property
+    def walked(self) -> int:
+        """Bytes that a walk over the frame headers has the disk read."""
+        return min(self.size, self.frames * _PAGE)
+
 
 class Stored(NamedTuple):
     """A frame and its payload, verified."""
@@ -70,25 +79,46 @@ class Stored(NamedTuple):
 
 
 def sealed_segments(files: FileSystem, directory: Path) -> list[Sealed]:
-    """Return the sealed segments in *directory*, oldest first.
+    """Return the sealed segments in *directory*, oldest first; see :func:`each_sealed`."""
+    return list(each_sealed(files, directory))
+
+
+def each_sealed(
+    files: FileSystem, directory: Path, known: Mapping[int, Sealed] = MappingProxyType({})
+) -> Iterator[Sealed]:
+    """Yield the sealed segments in *directory*, oldest first, opening one after the other.
+
+    Those that are *known* by their base are not opened. What is removed meanwhile is left out.
 
     Raises:
         Corrupt: a segment's header is damaged.
 
     """
-    found = []
     for base, following in pairwise(segment_bases(files, directory)):
-        with closing(Segment(files, directory / segment_name(following))) as after:
-            end = after.header.previous
-        with closing(Segment(files, directory / segment_name(base))) as segment:
-            found.append(Sealed(segment.path, base, end, segment.size(), _newest(files, segment)))
-    return found
+        with suppress(FileNotFoundError):
+            yield known[base] if base in known else _sealed(files, directory, base, following)
 
 
-def _newest(files: FileSystem, segment: Segment) -> int:
+def _sealed(files: FileSystem, directory: Path, base: int, following: int) -> Sealed:
+    with closing(Segment(files, directory / segment_name(following))) as after:
+        header = after.header
+    with closing(Segment(files, directory / segment_name(base))) as segment:
+        newest = newest_time(files, segment, header.created_at)
+        return Sealed(segment.path, base, header.previous, segment.size(), newest)
+
+
+def newest_time(files: FileSystem, segment: Segment, following: int | None = None) -> int:
+    """Return the log time (µs UTC) of the newest entry of a sealed *segment*.
+
+    With *following*, when the next one was begun, at the latest that where telling takes a
+    long walk. Only a segment that an unclean stop has
+    left has no trailer, and its walk is short once its index is complete.
+    """
     trailer = segment.trailer()
     if trailer is not None:
         return trailer.newest
+    if following is not None and segment.size() - nearest(files, segment, _LAST) > 2 * STRIDE:
+        return max(following, segment.header.created_at)
     frames = walk_tail(files, segment).frames
     return frames[-1].logged_at if frames else segment.header.created_at
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.index import marks
-from transporter.log.segment import Segment, segment_bases, segment_name
+from transporter.log.segment import End, Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -184,7 +184,7 @@ def around(directory: Path, time: int, files: FileSystem | None = None) -> tuple
     are all that is read.
     """
     files = files or RealFileSystem()
-    with faults_of(directory):
+    with faults_of(directory, reading=True):
         while True:
             try:
                 return _around(files, directory, segment_bases(files, directory), time)
@@ -206,13 +206,16 @@ def _around(files: FileSystem, directory: Path, bases: list[int], time: int) -> 
 
 
 def _begins(files: FileSystem, directory: Path, base: int) -> int:
-    """Return the log time of the first entry of a segment."""
+    """Return the log time of the first entry of a segment; beyond all where it holds none."""
     with closing(Segment(files, directory / segment_name(base))) as segment:
         frame = segment.frame_at(segment.first_byte)
         if frame is not None:
             return frame.logged_at
         trailer = segment.trailer()
-        return trailer.oldest if trailer is not None else segment.header.created_at
+        if trailer is not None:
+            return trailer.oldest
+        empty = segment.stop_at(segment.first_byte).end is End.CLEAN
+        return END if empty else segment.header.created_at
 
 
 def _around_in(files: FileSystem, segment: Segment, time: int, behind: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@ who is allowed to see which offset.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -17,7 +18,7 @@ from crc32c import crc32c
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.filesystem import replace_durably
+from transporter.log.filesystem import TEMPORARY, replace_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,6 +29,21 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".log"
 SCAN_BYTES: Final = 1 << 20
 """How much is read at once where a file is searched byte by byte."""
+_LARGEST: Final = (1 << 63) - 1
+_LIKE_A_SEGMENT: Final = re.compile(r"[0-9]+\.log|[0-9]{20}\.log\b.*", re.DOTALL)
+"""Names that people and tools give to copies of segments, and those of segments."""
+
+
+class Misplaced(Corrupt):
+    """A segment under the name of another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A file or folder that looks like a segment by its ``name`` and is not one of the log's."""
+
+    name: str
+    problem: str
 
 
 def segment_name(base: int) -> str:
@@ -35,10 +51,42 @@ def segment_name(base: int) -> str:
     return f"{base:020d}{SUFFIX}"
 
 
+def base_of(name: str) -> int | None:
+    """Return the base offset that a segment's file *name* states; ``None`` for any other name."""
+    stem = name.removesuffix(SUFFIX)
+    if not (stem.isascii() and stem.isdecimal()):
+        return None
+    base = int(stem)
+    return base if base <= _LARGEST and name == segment_name(base) else None
+
+
 def segment_bases(files: FileSystem, directory: Path) -> list[int]:
-    """Return the base offsets of the segments in *directory*, ascending."""
-    names = (name.removesuffix(SUFFIX) for name in files.names(directory) if name.endswith(SUFFIX))
-    return sorted(int(name) for name in names if name.isdecimal())
+    """Return the base offsets of the segments in *directory*, ascending.
+
+    Only regular files whose name is exactly a segment's; see :func:`stray_files`.
+    """
+    named = ((base_of(name), name) for name in files.names(directory) if name.endswith(SUFFIX))
+    return sorted(
+        base for base, name in named if base is not None and files.is_file(directory / name)
+    )
+
+
+def stray_files(files: FileSystem, directory: Path) -> list[Stray]:
+    """Return what lies in *directory* under a name like a segment's, and is ignored."""
+    return [
+        Stray(name, problem)
+        for name in files.names(directory)
+        if _LIKE_A_SEGMENT.fullmatch(name)
+        and not name.endswith(TEMPORARY)
+        and (problem := _why_ignored(files, directory / name))
+    ]
+
+
+def _why_ignored(files: FileSystem, path: Path) -> str:
+    base = base_of(path.name)
+    if base is None:
+        return "a segment's name is 20 digits, its first offset, and '.log'; this file is ignored"
+    return "" if files.is_file(path) else "not a regular file; it is ignored"
 
 
 class End(Enum):
@@ -67,17 +115,37 @@ class Segment:
 
         With *salvaged*, the file's own header is damaged: this one takes its place, with
         the segment id that the first intact frame names (Corrupt when there is none).
+
+        Raises:
+            Misplaced: the file bears the name of another segment.
+            Corrupt: the header is damaged.
+
         """
         self.path = path
         self._file = files.open(path)
         try:
             if salvaged is None:
                 self.header, self.first_byte = _read_header(self._file, str(path))
+                self._check_name()
             else:
                 self.header, self.first_byte = self._salvage(salvaged)
         except BaseException:
             self._file.close()
             raise
+
+    def _check_name(self) -> None:
+        if base_of(self.path.name) not in (None, self.header.base):
+            raise Misplaced(
+                f"this file is a copy of {segment_name(self.header.base)} by its header, or was "
+                "renamed; move it out of the log directory, or give it its own name back",
+                str(self.path),
+                0,
+            )
+
+    @property
+    def in_place(self) -> bool:
+        """Whether its path still names this file: it may be removed or replaced while open."""
+        return self._file.is_at(self.path)
 
     def close(self) -> None:
         """Close the file."""

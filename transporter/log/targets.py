@@ -13,7 +13,7 @@ from transporter.log.rewriting import FRAME_BYTES
 from transporter.log.sealed import Chunk, Sealed, chunks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from transporter.log.segment import Segment
 
@@ -77,12 +77,13 @@ def groups(targets: Sequence[Sealed]) -> Iterator[list[Sealed]]:
         yield group
 
 
-def whole_chunks(segment: Segment, end: int) -> list[Chunk]:
-    """Return the chunks before the first damage."""
+def whole_chunks(segment: Segment, end: int, walked: Callable[[int], None]) -> list[Chunk]:
+    """Return the chunks before the first damage; *walked* hears the bytes as they are read."""
     found = []
     try:
         for chunk in chunks_of(segment, end):
-            found.append(chunk)  # noqa: PERF402 - what came before the error counts
+            walked(chunk.walked)
+            found.append(chunk)
     except Corrupt:
         pass
     return found

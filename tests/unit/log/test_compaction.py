@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from contextlib import closing
-from typing import TYPE_CHECKING
+from contextlib import closing, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from compaction_tools import (
@@ -22,22 +22,29 @@ from compaction_tools import (
 from log_tools import Disk, damage
 
 from transporter.errors import LogFull, LogPoisoned
+from transporter.log import rewriting
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.index import index_path, marks
-from transporter.log.reader import OPEN_SEGMENTS, LogReader
+from transporter.log.open_segments import MOST
+from transporter.log.reader import LogReader
+from transporter.log.reindex import reindex
+from transporter.log.retention import RetentionSettings, retain
+from transporter.log.rewriting import ROOM
 from transporter.log.sealed import sealed_segments
 from transporter.log.search import first_since
 from transporter.log.segment import Segment, segment_name
 from transporter.message import Message
-from transporter.offsets.holds import least_hold
+from transporter.offsets.holds import hold_of, least_hold
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from transporter.log.filesystem import File
     from transporter.message import Entry
 
 OLD, ACTIVE = "AABBAABBCACBAACBA", "AABBAABBCAC"
@@ -52,6 +59,19 @@ def one_by_one(text: str) -> list[Frame]:
 def data_of(entries: dict[int, Entry]) -> dict[int, bytes | None]:
     """Return the data at each offset."""
     return {offset: entry.message.data for offset, entry in entries.items()}
+
+
+def _while_it_is_written(
+    directory: Path, act: Callable[[], None], base: int = 0
+) -> Callable[[int], None]:
+    """Return a progress callback that calls *act* once, while *base*'s replacement is written."""
+    left = [act]
+
+    def hear(_: int) -> None:
+        if left and list(directory.glob(f"{segment_name(base)}.tmp")):
+            left.pop()()
+
+    return hear
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["one frame", "a frame each"])
@@ -375,8 +395,8 @@ def test_the_index_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_reader_goes_on_in_a_segment_that_was_replaced(tmp_path: Path) -> None:
-    """A reader that has the old file open, or had it, reads what it wants of old or new."""
-    count = OPEN_SEGMENTS + 3
+    """What a reader remembers of the places of the old file is of no use in the new one."""
+    count = MOST + 3
     segments = [[Frame(letters("A")), Frame(letters(f"A{chr(97 + at)}"))] for at in range(count)]
     last = write_log(tmp_path, [*segments, [Frame(letters("A"))]])
     before = everything(tmp_path)
@@ -388,10 +408,8 @@ def test_a_reader_goes_on_in_a_segment_that_was_replaced(tmp_path: Path) -> None
 
         assert offsets(0, 0) == [0]
         compacted(tmp_path, last)
-        # The old file is still open: nobody minds.
-        assert offsets(1, 2) == [1, 2]
+        assert offsets(1, 2) == [2]
         assert offsets(3, 5) == [5]
-        # Now it is closed, and what the reader remembers of its places is of no use.
         for at in range(1, count):
             offsets(3 * at, 3 * at)
         assert offsets(1, 4) == [2]
@@ -440,6 +458,103 @@ def test_a_full_disk_leaves_the_segment_as_it_was(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.tmp"))
 
 
+class _Filling(Disk):
+    """A disk with so many bytes free, and none from a number of looks on."""
+
+    def __init__(self, free: int, looks: int = 1 << 60) -> None:
+        super().__init__()
+        self.left, self.looks = free, looks
+
+    def free(self, directory: Path) -> int:
+        self.looks -= 1
+        return self.left if self.looks >= 0 else 0
+
+
+def test_without_room_for_a_copy_nothing_is_read(tmp_path: Path) -> None:
+    """What a replacement needs, and a rest for those who append, is free before it begins."""
+    last = write_log(tmp_path, [[Frame(letters("AAAB"))], [Frame(letters("A"))]])
+    read: list[int] = []
+    settings = CompactionSettings(0.0, compression=None)
+    for free, done in ((ROOM, False), (ROOM + (1 << 20), True)):
+        with nullcontext() if done else pytest.raises(LogFull, match="bytes free"):
+            compact(
+                tmp_path,
+                _Filling(free),
+                watermark=lambda: last,
+                settings=settings,
+                now=LATE * SECOND,
+                progress=read.append,
+            )
+        assert bool(read) == done
+    assert list(everything(tmp_path)) == [2, 3, 4]
+
+
+def test_a_disk_that_fills_during_the_copy_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others write too: the copy leaves them what is left, and its own room."""
+    monkeypatch.setattr(rewriting, "SYNC_BYTES", 100)
+    last = write_log(tmp_path, [[Frame(letters("AAAB"))], [Frame(letters("A"))]])
+    disk = _Filling(1 << 40, looks=2)
+    with pytest.raises(LogFull):
+        compacted(tmp_path, last, files=disk)
+    assert not list(tmp_path.glob("*.tmp"))
+    assert list(everything(tmp_path)) == [0, 1, 2, 3, 4]
+
+
+class _Counting(Disk):
+    """Counts the reads since somebody was last told of progress, and keeps the most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = self.most = 0
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        file = super().open(path, write=write, create=create)
+        disk, pread = self, file.pread
+
+        class Counted:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(file, name)
+
+            def pread(self, size: int, byte: int) -> bytes:
+                disk.reads += 1
+                disk.most = max(disk.most, disk.reads)
+                return pread(size, byte)
+
+        return Counted()
+
+    def hear(self, _: int) -> None:
+        self.reads = 0
+
+
+@pytest.mark.parametrize("act", ["compact", "reindex"])
+def test_paced_work_can_be_ended_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """Between two moments at which a stop is noticed lie few frames, however many there are."""
+    monkeypatch.setattr("transporter.log.sealed.CHUNK_FRAMES", 50)
+    monkeypatch.setattr("transporter.log.reindex._STEP", 16384)
+    frames = [Frame(letters("A")) for _ in range(600)]
+    last = write_log(tmp_path, [frames, frames, [Frame(letters("A"))]])
+    for path in tmp_path.glob("*.index"):
+        path.unlink()
+    disk = _Counting()
+    if act == "reindex":
+        reindex(disk, tmp_path, disk.hear)
+    else:
+        settings = CompactionSettings(0.0, compression=None)
+        compact(
+            tmp_path,
+            disk,
+            watermark=lambda: last,
+            settings=settings,
+            now=LATE * SECOND,
+            progress=disk.hear,
+        )
+    assert 10 < disk.most < 250
+
+
 @pytest.mark.parametrize("call", ["sync", "sync_directory"])
 def test_a_failed_sync_is_final(tmp_path: Path, call: str) -> None:
     """Invariant 13: the engine hears of it as of any other failed sync."""
@@ -455,16 +570,14 @@ def test_whoever_hears_of_progress_can_end_it(tmp_path: Path) -> None:
     last = write_log(
         tmp_path, [[Frame(letters("AAB"))], [Frame(letters("AAC"))], [Frame(letters("D"))]]
     )
-    told: list[int] = []
 
     class Enough(Exception):
         pass
 
-    def hear(size: int) -> None:
-        told.append(size)
-        if len(told) == 4:
-            raise Enough
+    def enough() -> None:
+        raise Enough
 
+    hear = _while_it_is_written(tmp_path, enough, base=3)
     settings = CompactionSettings(0.0, compression=None)
     with pytest.raises(Enough):
         compact(
@@ -475,11 +588,11 @@ def test_whoever_hears_of_progress_can_end_it(tmp_path: Path) -> None:
 
 
 def test_a_replay_that_begins_meanwhile_keeps_what_it_needs(tmp_path: Path) -> None:
-    """The watermark is asked again before each replacement."""
+    """The watermark is asked again before each copy and each switch."""
     last = write_log(
         tmp_path, [[Frame(letters("AAB"))], [Frame(letters("AAC"))], [Frame(letters("D"))]]
     )
-    answers = iter([last, last, 2])
+    answers = iter([last, last, last, 2])
     report = compact(
         tmp_path,
         watermark=lambda: next(answers),
@@ -488,6 +601,53 @@ def test_a_replay_that_begins_meanwhile_keeps_what_it_needs(tmp_path: Path) -> N
     )
     assert [each.name for each in report.segments] == [segment_name(0)]
     assert list(everything(tmp_path)) == [2, 3, 4, 5, 6]
+
+
+def test_a_replay_that_begins_during_the_copy_loses_nothing(tmp_path: Path) -> None:
+    """Invariant 11: the hold is looked at when the files are switched, not before the copy."""
+    last = write_log(
+        tmp_path, [[Frame(letters("AAB"))], [Frame(letters("AAC"))], [Frame(letters("D"))]]
+    )
+
+    def begin(route: OffsetLog) -> None:
+        route.begin_replay(0, last)
+
+    with OffsetLog(tmp_path, "route") as route:
+        route.settle(Range(0, last), last)
+        report = compact(
+            tmp_path,
+            watermark=lambda: hold_of("route", route.state).through,
+            settings=CompactionSettings(0.0, compression=None),
+            now=LATE * SECOND,
+            progress=_while_it_is_written(tmp_path, lambda: begin(route)),
+        )
+    assert report.segments == ()
+    assert list(everything(tmp_path)) == list(range(last + 1))
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_segment_that_retention_removed_meanwhile_stays_removed(tmp_path: Path) -> None:
+    """Removal wins: the rename of a replacement never brings a removed segment back."""
+    last = write_log(
+        tmp_path, [[Frame(letters("AAB"))], [Frame(letters("AAC"))], [Frame(letters("D"))]]
+    )
+
+    def remove() -> None:
+        assert (
+            next(retain(tmp_path, watermark=lambda: 2, settings=RetentionSettings(0), now=0)).end
+            == 2
+        )
+
+    report = compact(
+        tmp_path,
+        watermark=lambda: last,
+        settings=CompactionSettings(0.0, compression=None),
+        now=LATE * SECOND,
+        progress=_while_it_is_written(tmp_path, remove),
+    )
+    assert [each.name for each in report.segments] == [segment_name(3)]
+    assert not list(tmp_path.glob(f"{segment_name(0)[:20]}.*"))
+    assert list(everything(tmp_path)) == [4, 5, 6]
 
 
 def test_a_route_goes_on_behind_an_entry_that_was_compacted_away(tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from compaction_tools import Frame, append_segments, everything, letters, write_log
-from log_tools import Disk
+from log_tools import Disk, crash
 
 from transporter.errors import BudgetSpent, LogPoisoned, OffsetRefused
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspect import segments_size
 from transporter.log.reader import LogReader
+from transporter.log.reindex import reindex
 from transporter.log.retention import RetentionSettings, excess, retain
+from transporter.log.sealed import sealed_segments
 from transporter.log.segment import segment_bases
 from transporter.message import Message, messages_to_batch
 
@@ -192,3 +194,25 @@ def test_without_a_budget_the_log_grows(tmp_path: Path) -> None:
     with CommitLog.open(tmp_path, segment_bytes=4000, compression=None) as log:
         append_segments(log, [[Frame([Message("n", b"x" * 5000)])] for _ in range(10)])
         assert log.durable == 9
+
+
+def test_a_lost_index_of_a_crashed_segment_costs_retention_no_walk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a trailer the age is that of the next segment until the index is back."""
+    monkeypatch.setattr("transporter.log.index.STRIDE", 1000)
+    monkeypatch.setattr("transporter.log.sealed.STRIDE", 1000)
+    moments = iter(range(1000, 1 << 30))
+    log = CommitLog.open(tmp_path, compression=None, clock=lambda: next(moments))
+    for _ in range(50):
+        log.append(messages_to_batch(letters("A")), "r")
+    newest = log._active.logged_at
+    crash(log)
+    CommitLog.open(tmp_path, compression=None, clock=lambda: 9000).close()
+    for path in tmp_path.glob("*.index"):
+        path.unlink()
+    (found,) = sealed_segments(RealFileSystem(), tmp_path)
+    assert found.newest == 9000
+    reindex(RealFileSystem(), tmp_path)
+    (found,) = sealed_segments(RealFileSystem(), tmp_path)
+    assert found.newest == newest - 1

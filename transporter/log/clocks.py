@@ -1,0 +1,38 @@
+"""The clocks of a log: uptime for durations, wall time for entries, and jumps of the latter."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+AHEAD: Final = 3600.0
+"""Seconds by which a wall clock may be wrong without anybody being told."""
+_SECOND: Final = 1_000_000
+
+
+def uptime() -> float:
+    """Return seconds that no setting of the clock changes, and that pass in a sleep, too."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class JumpDetector:
+    """Compares the wall clock's pace with uptime. Not thread-safe."""
+
+    def __init__(self) -> None:
+        """Begin with the first time that is noted."""
+        self._last: tuple[int, float] | None = None
+        self._greatest = 0.0
+
+    def note(self, wall: int) -> None:
+        """Take the wall time *wall*, µs UTC, which was read just now."""
+        up = uptime()
+        before, since = self._last or (wall, up)
+        ahead = (wall - before) / _SECOND - (up - since)
+        if ahead > AHEAD:
+            self._greatest = max(self._greatest, ahead)
+        self._last = wall, up
+
+    def take(self) -> float:
+        """Return the greatest jump ahead since the last call, in seconds; 0 if there was none."""
+        greatest, self._greatest = self._greatest, 0.0
+        return greatest

@@ -1,0 +1,127 @@
+"""The maintenance record: facts about the upkeep of a log that outlive its engine.
+
+One small file beside the segments, replaced atomically by the engine, or by a command
+that holds the log's lock. It lets ``log compact`` follow the rules of the last engine,
+and lets a restart skip what was compacted before.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from crc32c import crc32c
+
+from transporter.errors import Corrupt, UnknownFormat
+from transporter.log.filesystem import opened, replace_durably
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.log.compaction import CompactionSettings
+    from transporter.log.filesystem import FileSystem
+    from transporter.log.obsolete import Keep
+
+MAINTENANCE: Final = "maintenance"
+FORMAT: Final = 1
+_MOST: Final = 1 << 20
+
+
+class Rules(NamedTuple):
+    """Settings of compaction as a pipeline file has them; ``after`` of ``None``: it is off."""
+
+    after: float | None
+    keep: Keep
+    tombstones: float
+    compression: str | None
+
+
+class Extent(NamedTuple):
+    """A compaction dealt with all segments up to the offset ``through``.
+
+    The other fields are what it was asked for. With other settings it says nothing.
+    """
+
+    through: int
+    after: float
+    keep: str
+    tombstones: float
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceRecord:
+    """The content of the file.
+
+    ``rules`` are those of the last engine, ``None`` before the first one. ``readers`` holds
+    for each of its readers an offset up to which its source needs no entry any more: a
+    lower bound, because it is written now and then. ``compacted`` is how far the log is
+    compacted, ``None`` when that is not known.
+    """
+
+    rules: Rules | None = None
+    readers: dict[str, int] = field(default_factory=dict)
+    compacted: Extent | None = None
+
+    def compacted_through(self, settings: CompactionSettings) -> int:
+        """Return up to which offset the log is compacted as *settings* ask; -1: not at all."""
+        asked = _asked(settings)
+        return self.compacted.through if self.compacted and self.compacted[1:] == asked else -1
+
+    def encode(self) -> bytes:
+        """Return one line of JSON and one with its checksum."""
+        body = json.dumps({"format": FORMAT, **asdict(self)}).encode()
+        return b"%s\n%08x\n" % (body, crc32c(body))
+
+    @classmethod
+    def decode(cls, data: bytes, file: str) -> Self:
+        """Read what :meth:`encode` wrote."""
+        body, _, checksum = data.partition(b"\n")
+        if checksum.strip() != b"%08x" % crc32c(body):
+            raise Corrupt(
+                "the maintenance record does not match its checksum; remove the file, "
+                "and the next engine writes it again",
+                file,
+                0,
+            )
+        fields: dict[str, Any] = json.loads(body)
+        if (version := fields["format"]) != FORMAT:
+            raise UnknownFormat(
+                f"{file}: format version {version}, but this transporter reads version {FORMAT}"
+            )
+        rules, compacted = fields["rules"], fields["compacted"]
+        return cls(
+            Rules(*rules) if rules else None,
+            fields["readers"],
+            Extent(*compacted) if compacted else None,
+        )
+
+
+def extent(through: int, settings: CompactionSettings) -> Extent:
+    """Return that a compaction as *settings* ask came to the offset *through*."""
+    return Extent(through, *_asked(settings))
+
+
+def read_record(files: FileSystem, directory: Path) -> MaintenanceRecord | None:
+    """Return the record of the log in *directory*, ``None`` when no engine has written one.
+
+    Raises:
+        Corrupt: it is damaged.
+        UnknownFormat: another version wrote it.
+
+    """
+    path = directory / MAINTENANCE
+    try:
+        with opened(files, path) as file:
+            return MaintenanceRecord.decode(file.pread(_MOST, 0), str(path))
+    except FileNotFoundError:
+        return None
+
+
+def write_record(files: FileSystem, directory: Path, record: MaintenanceRecord) -> None:
+    """Replace the record of the log in *directory*; durable on return."""
+    replace_durably(files, directory / MAINTENANCE, [record.encode()])
+
+
+def _asked(settings: CompactionSettings) -> tuple[float, str, float]:
+    return settings.after, settings.keep, settings.tombstones

@@ -1,0 +1,138 @@
+"""Open segments, shared by every reader of a process: few descriptors for many routes.
+
+Knows nothing of offsets. A segment is closed with its last reference, so a reader
+that still reads one keeps it open, whatever became of it here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from transporter.log.filesystem import FULL_TABLE, RealFileSystem
+from transporter.log.segment import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+
+T = TypeVar("T")
+
+MOST: Final = 64
+"""Segments that one process keeps open."""
+SWEEP: Final = 20.0
+"""Seconds after which open segments are looked at again: some may have been removed."""
+
+
+class OpenSegments:
+    """The segments of one file system that were read last. Thread-safe.
+
+    A segment that was removed or replaced takes its room on the disk for as long as
+    it is open. :meth:`sweep` closes such ones; every :meth:`get` does so, too, when
+    the last sweep is :data:`SWEEP` seconds ago.
+    """
+
+    def __init__(self, files: FileSystem) -> None:
+        """Open nothing yet."""
+        self._files = files
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Path, Segment] = OrderedDict()
+        self._users = 0
+        self._swept = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def join(self) -> None:
+        """Count one more user; what is open is kept until the last one has left."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """Count a user less."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._open.clear()
+
+    def get(self, path: Path) -> Segment:
+        """Return the segment at *path*.
+
+        Raises:
+            FileNotFoundError: it was removed.
+            Corrupt: its header is damaged.
+
+        """
+        if time.monotonic() - self._swept >= SWEEP:
+            self.sweep()
+        with self._lock:
+            if (segment := self._open.get(path)) is not None:
+                self._open.move_to_end(path)
+                return segment
+        segment = self.open_once(path)
+        with self._lock:
+            if self._users:
+                self._open[path] = segment
+            while len(self._open) > MOST:
+                self._open.popitem(last=False)
+        return segment
+
+    def open_once(self, path: Path) -> Segment:
+        """Open the segment at *path* for this caller alone; raises as :meth:`get` does."""
+        return self.making_room(lambda: Segment(self._files, path))
+
+    def making_room(self, call: Callable[[], T]) -> T:
+        """Return what *call* returns; without a free descriptor, close what nobody reads first."""
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in FULL_TABLE or not self._open:
+                raise
+            self.clear()
+            return call()
+
+    def clear(self) -> None:
+        """Close what nobody reads."""
+        with self._lock:
+            self._open.clear()
+
+    def drop(self, path: Path) -> None:
+        """Close the segment at *path*, which was removed or replaced."""
+        with self._lock:
+            self._open.pop(path, None)
+
+    def sweep(self) -> None:
+        """Close every segment that was removed or replaced."""
+        with self._lock:
+            self._swept = time.monotonic()
+            found = list(self._open.items())
+        for path, segment in found:
+            if not segment.in_place:
+                with self._lock:
+                    if self._open.get(path) is segment:
+                        del self._open[path]
+
+
+_SHARED: Final = OpenSegments(RealFileSystem())
+
+
+def open_segments(files: FileSystem) -> OpenSegments:
+    """Return where the segments of *files* are kept open: one for all users of the real disk."""
+    return _SHARED if type(files) is RealFileSystem else OpenSegments(files)
+
+
+def sweep_open_segments() -> None:
+    """Close what this process has open of segments that were removed or replaced.
+
+    For processes that may read nothing for long: their next read would do the same.
+    """
+    _SHARED.sweep()
+
+
+def drop_open_segment(path: Path) -> None:
+    """Close the segment at *path*, which this process has removed or replaced."""
+    _SHARED.drop(path)
