@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from transporter.errors import Corrupt, EnvironmentFault, LogPoisoned, OffsetRefused
+from transporter.errors import Corrupt, EnvironmentFault, LogFull, LogPoisoned, OffsetRefused
 from transporter.log.filesystem import (
     NO_SPACE,
     RealFileSystem,
+    SyncFailed,
     make_directory,
     opened,
     remove_tree,
+    sync,
     sync_directory,
 )
+from transporter.log.gate import RetentionGate
 from transporter.offsets import record as records
 from transporter.offsets.audit import write_down
-from transporter.offsets.state import Range, RouteState, begin_at
+from transporter.offsets.state import RELEASED, Range, RouteState, begin_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +38,11 @@ SPARE: Final = "spare.offsets"
 """The file that the next open will begin its turn in."""
 FILE_BYTES: Final = 1 << 20
 """Bytes of each of these files, reserved when they are made: a commit needs no new block."""
+RANGES_A_RECORD: Final = 100_000
+"""Superseded ranges in one record; more are split."""
+_PASSING: Final = (*NO_SPACE, errno.EMFILE, errno.ENFILE)
+"""What a write or an open fails with that goes away again. Where files are copied on write,
+overwriting needs room, too."""
 
 
 def route_folder(directory: Path, route: str) -> Path:
@@ -53,13 +63,45 @@ def read_state(directory: Path, route: str, files: FileSystem | None = None) -> 
     if route not in declared_routes(directory, files):
         known = ", ".join(declared_routes(directory, files)) or "none"
         raise EnvironmentFault(f"{folder}: no route of this name has run here (known: {known})")
-    return _newest(_contents(files, folder), folder)[1]
+    return _read(files, folder).state
+
+
+class StoredRoutes:
+    """What the offset logs of a directory said when they were read, each of them once.
+
+    For a start, which asks again and again, and a full offset log takes long to read. Only to
+    be used with the log's lock held; who is to write to a route's files takes what was read.
+    """
+
+    def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
+        """Read nothing yet."""
+        self._directory, self._files = directory, files or RealFileSystem()
+        self._read: dict[str, _Turn] = {}
+
+    def highest(self) -> int:
+        """Return the highest offset that any of them proves durable; -1 when none does."""
+        routes = declared_routes(self._directory, self._files)
+        return max((self._turn(route).state.highest() for route in routes), default=-1)
+
+    def state(self, route: str) -> RouteState:
+        """Return how far *route* had come."""
+        return self._turn(route).state
+
+    def take(self, route: str) -> _Turn:
+        """Return the newest turn of *route*, for whoever writes to its files from now on."""
+        found = self._turn(route)
+        del self._read[route]
+        return found
+
+    def _turn(self, route: str) -> _Turn:
+        if route not in self._read:
+            self._read[route] = _read(self._files, route_folder(self._directory, route))
+        return self._read[route]
 
 
 def proved_offset(directory: Path, files: FileSystem | None = None) -> int:
     """Return the highest offset that any offset log proves durable; -1 when none does."""
-    routes = declared_routes(directory, files)
-    return max((read_state(directory, route, files).highest() for route in routes), default=-1)
+    return StoredRoutes(directory, files).highest()
 
 
 def rename_route(directory: Path, route: str, new: str, files: FileSystem | None = None) -> None:
@@ -98,33 +140,38 @@ class OffsetLog:
         route: str,
         files: FileSystem | None = None,
         begin: Callable[[], int] = lambda: 0,
+        gate: RetentionGate | None = None,
+        stored: StoredRoutes | None = None,
+        epoch: int = 0,
     ) -> None:
         """Open the offset log of *route*, declaring the route durably if it is new.
 
         *begin* tells a new route's first offset, which must not lie beyond the
-        first that is not durable.
+        first that is not durable. In an engine *gate* is that of its log, through which
+        a replay begins. *stored* has read it already, with the lock held. *epoch* is the log's,
+        which a new route keeps.
 
         Every open begins a new turn: nothing is ever appended behind records that
         an unclean stop may have left.
         """
         self.route = route
+        self._gate = gate or RetentionGate()
         self._files = files or RealFileSystem()
         self._folder = route_folder(directory, route)
         self._lock = threading.Condition()
         self._file: File | None = None
-        self._dirty = False
+        self._dirty = self._pending = False
         self._failure: OSError | None = None
         self._auditing = threading.Lock()
         try:
             make_directory(self._files, self._folder)
-            contents = _contents(self._files, self._folder)
-            slot, self._state = _newest(contents, self._folder)
-            turn = _highest_turn(contents)
-            self.is_new = turn == 0
+            found = stored.take(route) if stored else _read(self._files, self._folder)
+            self._state = found.state
+            self.is_new = found.highest == 0
             if self.is_new:
-                self._declare(begin())
+                self._declare(begin(), epoch)
             else:
-                self._replace(1 - slot, turn + 1)
+                self._replace(1 - found.slot, found.highest + 1)
         except OSError as error:
             raise EnvironmentFault(f"{self._folder}: {error.strerror}") from error
 
@@ -132,6 +179,16 @@ class OffsetLog:
     def state(self) -> RouteState:
         """How far the route has come."""
         return self._state
+
+    @property
+    def pending(self) -> bool:
+        """Whether something has happened that found no room yet; see :meth:`write_pending`."""
+        return self._pending
+
+    @property
+    def turn(self) -> int:
+        """How often a file was begun."""
+        return self._turn
 
     @property
     def folder(self) -> Path:
@@ -169,14 +226,26 @@ class OffsetLog:
 
     def answer_retry(self, offset: int) -> RouteState:
         """Record that the retry of the parked entry at *offset* is over; durable on return."""
-        return self._write_durably(records.retry_answered(offset))
+        return self._write_durably(records.retry_answered(offset), fact=True)
 
     def settle(
         self, part: Range, durable: int, namespaces: dict[str, int] | None = None
     ) -> RouteState:
-        """Write that the offsets of *part* are settled, and return the new state."""
+        """Write that the offsets of *part* are settled, and return the new state.
+
+        What was delivered is taken although there is no room to write it: see
+        :meth:`write_pending`. An operator's ack, and a release, raise ``LogFull`` then.
+        """
         self.refuse_settling(part, durable)
-        return self._write(records.settled(part, namespaces or {}))
+        fact = part.kind not in ("operator", RELEASED)
+        return self._write(records.settled(part, namespaces or {}), fact=fact)
+
+    def begin_superseding(self, reader: str, through: int) -> RouteState:
+        """Record that what *reader* logged up to *through* comes again; durable on return.
+
+        On a full disk it is pending, see :meth:`write_pending`; nothing new is logged then, either.
+        """
+        return self._write_durably(records.superseding(reader, through), fact=True)
 
     def supersede(
         self, reader: str, through: int, parts: Sequence[tuple[int, int]], durable: int
@@ -184,10 +253,33 @@ class OffsetLog:
         """Record that *reader*'s source gives the offsets of *parts* again; durable on return.
 
         They are what *reader* has logged up to *through* and this route has not settled.
+        The mark *through* comes with the last record of many: until then not all is passed.
+
+        Raises:
+            EnvironmentFault: they are so many that the state could not be read again.
+
         """
         for first, last in parts:
             self.refuse_settling(Range(first, last), durable)
-        return self._write_durably(records.superseded(reader, through, parts))
+        state, before = self._state, self._state.superseded.get(reader, -1)
+        for place in range(0, max(len(parts), 1), RANGES_A_RECORD):
+            some = parts[place : place + RANGES_A_RECORD]
+            mark = through if place + len(some) >= len(parts) else before
+            try:
+                state = self._write(records.superseded(reader, mark, some), fact=True)
+            except OffsetRefused as error:
+                raise EnvironmentFault(f"{self._folder}: {error}") from error
+        if not self._pending:
+            self.sync()
+        return state
+
+    def spare(self, reader: str, through: int, asked: int) -> RouteState:
+        """Record that this route passes nothing that *reader* logged up to *through*.
+
+        For a route that is new to the reader; of what other routes have *asked* is up to
+        where its source gives again what they had not delivered. Durable on return.
+        """
+        return self._write_durably(records.superseded(reader, through, (), asked), fact=True)
 
     def refuse_settling(self, part: Range, durable: int) -> None:
         """Raise :class:`OffsetRefused` when *part* is not all in the log."""
@@ -203,8 +295,10 @@ class OffsetLog:
 
         Of them only the entries whose namespace matches *namespace*, if one is given.
         """
-        self.refuse_replay(first, last)
-        return self._write_durably(records.replay_begun(first, last, namespace))
+        with self._gate.registering():
+            # Invariant 11: nothing of it goes between the last look at the holds and now.
+            self.refuse_replay(first, last)
+            return self._write_durably(records.replay_begun(first, last, namespace))
 
     def refuse_replay(self, first: int, last: int) -> None:
         """Raise :class:`OffsetRefused` when *first* to *last* cannot be replayed now."""
@@ -224,8 +318,8 @@ class OffsetLog:
 
         An operator may have begun another one meanwhile, of which nothing is said then.
         """
-        state = self._write(records.replay_advanced(through, generation))
-        if state.replay is None:
+        state = self._write(records.replay_advanced(through, generation), fact=True)
+        if state.replay is None and not self._pending:
             self.sync()
         return state
 
@@ -242,15 +336,45 @@ class OffsetLog:
             write_down(self._files, self._folder / AUDIT, action, details)
 
     def sync(self) -> None:
-        """Make everything written so far durable.
+        """Make everything so far durable.
 
         Raises:
+            LogFull: there is still no room for what happened; it stays pending.
             LogPoisoned: the sync failed; the process must end (Invariant 13).
+
+        """
+        with self._lock:
+            self.write_pending()
+            if self._dirty:
+                self._sync()
+
+    def confirmed(self) -> RouteState:
+        """Return the state that no power cut can take back; what is pending is not in it.
+
+        For whoever makes room: that must not wait for the room it makes (Invariants 11, 14).
+
+        Raises:
+            LogPoisoned: a sync failed (Invariant 13).
 
         """
         with self._lock:
             if self._dirty:
                 self._sync()
+            return self._written
+
+    def write_pending(self) -> None:
+        """Write what happened while there was no room; a kill must not cost more than a slice.
+
+        Nothing more is to be delivered before this returns (Invariant 14).
+
+        Raises:
+            LogFull: there is still no room; it stays pending.
+            LogPoisoned: the disk failed (Invariant 13).
+
+        """
+        with self._lock:
+            if self._pending:
+                self._put_whole_state()
 
     def close(self) -> None:
         """Sync a last snapshot, and close."""
@@ -259,53 +383,76 @@ class OffsetLog:
                 return
             try:
                 if self._failure is None:
-                    self._append(records.snapshot(self._state))
+                    # Without room what was written stays, and the rest is delivered again.
+                    with suppress(LogFull):
+                        self._put_whole_state()
                     self._sync()
-            except OSError as error:
-                self._failure = error
-                raise self._poisoned() from error
             finally:
                 self._file.close()
                 self._file = None
 
-    def _write(self, event: dict[str, Any]) -> RouteState:
-        with self._lock:
-            if self._failure is not None:
-                raise self._poisoned()
-            self._state = records.apply(self._state, event)
-            try:
-                self._append(event)
-            except OSError as error:
-                self._failure = error
-                raise self._poisoned() from error
-            self._lock.notify_all()
-            return self._state
+    def _write(self, event: dict[str, Any], *, fact: bool = False) -> RouteState:
+        """Write *event*, and return the state after it.
 
-    def _write_durably(self, event: dict[str, Any]) -> RouteState:
-        state = self._write(event)
-        self.sync()
+        Without room a request is refused, and nothing has changed. A *fact* has happened, so
+        the state takes it: it is pending until the whole state could be written (Invariant 14).
+        """
+        with self._lock:
+            after = records.apply(self._state, event)
+            if records.size_of(after) > records.size_of(self._state):
+                records.refuse_growth(self.route, after)
+            try:
+                self._put_event(event, after)
+            except LogFull:
+                if not fact:
+                    raise
+                self._pending = True
+            self._state = after
+            self._lock.notify_all()
+            return after
+
+    def _write_durably(self, event: dict[str, Any], *, fact: bool = False) -> RouteState:
+        state = self._write(event, fact=fact)
+        if not (fact and self._pending):
+            self.sync()
         return state
 
-    def _append(self, event: dict[str, Any]) -> None:
-        data = records.Record(self._turn, self._sequence, event).encode()
-        if self._byte + len(data) > FILE_BYTES:
-            # The snapshot that begins the next turn holds this event already.
-            self._begin_turn(1 - self._slot, self._turn + 1)
-            return
-        self._put(data)
+    def _put_whole_state(self) -> None:
+        self._put_event(records.snapshot(self._state), self._state)
 
-    def _put(self, data: bytes) -> None:
+    def _put_event(self, event: dict[str, Any], after: RouteState) -> None:
+        """Write *event*, after which the state is *after*; or that whole if some is pending.
+
+        What a failed write has left behind the last record is written over by the next one.
+        """
+        if self._failure is not None:
+            raise self._poisoned()
+        try:
+            self._append(records.snapshot(after) if self._pending else event, after)
+        except OSError as error:
+            if isinstance(error, SyncFailed) or error.errno not in _PASSING:
+                self._failure = error
+                raise self._poisoned() from error
+            raise LogFull(f"{self._folder}: {error.strerror}; its route waits for room") from error
+        self._pending, self._written = False, after
+
+    def _append(self, event: dict[str, Any], after: RouteState) -> None:
         assert self._file is not None  # noqa: S101 - closed logs are not written
+        data = records.Record(self._turn, self._sequence, event).encode()
+        if self._byte + len(data) > self._end:
+            # The snapshot that begins the next turn holds this event already.
+            self._begin_turn(1 - self._slot, self._turn + 1, after)
+            return
         self._file.pwrite(data, self._byte)
         self._byte += len(data)
         self._sequence += 1
         self._dirty = True
 
-    def _declare(self, first: int) -> None:
+    def _declare(self, first: int, epoch: int) -> None:
         """Make both files; the first one appears whole, so a bad one is never a torn one."""
         self._reserve(NAMES[1])
         # In its very first record: a route that exists begins where it was meant to.
-        self._state = begin_at(self._state, first)
+        self._state = begin_at(self._state, first, epoch)
         self._replace(0, 1)
 
     def _replace(self, slot: int, turn: int) -> None:
@@ -316,7 +463,7 @@ class OffsetLog:
         """
         if SPARE not in self._files.names(self._folder):
             self._reserve(SPARE)
-        self._begin_turn(slot, turn, SPARE)
+        self._begin_turn(slot, turn, self._state, SPARE)
         self._files.rename(self._folder / SPARE, self._folder / NAMES[slot])
         # Also for what a process created that was killed before it came to this sync.
         sync_directory(self._files, self._folder)
@@ -336,15 +483,22 @@ class OffsetLog:
             file.truncate(0)
             file.allocate(0, FILE_BYTES)
 
-    def _begin_turn(self, slot: int, turn: int, name: str | None = None) -> None:
-        """Take up the other file with a snapshot, synced before this one may be reused."""
+    def _begin_turn(self, slot: int, turn: int, state: RouteState, name: str | None = None) -> None:
+        """Take up the other file with a snapshot of *state*, synced before this one is left."""
+        data = records.Record(turn, 0, records.snapshot(state)).encode()
         file = self._files.open(self._folder / (name or NAMES[slot]), write=True)
+        try:
+            file.pwrite(data, 0)
+            sync(file)
+        except BaseException:
+            file.close()
+            raise
         if self._file is not None:
             self._file.close()
-        self._file = file
-        self._slot, self._turn, self._sequence, self._byte = slot, turn, 0, 0
-        self._put(records.Record(turn, 0, records.snapshot(self._state)).encode())
-        self._sync()
+        self._file, self._dirty, self._written = file, False, state
+        self._slot, self._turn, self._sequence, self._byte = slot, turn, 1, len(data)
+        # A state that fills its file alone has room for events behind it all the same.
+        self._end = max(FILE_BYTES, len(data) + FILE_BYTES // 2)
 
     def _sync(self) -> None:
         assert self._file is not None  # noqa: S101 - closed logs are not synced
@@ -370,20 +524,29 @@ class OffsetLog:
         self.close()
 
 
-def _newest(contents: _Contents, folder: Path) -> tuple[int, RouteState]:
-    """Return the slot in use and the state that its records give.
+class _Turn(NamedTuple):
+    """The newest turn of an offset log: its slot, the highest turn of both files, its state."""
+
+    slot: int
+    highest: int
+    state: RouteState
+
+
+def _read(files: FileSystem, folder: Path) -> _Turn:
+    """Return what the files in *folder* say; turn 0 where there are none.
+
+    Only the file of the newest turn is folded.
 
     Raises:
         Corrupt: there are files, and none of them begins with a whole snapshot.
 
     """
-    found: list[tuple[int, int, RouteState]] = []
-    for slot, (path, data) in contents.items():
-        if (read := _fold(data, path)) is not None:
-            found.append((read[0], slot, read[1]))
-    if found:
-        _, slot, state = max(found, key=lambda entry: entry[0])
-        return slot, state
+    contents = _contents(files, folder)
+    begun = {slot: records.first_turn(data, path) for slot, (path, data) in contents.items()}
+    slot = max(begun, key=lambda each: begun[each], default=1)
+    if begun.get(slot, -1) >= 0:
+        path, data = contents[slot]
+        return _Turn(slot, _highest_turn(contents), _fold(data, path))
     if 0 in contents:
         raise Corrupt(
             "no file of this route's offset log begins with a whole snapshot; "
@@ -391,7 +554,7 @@ def _newest(contents: _Contents, folder: Path) -> tuple[int, RouteState]:
             str(folder / NAMES[0]),
             0,
         )
-    return 1, RouteState()
+    return _Turn(1, _highest_turn(contents), RouteState())
 
 
 def _highest_turn(contents: _Contents) -> int:
@@ -417,11 +580,7 @@ def _contents(files: FileSystem, folder: Path) -> _Contents:
     return found
 
 
-def _fold(data: bytes, file: str) -> tuple[int, RouteState] | None:
-    """Return the turn and the state of the records in *data*; ``None`` without a snapshot."""
-    state, turn = RouteState(), -1
-    for record in records.decode_records(data, file):
-        if turn < 0 and record.event.get("type") != "snapshot":
-            return None
-        state, turn = records.apply(state, record.event), record.turn
-    return None if turn < 0 else (turn, state)
+def _fold(data: bytes, file: str) -> RouteState:
+    """Return the state that the records in *data* give, whose first is a snapshot."""
+    events = (record.event for record in records.decode_records(data, file))
+    return records.fold(RouteState(), events)

@@ -8,28 +8,32 @@ nothing: the log may compact what was parked.
 from __future__ import annotations
 
 import json
+import threading
+from bisect import bisect_left, insort
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from crc32c import crc32c
 
-from transporter.errors import Corrupt
+from transporter.errors import Corrupt, EnvironmentFault
 from transporter.log import format as layout
 from transporter.log.filesystem import (
     RealFileSystem,
     faults_of,
     make_directory,
     opened,
-    replace_durably,
+    replace_all_durably,
     sync_directory,
 )
 from transporter.message import size_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
+    from transporter.errors import TransporterError
     from transporter.log.filesystem import FileSystem
 
 FOLDER: Final = "parked"
@@ -43,13 +47,15 @@ class Reason:
     """Why an entry is parked.
 
     ``behind`` names the earlier entry of its key that it waits for; ``None``
-    when it failed itself, ``attempts`` times. ``parked_at`` is in µs UTC.
+    when it failed itself, ``attempts`` times. ``parked_at`` is in µs UTC. ``reader`` has logged
+    the entry, which the log itself may not hold any more; ``None`` in copies of earlier versions.
     """
 
     error: str
     attempts: int
     parked_at: int
     behind: int | None = None
+    reader: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,36 +131,68 @@ class ParkedStore:
     def read(cls, folder: Path, offset: int, files: FileSystem | None = None) -> Parked:
         """Return one parked entry of the route whose folder is *folder*."""
         path = parked_path(folder, offset)
-        with faults_of(path), opened(files or RealFileSystem(), path) as file:
+        with faults_of(path, reading=True), opened(files or RealFileSystem(), path) as file:
             return Parked.read(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
 
-    def __init__(self, folder: Path, files: FileSystem | None = None) -> None:
-        """Look into *folder*, the route's own."""
+    def __init__(
+        self, folder: Path, files: FileSystem | None = None, *, lenient: bool = False
+    ) -> None:
+        """Look into *folder*, the route's own.
+
+        Raises what is wrong with an entry that cannot be read; a *lenient* store has that
+        entry among its ``damaged`` ones: known, and to be removed.
+        """
         self._files = files or RealFileSystem()
         self._folder = folder
         self._has_folder = False
         self._keys: dict[int, bytes | None] = {}
         self._sizes: dict[int, int] = {}
-        self.known: frozenset[int] = frozenset()
-        """The parked offsets; may be read by any thread."""
+        self._size = 0
+        self._of_key: dict[bytes, list[int]] = {}
+        """The parked offsets of each key, ascending."""
+        self._changing = threading.Lock()
+        self._known: frozenset[int] | None = None
+        self.damaged: dict[int, TransporterError] = {}
+        """What is wrong with entries that could not be read."""
         for offset in self.offsets():
-            self._note(self.load(offset))
+            try:
+                self._note(self.load(offset))
+            except (Corrupt, EnvironmentFault) as error:
+                if not lenient:
+                    raise
+                self.damaged[offset] = error
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The parked offsets; may be read by any thread.
+
+        Made when it is read, so that parking many costs no copy for each of them.
+        """
+        with self._changing:
+            if self._known is None:
+                self._known = frozenset([*self._keys, *self.damaged])
+            return self._known
 
     def __contains__(self, offset: int) -> bool:
         return offset in self._keys
 
     def same_key(self, one: int, other: int) -> bool:
-        """Tell whether two parked entries have the same key."""
-        key = self._keys[one]
-        return key is not None and key == self._keys[other]
+        """Tell whether two entries are parked and have the same key."""
+        key = self._keys.get(one)
+        return key is not None and key == self._keys.get(other)
+
+    def first_like(self, offset: int) -> int:
+        """Return the earliest parked offset of the key of the one parked at *offset*."""
+        first = self.first_of(self._keys[offset])
+        return offset if first is None else first
 
     @property
     def size(self) -> int:
         """Bytes of the parked files."""
-        return sum(self._sizes.values())
+        return self._size
 
     def offsets(self) -> list[int]:
         """Return the parked offsets, ascending."""
@@ -162,24 +200,25 @@ class ParkedStore:
 
     def first_of(self, key: bytes | None) -> int | None:
         """Return the earliest parked offset of *key*; keyless entries are free of each other."""
-        if key is None:
-            return None
-        return min((offset for offset, parked in self._keys.items() if parked == key), default=None)
+        offsets = None if key is None else self._of_key.get(key)
+        return offsets[0] if offsets else None
 
     def keys(self) -> dict[bytes, int]:
         """Return every key that has parked entries, with the earliest offset of each."""
-        found: dict[bytes, int] = {}
-        for offset, key in sorted(self._keys.items()):
-            if key is not None:
-                found.setdefault(key, offset)
-        return found
+        return {key: offsets[0] for key, offsets in self._of_key.items()}
 
     def load(self, offset: int) -> Parked:
         """Return the parked entry at *offset*."""
         return ParkedStore.read(self._folder, offset, self._files)
 
     def park(self, parked: Parked) -> None:
-        """Keep *parked*, durably on return; it replaces an earlier copy of the same entry.
+        """Keep *parked*, durably on return; raises as :meth:`park_all` does."""
+        self.park_all([parked])
+
+    def park_all(self, parked: Sequence[Parked]) -> None:
+        """Keep all of *parked*, durably on return; each replaces an earlier copy of its entry.
+
+        One sync of the folder makes the names of all of them durable.
 
         Raises:
             LogFull: there is no room; nothing was parked.
@@ -187,25 +226,50 @@ class ParkedStore:
             EnvironmentFault: the disk cannot be written.
 
         """
-        path = parked_path(self._folder, parked.offset)
-        with faults_of(path):
+        folder = self._folder / FOLDER
+        with faults_of(folder):
             if not self._has_folder:
-                make_directory(self._files, path.parent)
+                make_directory(self._files, folder)
                 self._has_folder = True
-            replace_durably(self._files, path, [parked.encode()])
-        self._note(parked)
+            names = (parked_path(self._folder, each.offset).name for each in parked)
+            contents = dict(zip(names, (each.encode() for each in parked), strict=True))
+            replace_all_durably(self._files, folder, contents)
+        for each in parked:
+            self._note(each)
 
     def remove(self, offset: int) -> None:
         """Forget a parked entry, durably on return; raises as :meth:`park` does."""
-        path = parked_path(self._folder, offset)
-        with faults_of(path):
-            self._files.remove(path)
-            sync_directory(self._files, path.parent)
-        self._keys.pop(offset, None)
-        self._sizes.pop(offset, None)
-        self.known = frozenset(self._keys)
+        self.remove_all([offset])
+
+    def remove_all(self, offsets: Sequence[int]) -> None:
+        """Forget the parked entries at *offsets*; durable on return, raises as :meth:`park`."""
+        folder = self._folder / FOLDER
+        with faults_of(folder):
+            for offset in offsets:
+                self._files.remove(parked_path(self._folder, offset))
+            sync_directory(self._files, folder)
+        for offset in offsets:
+            self._forget(offset)
 
     def _note(self, parked: Parked) -> None:
-        self._keys[parked.offset] = parked.key
-        self._sizes[parked.offset] = parked.entries.nbytes
-        self.known = frozenset(self._keys)
+        self._forget(parked.offset)
+        key, size = parked.key, parked.entries.nbytes
+        with self._changing:
+            self._keys[parked.offset] = key
+            self._known = None
+        self._sizes[parked.offset] = size
+        self._size += size
+        if key is not None:
+            insort(self._of_key.setdefault(key, []), parked.offset)
+
+    def _forget(self, offset: int) -> None:
+        with self._changing:
+            key = self._keys.pop(offset, None)
+            self.damaged.pop(offset, None)
+            self._known = None
+        self._size -= self._sizes.pop(offset, 0)
+        if key is not None:
+            offsets = self._of_key[key]
+            del offsets[bisect_left(offsets, offset)]
+            if not offsets:
+                del self._of_key[key]

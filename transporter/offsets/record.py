@@ -10,17 +10,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from crc32c import crc32c
 
-from transporter.errors import UnknownFormat
+from transporter.errors import OffsetRefused, UnknownFormat
 from transporter.offsets import state as states
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 FORMAT: Final = 1
 MAGIC: Final = b"OREC"
 ALIGNMENT: Final = 8
-MAX_RECORD: Final = 4 << 20
-"""Bytes a record may take; checked before any allocation (Invariant 17)."""
+MAX_RECORD: Final = 16 << 20
+"""Bytes a record's event may take; checked before any allocation (Invariant 17)."""
+MAX_STATE: Final = MAX_RECORD - (2 << 20)
+"""Bytes of ranges and retries in a state: with its names a snapshot of it fits into a record."""
+RANGE_BYTES: Final = 64
+RETRY_BYTES: Final = 21
+"""What a settled range, or a retry, takes in a snapshot at most."""
 NAMESPACE_BYTES: Final = 256 << 10
 """Bytes that a snapshot gives to the newest offset of each namespace."""
 _NUMBER_BYTES: Final = 24
@@ -36,8 +41,18 @@ class Record:
     event: dict[str, Any]
 
     def encode(self) -> bytes:
-        """Return the record's bytes, a multiple of :data:`ALIGNMENT`."""
+        """Return the record's bytes, a multiple of :data:`ALIGNMENT`.
+
+        Raises:
+            OffsetRefused: it is larger than what can be read again (Invariant 17).
+
+        """
         body = json.dumps(self.event, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(body) > MAX_RECORD:
+            raise OffsetRefused(
+                f"an offset log's record of {len(body)} bytes ({self.event.get('type')}) exceeds "
+                f"the {MAX_RECORD} bytes that can be read again; ask for less at once"
+            )
         head = _HEADER.pack(MAGIC, FORMAT, 0, len(body), self.turn, self.sequence, 0)[:-4]
         data = head + struct.pack("<I", crc32c(body, crc32c(head))) + body
         return data.ljust(_aligned(len(data)), b"\0")
@@ -61,6 +76,19 @@ def decode_records(data: bytes, file: str) -> Iterator[Record]:
             return
         yield Record(found.turn, found.sequence, json.loads(found.event))
         before, byte = found, found.end
+
+
+def first_turn(data: bytes, file: str) -> int:
+    """Return the turn whose whole snapshot *data* begins with; -1 without one.
+
+    Raises:
+        UnknownFormat: an intact record of another format version (Invariant 19).
+
+    """
+    found = _block_at(data, 0, file)
+    if found is None or json.loads(found.event).get("type") != "snapshot":
+        return -1
+    return found.turn
 
 
 def highest_turn(data: bytes, file: str) -> int:
@@ -102,22 +130,51 @@ def _block_at(data: bytes, byte: int, file: str) -> _Block | None:
 
 def snapshot(state: states.RouteState) -> dict[str, Any]:
     """Return the event that says all of *state*, with as many namespaces as have room."""
-    fields = state.to_json()
-    newest = sorted(state.namespaces.items(), key=lambda pair: -pair[1])
+    return {"type": "snapshot", **state.to_json(), "namespaces": _with_room(state.namespaces)}
+
+
+def _with_room(namespaces: dict[str, int]) -> dict[str, int]:
+    """Return the newest of *namespaces* that :data:`NAMESPACE_BYTES` have room for."""
+    most = 4 * sum(map(len, namespaces)) + _NUMBER_BYTES * len(namespaces)
+    if most <= NAMESPACE_BYTES:
+        return namespaces
+    newest = sorted(namespaces.items(), key=lambda pair: -pair[1])
     sizes = accumulate(len(name.encode()) + _NUMBER_BYTES for name, _ in newest)
     room = (pair for pair, size in zip(newest, sizes, strict=True) if size <= NAMESPACE_BYTES)
-    return {"type": "snapshot", **fields, "namespaces": dict(room)}
+    return dict(room)
+
+
+def size_of(state: states.RouteState) -> int:
+    """Return the bytes that the parts of *state* which can grow take in a snapshot at most."""
+    return RANGE_BYTES * len(state.above) + RETRY_BYTES * len(state.retries)
+
+
+def refuse_growth(route: str, state: states.RouteState) -> None:
+    """Raise :class:`OffsetRefused` when a snapshot of *state* could not be read again."""
+    if size_of(state) > MAX_STATE:
+        raise OffsetRefused(
+            f"route {route}: too many ranges beyond its watermark ({len(state.above)}) and retries "
+            f"({len(state.retries)}) for one offset log; let the route go on, then ask again"
+        )
 
 
 def settled(part: states.Range, namespaces: dict[str, int]) -> dict[str, Any]:
-    """Return the event that settles *part*."""
-    return {"type": "settled", "range": list(part), "namespaces": namespaces}
+    """Return the event that settles *part*, with the newest of *namespaces*."""
+    return {"type": "settled", "range": list(part), "namespaces": _with_room(namespaces)}
 
 
-def superseded(reader: str, through: int, parts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def superseding(reader: str, through: int) -> dict[str, Any]:
+    """Return the event that asks for what *reader*'s source gives again to be passed."""
+    return {"type": "superseding", "reader": reader, "through": through}
+
+
+def superseded(
+    reader: str, through: int, parts: Sequence[tuple[int, int]], asked: int | None = None
+) -> dict[str, Any]:
     """Return the event that passes what *reader*'s source gives again."""
     ranges = [list(part) for part in parts]
-    return {"type": "superseded", "reader": reader, "through": through, "ranges": ranges}
+    event = {"type": "superseded", "reader": reader, "through": through, "ranges": ranges}
+    return event if asked is None else {**event, "asked": asked}
 
 
 def replay_begun(first: int, last: int, namespace: str = "") -> dict[str, Any]:
@@ -168,9 +225,8 @@ def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
             after = states.RouteState.from_json(event)
         case {"type": "settled", "range": part, "namespaces": namespaces}:
             after = states.settle(state, states.Range(*part), namespaces)
-        case {"type": "superseded", "reader": reader, "through": through, "ranges": ranges}:
-            parts = tuple((first, last) for first, last in ranges)
-            after = states.supersede(state, reader, through, parts)
+        case {"type": "superseding" | "superseded"}:
+            after = _superseded_or_to_be(state, event)
         case {"type": "replay", "first": first, "last": last}:
             after = states.begin_replay(state, first, last, event.get("namespace", ""))
         case {"type": "replayed", "through": through}:
@@ -188,6 +244,39 @@ def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
         case _:
             raise UnknownFormat(f"an offset log record of an unknown type: {event.get('type')!r}")
     return after
+
+
+def _superseded_or_to_be(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
+    reader, through = event["reader"], event["through"]
+    if event["type"] == "superseding":
+        return states.begin_superseding(state, reader, through)
+    parts = tuple((first, last) for first, last in event["ranges"])
+    return states.supersede(state, reader, through, parts, event.get("asked"))
+
+
+def fold(state: states.RouteState, events: Iterable[dict[str, Any]]) -> states.RouteState:
+    """Return *state* after *events*, as :func:`apply` one by one; most follow on one another."""
+    run: dict[str, Any] | None = None
+    for event in events:
+        if run is not None and _follows_on(event, run["range"]):
+            run["range"][1] = event["range"][1]
+            run["namespaces"].update(event["namespaces"])
+            continue
+        if run is not None:
+            state, run = apply(state, run), None
+        if event.get("type") == "settled":
+            run = {**event, "namespaces": dict(event["namespaces"])}
+        else:
+            state = apply(state, event)
+    return state if run is None else apply(state, run)
+
+
+def _follows_on(event: dict[str, Any], part: list[Any]) -> bool:
+    """Tell whether *event* settles what comes right behind *part*, in the same way."""
+    if event.get("type") != "settled":
+        return False
+    first, _, kind = event["range"]
+    return bool(first == part[1] + 1 and kind == part[2])
 
 
 def _held_or_not(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:

@@ -6,11 +6,17 @@ now and then, the state itself.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_NAMESPACES: Final = 10_000
 """Namespaces whose newest offset is kept for the operator; more are left out."""
+_MORE_NAMESPACES: Final = MAX_NAMESPACES // 4
+"""How many more there may be before the oldest go: not every settle has to find these."""
 
 
 class Range(NamedTuple):
@@ -52,9 +58,11 @@ class RouteState:
     watermark. ``generation`` counts replays. ``retries`` are
     the parked offsets that an operator wants delivered, in order. ``namespaces`` tells the newest
     settled offset of each namespace, for the operator only, and so does ``released``: what
-    was given up undelivered. ``superseded`` tells for each reader up to where its entries were
-    looked through for what its source gives again. While ``paused`` nothing is delivered, except
-    up to the offset ``step``.
+    was given up undelivered. ``superseding`` tells for each reader up to where all that is not
+    delivered comes again from its source, and ``superseded`` up to where the route has passed
+    that: in between it still has to. While ``paused`` nothing is delivered, except up to the
+    offset ``step``. ``declared`` is the epoch in which an engine declared the route, 0 where
+    that is not known: a route of this name that was forgotten before had other generations.
     """
 
     watermark: int = -1
@@ -66,8 +74,18 @@ class RouteState:
     namespaces: dict[str, int] = field(default_factory=dict)
     released: tuple[Range, ...] = ()
     superseded: dict[str, int] = field(default_factory=dict)
+    superseding: dict[str, int] = field(default_factory=dict)
     paused: bool = False
     step: int | None = None
+    declared: int = 0
+
+    def to_supersede(self) -> dict[str, int]:
+        """Return the readers of which the route still has to pass entries, and up to where."""
+        return {
+            reader: through
+            for reader, through in self.superseding.items()
+            if through > self.superseded.get(reader, -1)
+        }
 
     def next_live(self) -> int:
         """Return the first offset that is not settled."""
@@ -105,8 +123,11 @@ class RouteState:
             namespaces=fields["namespaces"],
             released=tuple(Range(*part) for part in fields.get("released", ())),
             superseded=fields.get("superseded", {}),
+            # Released versions kept one mark for both.
+            superseding=fields.get("superseding", fields.get("superseded", {})),
             paused=fields.get("paused", False),
             step=fields.get("step"),
+            declared=fields.get("declared", 0),
         )
 
 
@@ -115,30 +136,39 @@ def settle(state: RouteState, part: Range, namespaces: dict[str, int] | None = N
 
     Settling an offset twice changes nothing; the watermark never goes back.
     """
-    watermark, above = _absorb(state.watermark, _merge(state.above, part))
+    watermark, above = _absorb(state.watermark, _merge(state.above, (part,)))
     released = state.released
     if part.kind == RELEASED:
         released = _joined(sorted([*released, part]))[-MOST_RELEASED:]
     known = state.namespaces
     if namespaces:
         known = {**known, **namespaces}
-        if len(known) > MAX_NAMESPACES:
+        if len(known) > MAX_NAMESPACES + _MORE_NAMESPACES:
             known = dict(sorted(known.items(), key=lambda pair: -pair[1])[:MAX_NAMESPACES])
     return replace(state, watermark=watermark, above=above, namespaces=known, released=released)
 
 
-def _merge(above: tuple[Range, ...], part: Range) -> tuple[Range, ...]:
-    """Insert *part*; offsets that are settled already keep the kind they have."""
+def _merge(above: tuple[Range, ...], parts: Iterable[Range]) -> tuple[Range, ...]:
+    """Insert *parts*, which ascend; offsets that are settled already keep the kind they have.
+
+    Linear in the number of ranges: a reader's entries may lie in as many as there are frames.
+    """
     merged: list[Range] = []
-    first = part.first
-    for known in above:
-        if known.first > part.last:
-            break
-        if first < known.first:
-            merged.append(Range(first, known.first - 1, part.kind))
-        first = max(first, known.last + 1)
-    if first <= part.last:
-        merged.append(Range(first, part.last, part.kind))
+    place = 0
+    for part in parts:
+        first = part.first
+        while place < len(above) and above[place].first <= part.last:
+            known = above[place]
+            if first < known.first:
+                merged.append(Range(first, known.first - 1, part.kind))
+            first = max(first, known.last + 1)
+            if known.last > part.last:
+                # The next part may begin inside it.
+                break
+            place += 1
+        if first <= part.last:
+            merged.append(Range(first, part.last, part.kind))
+    # Two ascending runs: sorting them is a merge.
     return _joined(sorted([*above, *merged]))
 
 
@@ -154,23 +184,44 @@ def _joined(parts: list[Range]) -> tuple[Range, ...]:
 
 def _absorb(watermark: int, above: tuple[Range, ...]) -> tuple[int, tuple[Range, ...]]:
     """Move the watermark over what is settled right behind it."""
-    rest = list(above)
-    while rest and rest[0].first <= watermark + 1:
-        watermark = max(watermark, rest.pop(0).last)
-    return watermark, tuple(rest)
+    passed = 0
+    while passed < len(above) and above[passed].first <= watermark + 1:
+        watermark = max(watermark, above[passed].last)
+        passed += 1
+    return watermark, above[passed:]
+
+
+def begin_superseding(state: RouteState, reader: str, through: int) -> RouteState:
+    """Return *state* with what *reader* logged up to *through*, undelivered, to be passed."""
+    return replace(state, superseding=_raised(state.superseding, reader, through))
 
 
 def supersede(
-    state: RouteState, reader: str, through: int, parts: tuple[tuple[int, int], ...]
+    state: RouteState,
+    reader: str,
+    through: int,
+    parts: tuple[tuple[int, int], ...],
+    asked: int | None = None,
 ) -> RouteState:
-    """Return *state* with the offsets of *parts* passed: *reader*'s source gives them again.
+    """Return *state* with the offsets of *parts*, ascending, passed.
 
-    All that *reader* logged up to *through* and that was not settled is among them.
+    They are all that *reader* logged up to *through* and that was not settled: its source
+    gives them again. *asked* is up to where it does that, *through* by default; it is less
+    for a route that is new to the reader, which passes nothing of what was logged before.
     """
-    for first, last in parts:
-        state = settle(state, Range(first, last, SUPERSEDED))
-    known = max(through, state.superseded.get(reader, -1))
-    return replace(state, superseded={**state.superseded, reader: known})
+    ranges = (Range(first, last, SUPERSEDED) for first, last in parts)
+    watermark, above = _absorb(state.watermark, _merge(state.above, ranges))
+    return replace(
+        state,
+        watermark=watermark,
+        above=above,
+        superseded=_raised(state.superseded, reader, through),
+        superseding=_raised(state.superseding, reader, through if asked is None else asked),
+    )
+
+
+def _raised(marks: dict[str, int], reader: str, through: int) -> dict[str, int]:
+    return {**marks, reader: max(through, marks.get(reader, -1))}
 
 
 def begin_replay(state: RouteState, first: int, last: int, namespace: str = "") -> RouteState:
@@ -212,9 +263,9 @@ def step_to(state: RouteState, through: int) -> RouteState:
     return replace(state, step=through)
 
 
-def begin_at(state: RouteState, first: int) -> RouteState:
-    """Return the state of a new route whose first entry will be *first*."""
-    return replace(state, watermark=max(state.watermark, first - 1))
+def begin_at(state: RouteState, first: int, declared: int = 0) -> RouteState:
+    """Return the state of a new route, *declared* in that epoch, whose first entry is *first*."""
+    return replace(state, watermark=max(state.watermark, first - 1), declared=declared)
 
 
 def request_retries(state: RouteState, offsets: tuple[int, ...]) -> RouteState:
@@ -224,4 +275,7 @@ def request_retries(state: RouteState, offsets: tuple[int, ...]) -> RouteState:
 
 def answer_retry(state: RouteState, offset: int) -> RouteState:
     """Return *state* with the retry of *offset* answered, whatever came of it."""
-    return replace(state, retries=tuple(each for each in state.retries if each != offset))
+    place = bisect_left(state.retries, offset)
+    if state.retries[place : place + 1] != (offset,):
+        return state
+    return replace(state, retries=state.retries[:place] + state.retries[place + 1 :])

@@ -228,10 +228,10 @@ def test_a_turn_that_cannot_begin_poisons_and_still_closes(
     settle_each(offsets, 0, 3)
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(disk, "open", refuse)
-    with pytest.raises(LogPoisoned, match="Too many open files"):
+    with pytest.raises(LogPoisoned, match="Input/output error"):
         settle_each(offsets, 4, 99)
     offsets.close()
     assert read_state(tmp_path, "r").watermark >= 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from crc32c import crc32c
@@ -153,3 +154,23 @@ def test_a_snapshot_gives_namespaces_only_so_many_bytes() -> None:
     kept = records.snapshot(state)["namespaces"]
     assert sum(len(each) for each in kept) <= records.NAMESPACE_BYTES
     assert set(kept.values()) == set(range(1000 - len(kept), 1000))
+
+
+def test_folding_many_events_is_applying_each() -> None:
+    """Settled events that follow on one another are folded as one, to the same state."""
+    chance = random.Random(6)
+    for _ in range(200):
+        events, first = [], 0
+        for _ in range(chance.randrange(30)):
+            last = first + chance.randrange(3)
+            kind = chance.choice(("acked", "acked", "acked", "skipped", "operator"))
+            names = {f"n{chance.randrange(4)}": last}
+            events.append(records.settled(Range(first, last, kind), names))
+            if chance.random() < 0.2:
+                events.append(records.replay_begun(0, first))
+                events.append(records.replay_advanced(first, chance.randrange(3)))
+            first = max(0, last + chance.choice((1, 1, 1, 1, 3, -1)))
+        one_by_one = RouteState()
+        for event in events:
+            one_by_one = records.apply(one_by_one, event)
+        assert records.fold(RouteState(), events) == one_by_one

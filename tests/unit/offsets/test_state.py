@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from transporter.offsets import state as module
 from transporter.offsets.state import (
     MAX_NAMESPACES,
+    SUPERSEDED,
     Range,
     Replay,
     RouteState,
     advance_replay,
+    answer_retry,
     begin_replay,
+    begin_superseding,
     cancel_replay,
+    request_retries,
     settle,
+    supersede,
 )
 
 
@@ -89,6 +98,49 @@ def test_a_state_is_never_changed() -> None:
     assert before == RouteState(watermark=0, namespaces={"a": 0})
 
 
+@given(
+    known=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 5)), max_size=8),
+    parts=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)), max_size=12),
+)
+def test_many_ranges_at_once_are_settled_as_one_after_the_other(
+    known: list[tuple[int, int]], parts: list[tuple[int, int]]
+) -> None:
+    """Passing ascending ranges gives the state that settling each of them gives."""
+    before = settled(*((first, first + size) for first, size in known))
+    ascending, place = list[tuple[int, int]](), -1
+    for distance, size in parts:
+        ascending.append((place + distance, place + distance + size))
+        place += distance + size
+    expected = before
+    for first, last in ascending:
+        expected = settle(expected, Range(first, last, SUPERSEDED))
+    found = supersede(before, "in", 99, tuple(ascending))
+    assert (found.watermark, found.above) == (expected.watermark, expected.above)
+    assert (found.superseded, found.superseding) == ({"in": 99}, {"in": 99})
+
+
+def test_many_thousand_ranges_are_passed_at_once() -> None:
+    """Linear: with two readers that take turns each frame of one is a range of its own."""
+    count = 200_000
+    state = supersede(settled((1, 1)), "in", 3 * count, tuple((3 * n, 3 * n) for n in range(count)))
+    assert len(state.above) == count - 1
+    assert (state.watermark, state.highest()) == (1, 3 * count - 3)
+
+
+def test_what_is_to_be_passed_is_told_until_it_is_passed() -> None:
+    """A request outlives all but its own end; a mark of a released version counts for both."""
+    asked = begin_superseding(RouteState(), "in", 7)
+    assert asked.to_supersede() == {"in": 7}
+    assert begin_superseding(asked, "in", 5).to_supersede() == {"in": 7}
+    assert supersede(asked, "in", 6, ()).to_supersede() == {"in": 7}
+    assert supersede(asked, "in", 7, ()).to_supersede() == {}
+    spared = supersede(RouteState(), "in", 9, (), asked=3)
+    assert (spared.superseded, spared.superseding) == ({"in": 9}, {"in": 3})
+    fields = supersede(RouteState(), "in", 4, ()).to_json()
+    del fields["superseding"]
+    assert RouteState.from_json(fields).superseding == {"in": 4}
+
+
 def test_the_newest_offset_of_each_namespace_is_kept() -> None:
     """Namespaces keep the offset that came last; others are left as they are."""
     state = settle(RouteState(), Range(0, 3), {"a": 2, "b": 3})
@@ -98,9 +150,10 @@ def test_the_newest_offset_of_each_namespace_is_kept() -> None:
 
 def test_only_so_many_namespaces_are_kept() -> None:
     """Invariant 17: of more namespaces than fit, those seen last stay."""
-    many = {f"n{number}": number for number in range(MAX_NAMESPACES)}
-    state = settle(RouteState(), Range(0, MAX_NAMESPACES), many)
-    state = settle(state, Range(MAX_NAMESPACES, MAX_NAMESPACES), {"new": MAX_NAMESPACES})
+    most = MAX_NAMESPACES * 5 // 4
+    many = {f"n{number}": number for number in range(most)}
+    state = settle(RouteState(), Range(0, most), many)
+    state = settle(state, Range(most, most), {"new": most})
     assert len(state.namespaces) == MAX_NAMESPACES
     assert "new" in state.namespaces
     assert "n0" not in state.namespaces
@@ -158,3 +211,28 @@ def test_a_cancelled_replay_keeps_its_generation() -> None:
 def test_a_state_survives_as_plain_values(state: RouteState) -> None:
     """What a snapshot holds gives back exactly the state that it was made of."""
     assert RouteState.from_json(json.loads(json.dumps(state.to_json()))) == state
+
+
+def test_namespaces_are_not_sorted_at_each_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With very many namespaces the oldest go seldom, many at once, and stay bounded."""
+    sorts: list[int] = []
+
+    def counted(*arguments: Any, **named: Any) -> list[Any]:
+        found = sorted(*arguments, **named)
+        sorts.append(len(found))
+        return found
+
+    monkeypatch.setattr(module, "sorted", counted, raising=False)
+    state = RouteState(namespaces={f"n{n}": n for n in range(MAX_NAMESPACES)})
+    for offset in range(3000):
+        state = settle(state, Range(offset, offset), {f"m{offset}": MAX_NAMESPACES + offset})
+        assert len(state.namespaces) <= MAX_NAMESPACES * 5 // 4
+    assert len([size for size in sorts if size > 100]) == 1
+    assert f"m{2999}" in state.namespaces
+
+
+def test_the_retry_of_what_is_not_asked_for_changes_nothing() -> None:
+    """Answering the same retry twice, or another one, is harmless."""
+    state = request_retries(RouteState(), (7, 3, 5))
+    assert answer_retry(state, 4) == state
+    assert answer_retry(answer_retry(state, 5), 5).retries == (3, 7)

@@ -1,0 +1,111 @@
+"""The parked entries of one route: many at once, found by key, and seen by other threads."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from disks.faulty import Fault, FaultyDisk
+
+from transporter.errors import LogFull, LogPoisoned
+from transporter.log.filesystem import RealFileSystem
+from transporter.message import Message, messages_to_batch, with_offsets
+from transporter.offsets.parked import FOLDER, Parked, ParkedStore, Reason
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEYS = (b"a", b"b", None)
+
+
+def entries(count: int, first: int = 0) -> list[Parked]:
+    """Return *count* entries to park; their keys go round :data:`KEYS`."""
+    messages = [Message("n", b"data", KEYS[n % 3]) for n in range(first, first + count)]
+    batch = with_offsets(messages_to_batch(messages), first, 1)
+    return [Parked(first + n, batch.slice(n, 1), Reason("no", 1, 0)) for n in range(count)]
+
+
+def test_many_are_parked_with_one_sync_of_the_folder(tmp_path: Path) -> None:
+    """Each file is synced, their names together; a new store finds all of them."""
+    disk = FaultyDisk(RealFileSystem())
+    store = ParkedStore(tmp_path, disk)
+    store.park_all(entries(1))
+    disk.calls.clear()
+    store.park_all(entries(20, 1))
+    kinds = [call.kind for call in disk.calls]
+    assert (kinds.count("sync"), kinds.count("sync_directory")) == (20, 1)
+    assert kinds.index("rename") > max(n for n, kind in enumerate(kinds) if kind == "sync")
+    assert ParkedStore(tmp_path).offsets() == list(range(21))
+    assert store.known == frozenset(range(21))
+
+
+@pytest.mark.parametrize("at", [1, 5])
+def test_what_finds_no_room_parks_nothing(tmp_path: Path, at: int) -> None:
+    """Invariant 14: on a full disk all of them stay unparked, and nothing is left behind."""
+    disk = FaultyDisk(RealFileSystem())
+    store = ParkedStore(tmp_path, disk)
+    store.park_all(entries(2))
+    disk.strike(Fault(at, errno.ENOSPC, frozenset({"pwrite"})))
+    with pytest.raises(LogFull):
+        store.park_all(entries(6, 2))
+    assert store.known == {0, 1}
+    assert sorted(path.name for path in (tmp_path / FOLDER).iterdir()) == [
+        "00000000000000000000.entry",
+        "00000000000000000001.entry",
+    ]
+    store.park_all(entries(6, 2))
+    assert len(store) == 8
+
+
+def test_a_sync_that_fails_is_final(tmp_path: Path) -> None:
+    """Invariant 13: what a failed sync leaves is unknown."""
+    disk = FaultyDisk(RealFileSystem())
+    store = ParkedStore(tmp_path, disk)
+    disk.strike(Fault(2, errno.EIO, frozenset({"sync"})))
+    with pytest.raises(LogPoisoned):
+        store.park_all(entries(3))
+    assert len(store) == 0
+
+
+def test_keys_are_found_through_parking_and_removing(tmp_path: Path) -> None:
+    """The earliest parked offset of each key is known at every moment."""
+    store = ParkedStore(tmp_path)
+    store.park_all(entries(9))
+    assert store.keys() == {b"a": 0, b"b": 1}
+    assert (store.first_of(b"a"), store.first_of(b"z"), store.first_of(None)) == (0, None, None)
+    store.remove_all([0, 3, 2])
+    assert store.keys() == {b"a": 6, b"b": 1}
+    store.park_all(entries(1))
+    assert store.first_of(b"a") == 0
+    store.park_all(entries(1))  # again: it replaces the first copy
+    store.remove(0)
+    assert store.first_of(b"a") == 6
+    again = ParkedStore(tmp_path)
+    assert again.keys() == store.keys()
+    assert again.known == store.known
+    store.remove_all(sorted(store.known))
+    assert (store.size, len(store), store.keys()) == (0, 0, {})
+
+
+def test_what_is_known_is_read_while_entries_come_and_go(tmp_path: Path) -> None:
+    """Readers in other threads see whole sets, and pay for one only when something changed."""
+    store = ParkedStore(tmp_path)
+    store.park_all(entries(30))
+    assert store.known is store.known
+    seen: list[frozenset[int]] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            seen.append(store.known)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for offset in range(30):
+        store.remove(offset)
+    ended.set()
+    thread.join()
+    assert store.known == frozenset()
+    assert all(each == frozenset(range(min(each, default=30), 30)) for each in seen)
