@@ -185,13 +185,13 @@ def transporter(*arguments: str, timeout: float = 60, **variables: str) -> Any:
     return json.loads(done.stdout)["result"]
 
 
-def await_true(holds: Callable[[], bool], timeout: float, what: str) -> None:
-    """Look again and again whether *holds*, as an operator would, until *timeout*."""
+def await_true(holds: Callable[[], bool], timeout: float, what: str, pause: float = 0.1) -> None:
+    """Look every *pause* seconds whether *holds*, as an operator would, until *timeout*."""
     deadline = time.monotonic() + timeout
     while not holds():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {what}")
-        time.sleep(0.1)
+        time.sleep(pause)
 
 
 def page(url: str, **headers: str) -> tuple[int, str]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import psutil
 import pyspark
@@ -30,6 +32,8 @@ ROOT = Path(__file__).parents[1]
 SPARK = Path(pyspark.__file__).parent
 PATIENCE = 60.0
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_PAGES = re.compile(r"MasterWebUI to \S+ and started at (http://\S+)")
+_FORM = re.compile(r"csrfToken[\"'][^>]*value=[\"']([^\"']+)")
 _REGISTERED = "Successfully registered with master"
 WRITER = """
 import json, os, socket, time
@@ -91,6 +95,8 @@ class Cluster:
 
     folder: Path
     master: str = ""
+    pages: str = ""
+    """Where the master shows its applications, and takes orders."""
     workers: list[psutil.Process] = field(default_factory=list)
     """One a node, in the order in which they were started."""
     nodes: list[Node] = field(default_factory=list)
@@ -100,6 +106,7 @@ class Cluster:
         """Start the master on *node*."""
         log = self._start("master", node, "master.Master", "--port", "0")
         self.master = self._await(log, lambda text: (found := _MASTER.search(text)) and found[1])
+        self.pages = self._await(log, lambda text: (found := _PAGES.search(text)) and found[1])
 
     def start_worker(self, node: Node, cores: int = 4) -> None:
         """Start a worker on *node*."""
@@ -109,6 +116,19 @@ class Cluster:
         self._await(log, lambda text: _REGISTERED in text)
         self.workers.append(psutil.Process(self._processes[-1].pid))
         self.nodes.append(node)
+
+    def remove_applications(self) -> None:
+        """Have the master remove every application, as an operator does on its page."""
+        with urlopen(f"{self.pages}/json/", timeout=PATIENCE) as answer:  # noqa: S310 - our own
+            found = [each["id"] for each in json.load(answer)["activeapps"]]
+        with urlopen(self.pages, timeout=PATIENCE) as page:  # noqa: S310 - as above
+            token = _FORM.search(page.read().decode())
+        assert token is not None
+        for each in found:
+            form = {"id": each, "terminate": "true", "csrfToken": token[1]}
+            order = urlencode(form).encode()
+            with urlopen(f"{self.pages}/app/kill/", order, timeout=PATIENCE):  # noqa: S310 - as above
+                pass
 
     def kill_host(self, number: int) -> None:
         """Kill every process of a node, as a power cut does."""

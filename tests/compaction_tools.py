@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from transporter.log.commit_log import CommitLog
-from transporter.log.compaction import CompactionSettings, Report, compact
+from transporter.log.compaction import CompactionSettings, Report, compact, preview
+from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspect import inspect
 from transporter.log.reader import LogReader
+from transporter.log.segment import segment_bases
 from transporter.message import Entries, Message, messages_to_batch
 
 if TYPE_CHECKING:
@@ -68,6 +70,11 @@ def append_segments(log: CommitLog, segments: Sequence[Sequence[Frame]]) -> None
             log._segment_bytes = usual
 
 
+def bases_of(directory: Path) -> list[int]:
+    """Return the base offsets of the segments in *directory*."""
+    return segment_bases(RealFileSystem(), directory)
+
+
 def everything(directory: Path, files: FileSystem | None = None) -> dict[int, Entry]:
     """Return all that can be read from the log."""
     with LogReader(directory, files) as reader:
@@ -97,15 +104,10 @@ def compacted(
     dry_run: bool = False,
 ) -> Report:
     """Compact the log in *directory*, in which everything is old but no tombstone."""
-    settings = CompactionSettings(0.0, keep, tombstones, None)
-    return compact(
-        directory,
-        files,
-        watermark=lambda: watermark,
-        settings=settings,
-        now=LATE * SECOND // 2,
-        dry_run=dry_run,
-    )
+    settings, now = CompactionSettings(0.0, keep, tombstones, None), LATE * SECOND // 2
+    if dry_run:
+        return preview(directory, files, watermark=watermark, settings=settings, now=now)
+    return compact(directory, files, watermark=lambda: watermark, settings=settings, now=now)
 
 
 def expected(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from crash_oracle import LOG, SEGMENT_BYTES, Frame, RouteTruth, Truth, messages
 
@@ -216,6 +216,7 @@ class Acts:
         offsets = OffsetLog(LOG, name, self.disk, lambda: first)
         assert offsets.state == known.legal[-1], f"{offsets.state} for {known.legal[-1]}"
         known.legal = [offsets.state]
+        _note_before_writing(offsets, known)
         # Nobody else looks into this log: the reader may stay open.
         reader = LogReader(LOG, self.disk)
         parking = Parking(CONFIG, self.log, reader, offsets, self.clock)  # type: ignore[arg-type]
@@ -240,3 +241,14 @@ class Acts:
                 for offset, data in zip(offsets, batch.column("data").to_pylist(), strict=True):
                     frame = next(f for f in self.truth.frames if f.first <= offset <= f.last)
                     assert data == frame.data[offset - frame.first]
+
+
+def _note_before_writing(offsets: OffsetLog, known: RouteTruth) -> None:
+    """Let a crash in the middle of a write find the state that was being written."""
+    put = offsets._put_event
+
+    def putting(event: dict[str, Any], after: RouteState) -> None:
+        known.legal.append(after)
+        put(event, after)
+
+    offsets._put_event = putting  # type: ignore[method-assign]

@@ -41,7 +41,7 @@ def tiny() -> Iterator[Numbers]:
         patch.setattr("transporter.log.active.PREALLOCATION", 2048)
         patch.setattr("transporter.log.index.STRIDE", 900)
         patch.setattr("transporter.log.reserve.RESERVE_BYTES", 600)
-        patch.setattr("transporter.offsets.offset_log.FILE_BYTES", 512)
+        patch.setattr("transporter.offsets.offset_log.FILE_BYTES", 768)
         patch.setattr("secrets.randbits", numbers.draw)
         patch.setattr("uuid.uuid4", lambda: UUID(int=numbers.draw(120)))
         patch.setattr("transporter.offsets.audit.time", SimpleNamespace(time=lambda: 1.0))

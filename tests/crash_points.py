@@ -38,6 +38,10 @@ POINTS = {
     "behind the settling": Point(OffsetLog, "settle", behind=True),
     "before the purge": Point(Outbox, "purge", behind=False),
     "behind the purge": Point(Outbox, "purge", behind=True),
+    "before it is adopted": Point(Outbox, "adopt", behind=False),
+    "behind it is adopted": Point(Outbox, "adopt", behind=True),
+    "before a supersession begins": Point(OffsetLog, "begin_superseding", behind=False),
+    "behind the beginning of a supersession": Point(OffsetLog, "begin_superseding", behind=True),
     "before what is known is purged": Point(Outbox, "purge_logged", behind=False),
     "behind what is known is purged": Point(Outbox, "purge_logged", behind=True),
 }

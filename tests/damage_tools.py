@@ -83,6 +83,7 @@ class _WatchedFile:
     def __init__(self, files: Watched, name: str, file: File) -> None:
         self._files, self._name, self._file = files, name, file
         self.size, self.sync, self.close = file.size, file.sync, file.close
+        self.is_at = file.is_at
 
     def pread(self, size: int, byte: int) -> bytes:
         self._files.most = max(self._files.most, size)

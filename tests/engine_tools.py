@@ -27,6 +27,7 @@ from transporter.adaptor import AdaptorConfig, Batch, EndOfSource, LocalPath, St
 from transporter.engine import worker
 from transporter.engine.protocol import (
     Hello,
+    HostEnding,
     HostHello,
     HostReady,
     StartWorker,
@@ -58,7 +59,9 @@ class SparklessHost:
     Behaviours are used one a launch, the last one for ever: ``good``; ``dead``
     ends at once; ``mute`` never calls; ``slow`` calls and is never ready;
     ``busy`` is ready and starts no worker; ``stubborn`` never ends by itself;
-    ``gossip`` tells of the end of a worker only when it has started the next.
+    ``gossip`` tells of the end of a worker only when it has started the next;
+    ``doomed`` calls and ends for a reason; ``removed`` ends for a reason when it is asked
+    for a worker; ``refusing`` starts none and says why.
     """
 
     behaviours: list[str] = field(default_factory=lambda: ["good"])
@@ -166,6 +169,9 @@ def be_host(stdin: BinaryIO) -> None:
         if behaviour == "slow":
             stdin.read()
             return
+        if behaviour == "doomed":
+            engine.send(HostEnding("no master answers"))
+            return
         engine.send(HostReady("none", "local"))
         with suppress(EOFError, ConnectionError):
             _start_workers(engine, behaviour)
@@ -180,6 +186,12 @@ def _start_workers(engine: Connection, behaviour: str) -> None:
         for ready in wait([engine, *running]):
             if ready is engine:
                 match engine.recv():
+                    case StartWorker() if behaviour == "removed":
+                        engine.send(HostEnding("the master has removed it"))
+                        return
+                    case StartWorker(spec) if behaviour == "refusing":
+                        told = WorkerEnded(spec.route, spec.shard, "no Python here", spec.attempt)
+                        engine.send(told)
                     case StartWorker(spec) if behaviour != "busy":
                         process = fork.Process(target=_work, args=(spec, engine, lifeline))
                         process.start()

@@ -21,7 +21,8 @@ class FailingConfig(AdaptorConfig):
 
     path: LocalPath
     how: str = "named"
-    """``named``, ``unnamed``, ``together``, ``exit``, ``hang``, ``allocate`` or ``never``."""
+    """``named``, ``unnamed``, ``elsewhere``, ``together``, ``exit``, ``hang``, ``allocate`` or
+    ``never``."""
 
 
 class FailingWriter:
@@ -50,7 +51,8 @@ class FailingWriter:
             for offset, row in rows:
                 if self._bad(row):
                     fail(self._config.how)
-                    ack.fail(Rejected(f"no {row['n']} here"), offset)
+                    named = offset + (1_000_000 if self._config.how == "elsewhere" else 0)
+                    ack.fail(Rejected(f"no {row['n']} here"), named)
                     return
                 file.write(json.dumps({"offset": offset, "data": row}) + "\n")
                 file.flush()

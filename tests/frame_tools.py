@@ -116,7 +116,8 @@ class Delivering:
     def __init__(self, spec: WorkerSpec, spark: SparkSession, scratch: Path) -> None:
         """Open the writer; what it stores is in ``stored``, what it prints in ``shown``."""
         self.spec, self.shown = spec, []
-        self._delivery = FrameDelivery(spec, spark.newSession(), scratch, self.shown.append)
+        own, show = spark.newSession(), self.shown.append
+        self._delivery = FrameDelivery(spec, own, scratch, show, pytest.fail)
         self.stored = self._delivery.open(WriterContext(LOG_ID, spec.route, spec.epoch))
 
     def deliver(self, batch: pa.RecordBatch, generation: int = 0) -> Outcome:

@@ -94,6 +94,10 @@ class Node:
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
 
+    def change(self, do: Callable[[dict[str, Any]], object]) -> None:
+        """Have *do* change its pipeline, from the next start on."""
+        do(self._pipeline)
+
     def start(self) -> None:
         """Run it."""
         self.folder.mkdir(exist_ok=True)

@@ -11,7 +11,7 @@ from adaptors.postgres.reader import OutboxReader
 from transporter.message import Entries, Message, with_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import psycopg
     from services.postgres import Database
@@ -30,6 +30,12 @@ class Log:
 
     def supersede(self) -> None:
         self.superseded += 1
+
+    def undelivered(self) -> Iterator[tuple[str | None, Entries]]:
+        return iter(())
+
+    def reopen(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
+        assert not list(batches), "nothing is undelivered here"
 
     def tell(self, event: str, **details: object) -> None:
         self.told.append((event, details))

@@ -92,6 +92,29 @@ class TableReader:
             file.writelines(f"{number}\n" for number in numbers)
 
 
+class GoingOn(TableReader):
+    """Reads the same rows, and goes on with what the log holds of them: nobody else has them.
+
+    While a file ``<path>.undecided`` exists it does not know that yet.
+    """
+
+    def open(self, resume: Resume) -> None:
+        parts = [(entries.offsets, _all(entries)) for _, entries in resume.undelivered()]
+        known = [int(each.source_id or 0) for _, part in resume.recent() for each in _all(part)]
+        self._write("told", [number for number in known if number not in told(self._config.path)])
+        self._resume = resume
+        self._count = int(resume.position or 0)
+        self._read = set(told(self._config.path))
+        for place, (_, messages) in enumerate(parts):
+            self._batches[f"again {place}"] = [int(each.source_id or 0) for each in messages]
+            self._read |= set(self._batches[f"again {place}"])
+        resume.reopen((f"again {place}", each) for place, (each, _) in enumerate(parts))
+
+    def confirm(self) -> bool:
+        super().confirm()
+        return not self._config.path.with_suffix(".undecided").exists()
+
+
 class Committed(LinesReader):
     """Reads lines, and writes down what it is committed."""
 

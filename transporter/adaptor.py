@@ -136,12 +136,31 @@ class Resume(Protocol):
         superseded: with either, what comes is what the source may forget.
         """
 
+    def undelivered(self) -> Iterator[tuple[str | None, Entries]]:
+        """Yield what this reader logged and some route has still to deliver, oldest first.
+
+        A frame each, with the position that it carries; parked entries are among it, and
+        nothing that was superseded. With ``release: logged`` there is nothing.
+        """
+
+    def reopen(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
+        """Go on with entries of :meth:`undelivered`: their source holds them, and waits for them.
+
+        The other way besides :meth:`supersede` for a :class:`DeliveredReader` to go on after a
+        restart: only if nobody else can have had these entries since they were logged, and if
+        the source does not give them again. Each of *batches* is a position of the reader's
+        choice and ascending offsets; batches ascend too. ``delivered`` will name them so: a
+        row is a place among the offsets. They take the place of all that was open. Entries
+        that are not named are delivered, and the source is not told of them.
+        """
+
     def supersede(self) -> None:
         """Have the routes pass what this reader logged and they have not delivered.
 
         For sources that give it again: after a term, or after a reader's end. Parked
         entries are among it. What is in a slice at this moment may still be delivered;
-        nothing else. Does nothing with ``release: logged``.
+        nothing else. Durable on return: what is logged from now on is not among it. Does
+        nothing with ``release: logged``.
         """
 
     def tell(self, event: str, **details: object) -> None:
@@ -206,11 +225,13 @@ class DeliveredReader(Reader, Protocol):
         At least twice a second unless an append waits for the disk.
         """
 
-    def confirm(self) -> None:
+    def confirm(self) -> bool | None:
         """Make sure at the source that this reader may still lead; else supersede.
 
         Called after a writer was opened and before it is given an entry: a sink that fences
         has then shut out every other engine, so one that still leads leads alone there.
+        Return ``False`` while it is not decided whether what the log holds is delivered or
+        superseded: the routes wait, and ask again.
         """
 
 
@@ -219,7 +240,9 @@ class StoredOffset:
     """How far a sink that keeps its own offset has come, read once at open.
 
     ``epoch`` is that of the engine that wrote last, ``generation`` counts the replays of the
-    route (below 0: a retry of a parked entry); see :meth:`WriterContext.stored`.
+    route (below 0: a retry of a parked entry); see :meth:`WriterContext.stored`. ``run`` names
+    the open of the log in which ``offset`` was delivered: it proves that the offset is of this
+    log's history, and not of a copy's. It is empty in what older versions have stored.
     """
 
     log_id: str
@@ -229,6 +252,7 @@ class StoredOffset:
     shard: int
     shards: int
     offset: int
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +261,7 @@ class WriterContext:
 
     ``turns`` names the pipeline when several engines take turns at its source, each with a
     log of its own: a sink that fences does so by that name, and by the log's otherwise.
+    ``run`` is the random id of this open of the log; see :class:`StoredOffset`.
     """
 
     log_id: str
@@ -247,6 +272,7 @@ class WriterContext:
     shards: int = 1
     deadline: float = 30.0
     turns: str = ""
+    run: str = ""
 
     def stored(
         self, generation: int, offset: int, known: StoredOffset | None = None
@@ -255,7 +281,8 @@ class WriterContext:
 
         *generation* is that of the batch, which changes while a writer is open; below 0 it is
         a retry of a parked entry, which tells nothing of how far the route has come. So then
-        *known*, what the sink stores now, stays as it is but for the epoch.
+        *known*, what the sink stores now, stays as it is but for the epoch: the run that it
+        names is the one that proves its offset.
         """
         if generation < 0 and known is not None and known.log_id == self.log_id:
             return replace(known, epoch=self.epoch)
@@ -267,14 +294,25 @@ class WriterContext:
             self.shard,
             self.shards,
             offset,
+            self.run,
         )
 
 
 class Ack(Protocol):
-    """How a writer tells what the sink has taken. Not thread-safe: call it from ``write``."""
+    """How a writer tells what the sink has taken. Not thread-safe: call it from ``write``.
+
+    Acks count as they come. While ``write`` is under way, the acked entries before the first
+    one that is not acked are settled every 0.1 s, or every 1500 entries, so a kill repeats
+    no more than what came after that. A writer that acks only at its end repeats all of a
+    batch, which may hold 50 000 entries.
+    """
 
     def __call__(self, offsets: Iterable[int]) -> None:
-        """Take these entries as delivered: the sink has them durably."""
+        """Take these entries as delivered: the sink has them durably.
+
+        That cannot be taken back: a failure of an acked entry is taken for a failure that
+        names no entry. Acks in the order of the batch cost least.
+        """
 
     def all(self) -> None:
         """Take every entry of the batch as delivered."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import stat
+import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -21,6 +23,7 @@ from transporter.control.serving import attach_control
 from transporter.engine.engine import Engine
 from transporter.engine.events import EngineStatus, level_of
 from transporter.engine.network import network_of
+from transporter.errors import EnvironmentFault
 from transporter.observe.monitor import Monitor
 from transporter.pipeline.config import Pipeline as Settings
 from transporter.pipeline.config import build, load
@@ -116,9 +119,32 @@ def assembled(
 
 
 def cache_directory() -> Path:
-    """Return where generated files of this user are kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "transporter"
+    """Return where generated files of this user are kept.
+
+    Raises:
+        EnvironmentFault: this user has no home, and the folder for such users is not theirs.
+
+    """
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "transporter"
+    try:
+        return Path.home() / ".cache" / "transporter"
+    except RuntimeError:
+        # No HOME, and no passwd entry.
+        return _homeless_directory()
+
+
+def _homeless_directory() -> Path:
+    """Return a folder for the generated files of a user without a home: nobody else's."""
+    path = Path(tempfile.gettempdir()) / f"transporter-{os.getuid()}"
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise EnvironmentFault(
+            f"{path}: is not a folder that only this user writes to; set XDG_CACHE_HOME to one"
+        )
+    return path
 
 
 class Pipeline:

@@ -6,6 +6,7 @@
     ├── ConfigError                  exit 2   the pipeline file, a flag or an adaptor's setting
     ├── EnvironmentFault             exit 3   this machine or a service it needs
     │   ├── LogLocked                         another engine owns the log directory
+    │   ├── DiskUnavailable                   the disk cannot serve this now (retriable)
     │   ├── HostFailed                        Java or Spark did not start
     │   └── EngineUnreachable                 the running engine does not answer (retriable)
     ├── LogError                     exit 1   the commit log or an offset log
@@ -13,6 +14,7 @@
     │   ├── Corrupt                           bytes that were proved durable have changed
     │   ├── EntriesLost                       a repair could not save these; a route waits here
     │   ├── LogPoisoned                       an fsync failed; nothing more may be appended
+    │   │   └── LockLost                      the lock file is gone; another engine may run
     │   ├── LogFull                           no space left (retriable: readers wait)
     │   │   └── BudgetSpent                   the log has all the bytes that it may take
     │   ├── MessageTooLarge                   one message exceeds what a frame may hold
@@ -75,6 +77,12 @@ class LogLocked(EnvironmentFault):
     """Another process owns the log directory."""
 
 
+class DiskUnavailable(EnvironmentFault):
+    """A transient disk error or a full descriptor table; the same call may succeed later."""
+
+    retriable = True
+
+
 class HostFailed(EnvironmentFault):
     """Java is missing, or the Spark host did not come up."""
 
@@ -115,6 +123,10 @@ class EntriesLost(LogError):
 
 class LogPoisoned(LogError):
     """A sync failed, so what the disk holds is unknown; only a restart helps."""
+
+
+class LockLost(LogPoisoned):
+    """The lock file was removed or replaced, so another engine may own the log by now."""
 
 
 class LogFull(LogError):

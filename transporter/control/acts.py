@@ -20,7 +20,9 @@ from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
+    from transporter.control.replaying import Plan
     from transporter.control.requests import (
         Ack,
         CancelReplay,
@@ -41,7 +43,7 @@ _MOST_OFFSETS: Final = 10_000
 
 def answer(log: OffsetLog, done: str, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
     """Return what an action has come to."""
-    return {"route": log.route, "done": done, **progress(log.state), **more}
+    return _answer(log.route, log.state, done, **more)
 
 
 def ack(log: CommitLog, offsets: OffsetLog, request: Ack, by: Operator) -> dict[str, Any]:
@@ -59,39 +61,61 @@ def ack(log: CommitLog, offsets: OffsetLog, request: Ack, by: Operator) -> dict[
     return answer(offsets, f"acked {part.first}..{part.last}")
 
 
+def preview(
+    directory: Path,
+    durable: int,
+    request: Replay,
+    state: RouteState,
+    *,
+    upserts: bool | None,
+    seen: Callable[[int], object] = lambda _: None,
+) -> dict[str, Any]:
+    """Return what a replay would deliver again.
+
+    Reads all of it and holds nobody meanwhile; *seen* is called at each frame, and may raise.
+    """
+    with LogReader(directory) as reader:
+        planned = plan(reader, durable, state.watermark, request)
+        told = _planned(planned, state, upserts) | contents(reader, planned, seen).to_json()
+    done = f"{planned.first}..{planned.last} would be delivered again"
+    return _answer(request.route, state, done, **told)
+
+
 def replay(
     log: CommitLog, offsets: OffsetLog, request: Replay, by: Operator, *, upserts: bool | None
 ) -> dict[str, Any]:
-    """Have a range delivered again, or with ``dry_run`` tell what that would be.
+    """Have a range delivered again.
 
     *upserts* tells whether the sink keeps the newest value of a key; ``None``: not known.
     """
     with LogReader(log.directory) as reader:
         planned = plan(reader, log.durable, offsets.state.watermark, request)
-        told: dict[str, Any] = {
-            "first": planned.first,
-            "last": planned.last,
-            "namespace": planned.namespace or None,
-            "missing": [list(each) for each in planned.missing],
-            "warning": _warning(offsets.state, planned.last, upserts),
-        }
-        if request.dry_run:
-            told |= contents(reader, planned).to_json()
-            return answer(
-                offsets, f"{planned.first}..{planned.last} would be delivered again", **told
-            )
-    offsets.refuse_replay(planned.first, planned.last)
-    _audit(
-        offsets,
-        "replay",
-        by,
-        first=planned.first,
-        last=planned.last,
-        namespace=planned.namespace,
-        reason=request.reason,
-    )
-    offsets.begin_replay(planned.first, planned.last, planned.namespace)
+    told = _planned(planned, offsets.state, upserts)
+    with log.gate:
+        # Invariant 11: what was planned is still there, and is held from now on.
+        _refuse_what_is_gone(log, offsets, planned)
+        offsets.refuse_replay(planned.first, planned.last)
+        _audit(
+            offsets,
+            "replay",
+            by,
+            first=planned.first,
+            last=planned.last,
+            namespace=planned.namespace,
+            reason=request.reason,
+        )
+        offsets.begin_replay(planned.first, planned.last, planned.namespace)
     return answer(offsets, f"{planned.first}..{planned.last} will be delivered again", **told)
+
+
+def _refuse_what_is_gone(log: CommitLog, offsets: OffsetLog, planned: Plan) -> None:
+    with LogReader(log.directory) as reader:
+        oldest = reader.first_offset()
+    if oldest > planned.first:
+        raise ActionRefused(
+            f"route {offsets.route}: retention has just removed what comes before {oldest}, so "
+            f"{planned.first}..{planned.last} cannot be replayed; ask again for what is left"
+        )
 
 
 def cancel_replay(offsets: OffsetLog, request: CancelReplay, by: Operator) -> dict[str, Any]:
@@ -176,6 +200,20 @@ def chosen_parked(offsets: OffsetLog, first: int, last: int) -> list[int]:
         place = "any offset" if last > 1 << 61 else f"{first}..{last}"
         raise OffsetRefused(f"route {offsets.route}: nothing is parked at {place}")
     return chosen[:_MOST_OFFSETS]
+
+
+def _answer(route: str, state: RouteState, done: str, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
+    return {"route": route, "done": done, **progress(state), **more}
+
+
+def _planned(planned: Plan, state: RouteState, upserts: bool | None) -> dict[str, Any]:  # noqa: FBT001 - three values
+    return {
+        "first": planned.first,
+        "last": planned.last,
+        "namespace": planned.namespace or None,
+        "missing": [list(each) for each in planned.missing],
+        "warning": _warning(state, planned.last, upserts),
+    }
 
 
 def _audit(log: OffsetLog, action: str, by: Operator, /, **details: Any) -> None:  # noqa: ANN401 - plain values

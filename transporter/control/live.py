@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as TooLong
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from transporter.control import acts, requests
@@ -19,7 +20,7 @@ from transporter.log.reader import LogReader
 from transporter.pipeline.reloading import reread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
     from transporter.control.requests import Operator, Request
@@ -51,7 +52,9 @@ class Live:
         self._locks = {name: threading.Lock() for name in names}
         self._reloading = threading.Lock()
 
-    def perform(self, request: Request, by: Operator) -> dict[str, Any]:
+    def perform(
+        self, request: Request, by: Operator, gone: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
         """Do what *request* says; see :class:`~transporter.control.requests.Operations`."""
         if isinstance(request, requests.Status):
             return self._status()
@@ -66,6 +69,10 @@ class Live:
                 # Without the lock: it may have to wait for a slice.
                 route, offsets = self._running(request.route)
                 done = self._skip(route, offsets, request, by)
+            case requests.Replay(dry_run=True):
+                done = self._preview(request, gone)
+            case requests.Step():
+                done = self._step(request, by, gone)
             case _:
                 done = self._act(request, by)
         self._tell(request, by)
@@ -79,9 +86,24 @@ class Live:
             # Once it stands between two slices it has seen the pause.
             noticed = _within(route.ask(lambda: True), NOTICE)
             return done | {"in_effect": noticed is True}
-        if isinstance(request, requests.Step):
-            return done | self._stepped(route, offsets, int(done["through"]))
         return done
+
+    def _preview(self, request: requests.Replay, gone: Callable[[], bool]) -> dict[str, Any]:
+        route, offsets = self._running(request.route)
+        log, upserts = self._engine.log, _upserts(route)
+        return acts.preview(
+            log.directory,
+            log.durable,
+            request,
+            offsets.state,
+            upserts=upserts,
+            seen=partial(self._refuse_unwanted, gone),
+        )
+
+    def _refuse_unwanted(self, gone: Callable[[], bool], _: int) -> None:
+        """End a long look that nobody waits for any more; a stop waits for none."""
+        if self._engine.stopping or gone():
+            raise EngineUnreachable("the engine is stopping; nothing was changed")
 
     def _done(
         self,
@@ -95,8 +117,6 @@ class Live:
         match request:
             case requests.Replay():
                 done = acts.replay(log, offsets, request, by, upserts=_upserts(route))
-            case requests.Step():
-                done = self._step(route, offsets, request, by)
             case _:
                 done = acts.simple(log, offsets, request, by)
         # A route that has halted tries again when it has something else to try.
@@ -106,17 +126,24 @@ class Live:
         return done
 
     def _step(
-        self, route: Route, offsets: OffsetLog, request: requests.Step, by: Operator
+        self, request: requests.Step, by: Operator, gone: Callable[[], bool]
     ) -> dict[str, Any]:
-        if not offsets.state.paused:
-            raise ActionRefused(f"route {offsets.route} is not paused; pause it, then step")
+        route, offsets = self._running(request.route)
+        state = _paused(offsets)
         with LogReader(self._engine.log.directory) as reader:
-            through = next_entry(
-                reader, self._engine.log.durable, offsets.state, route.config.namespace
-            )
-        acts.audit_step(offsets, through, request.reason, by)
-        offsets.step(through)
-        return acts.answer(offsets, f"{through} is delivered, nothing else", through=through)
+            durable, namespace = self._engine.log.durable, route.config.namespace
+            # Without the lock: it may have to look through all of the log.
+            seen = partial(self._refuse_unwanted, gone)
+            through = next_entry(reader, durable, state, namespace, seen)
+        with self._locks[request.route]:
+            now = _paused(offsets)
+            if (now.next_offset(), now.generation) != (state.next_offset(), state.generation):
+                raise ActionRefused(f"route {offsets.route} has moved meanwhile; step again")
+            acts.audit_step(offsets, through, request.reason, by)
+            offsets.step(through)
+        route.ask(route.revive)
+        done = acts.answer(offsets, f"{through} is delivered, nothing else", through=through)
+        return done | self._stepped(route, offsets, through)
 
     def _stepped(self, route: Route, offsets: OffsetLog, through: int) -> dict[str, Any]:
         """Wait for what becomes of a step."""
@@ -214,6 +241,14 @@ class Live:
 
 
 _SHOWN: Final = ("name", "adaptor", "delivered", "skipped", "lag", "parked", "problem")
+
+
+def _paused(offsets: OffsetLog) -> RouteState:
+    """Return the state of a paused route; raise :class:`ActionRefused` for another one."""
+    state = offsets.state
+    if not state.paused:
+        raise ActionRefused(f"route {offsets.route} is not paused; pause it, then step")
+    return state
 
 
 def _upserts(route: Route) -> bool:

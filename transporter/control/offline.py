@@ -20,7 +20,7 @@ from transporter.offsets.offset_log import (
 from transporter.offsets.parked import ParkedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from transporter.control.requests import Operator, Request
@@ -33,7 +33,12 @@ class Offline:
         """Touch nothing yet."""
         self._directory = directory
 
-    def perform(self, request: Request, by: Operator) -> dict[str, Any]:
+    def perform(
+        self,
+        request: Request,
+        by: Operator,
+        gone: Callable[[], bool] = lambda: False,  # noqa: ARG002 - whoever asks is this process
+    ) -> dict[str, Any]:
         """Do what *request* says; see :class:`~transporter.control.requests.Operations`.
 
         Raises besides:
@@ -52,9 +57,17 @@ class Offline:
                 with locked(self._directory):
                     delete_route(self._directory, route)
                 return {"route": route, "done": "forgotten; it holds nothing back any more"}
+            case requests.Replay(dry_run=True):
+                return self._preview(request)
             case _:
                 with self._opened(request.route) as (log, offsets):
                     return _done(log, offsets, request, by)
+
+    def _preview(self, request: requests.Replay) -> dict[str, Any]:
+        # Without the lock: an engine may start while it looks.
+        last = inspect(self._directory, proved_offset(self._directory)).last
+        state = read_state(self._directory, request.route)
+        return acts.preview(self._directory, last, request, state, upserts=None)
 
     @contextmanager
     def _opened(self, route: str) -> Iterator[tuple[CommitLog, OffsetLog]]:
@@ -88,8 +101,7 @@ def _done(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dic
 
 
 def _remove(offsets: OffsetLog, chosen: Sequence[int]) -> list[int]:
-    store = ParkedStore(offsets.folder)
-    for offset in chosen:
-        store.remove(offset)
+    ParkedStore(offsets.folder, lenient=True).remove_all(chosen)
+    for offset in set(offsets.state.retries).intersection(chosen):
         offsets.answer_retry(offset)
     return list(chosen)

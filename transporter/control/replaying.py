@@ -9,6 +9,8 @@ from transporter.errors import ActionRefused, OffsetRefused
 from transporter.log.search import Wanted, around, first_since, matching
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transporter.control.requests import Replay
     from transporter.log.reader import LogReader
 
@@ -62,11 +64,16 @@ def plan(reader: LogReader, durable: int, watermark: int, request: Replay) -> Pl
     return Plan(max(first, min(reader.first_offset(), last)), last, request.namespace, missing)
 
 
-def contents(reader: LogReader, planned: Plan) -> Contents:
-    """Count what *planned* would deliver again, before the route's own filter."""
+def contents(
+    reader: LogReader, planned: Plan, seen: Callable[[int], object] = lambda _: None
+) -> Contents:
+    """Count what *planned* would deliver again, before the route's own filter.
+
+    *seen* is called with the offset up to which the log has been read, and may raise.
+    """
     count, oldest, newest = 0, None, None
     wanted = Wanted(planned.namespace)
-    for entries in matching(reader, planned.first, planned.last, wanted):
+    for entries in matching(reader, planned.first, planned.last, wanted, seen):
         if entries.num_rows:
             times = entries.column("logged_at")
             oldest = times[0].value if oldest is None else oldest

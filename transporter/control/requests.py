@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +148,12 @@ KINDS: Final[dict[str, type[Any]]] = {
 class Operations(Protocol):
     """Carries requests out: on a running engine's own objects, or alone with the log."""
 
-    def perform(self, request: Request, by: Operator) -> dict[str, Any]:
+    def perform(
+        self, request: Request, by: Operator, gone: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
         """Do what *request* says, audited as done *by* somebody; return plain values.
 
         What was done is durable on return. Raise a
-        :class:`~transporter.errors.TransporterError` when nothing was done.
+        :class:`~transporter.errors.TransporterError` when nothing was done. What only looks,
+        and takes long, ends once nobody waits for it any more: *gone* is asked now and then.
         """

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.control.requests import Operator
@@ -48,6 +50,7 @@ class ControlServer:
         self._lock = threading.Lock()
         self._clients: dict[threading.Thread, socket.socket] = {}
         self._closing = False
+        self._inode = 0
         self._on_failure: Callable[[BaseException], None] = lambda _: None
         self._thread = threading.Thread(target=self._accept, name="control")
 
@@ -70,7 +73,7 @@ class ControlServer:
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._thread.join()
             with suppress(OSError):
-                (self._directory / SOCKET).unlink()
+                self._remove_socket()
         self._listener.close()
         self._part_from_clients()
 
@@ -82,7 +85,14 @@ class ControlServer:
         with address_of(self._directory) as address:
             self._listener.bind(address)
         (self._directory / SOCKET).chmod(0o600)
+        self._inode = (self._directory / SOCKET).stat().st_ino
         self._listener.listen(CLIENTS)
+
+    def _remove_socket(self) -> None:
+        """Remove the socket's name, unless it is another engine's by now (Invariant 12)."""
+        path = self._directory / SOCKET
+        if path.stat().st_ino == self._inode:
+            path.unlink()
 
     def _accept(self) -> None:
         try:
@@ -118,12 +128,18 @@ class ControlServer:
             with peer, suppress(OSError):
                 lines = Lines(peer, MAX_REQUEST)
                 lines.send({"pid": os.getpid()})
-                self._converse(lines, by)
+                self._converse(lines, by, partial(self._is_gone, peer))
         finally:
             with self._lock:
                 del self._clients[threading.current_thread()]
 
-    def _converse(self, lines: Lines, by: Operator) -> None:
+    def _is_gone(self, peer: socket.socket) -> bool:
+        """Tell whether nobody waits for an answer: the client has hung up, or the engine ends."""
+        look = select.poll()
+        look.register(peer, 0)
+        return self._closing or bool(look.poll(0))
+
+    def _converse(self, lines: Lines, by: Operator, gone: Callable[[], bool]) -> None:
         while True:
             try:
                 message = lines.receive()
@@ -132,11 +148,13 @@ class ControlServer:
                 return
             if message is None:
                 return
-            lines.send(self._answer(message, by))
+            lines.send(self._answer(message, by, gone))
 
-    def _answer(self, message: dict[str, Any], by: Operator) -> dict[str, Any]:
+    def _answer(
+        self, message: dict[str, Any], by: Operator, gone: Callable[[], bool]
+    ) -> dict[str, Any]:
         try:
-            return {"ok": True, "result": self._operations.perform(decode(message), by)}
+            return {"ok": True, "result": self._operations.perform(decode(message), by, gone)}
         except TransporterError as error:
             if isinstance(error, LogPoisoned):
                 self._on_failure(error)

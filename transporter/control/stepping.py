@@ -9,14 +9,23 @@ from transporter.log.search import frames
 from transporter.pipeline.namespace import Namespace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transporter.log.reader import LogReader
     from transporter.offsets.state import RouteState
 
 
-def next_entry(reader: LogReader, durable: int, state: RouteState, namespace: str) -> int:
+def next_entry(
+    reader: LogReader,
+    durable: int,
+    state: RouteState,
+    namespace: str,
+    seen: Callable[[int], object] = lambda _: None,
+) -> int:
     """Return the offset of the next entry that a route of this *namespace* filter delivers.
 
-    What is settled above the watermark already is passed.
+    What is settled above the watermark already is passed. *seen* is called with the offset
+    up to which the log has been read, and may raise.
 
     Raises:
         ActionRefused: there is none yet.
@@ -34,6 +43,7 @@ def next_entry(reader: LogReader, durable: int, state: RouteState, namespace: st
         for offset in entries.column("offset").to_pylist():
             if state.replay is not None or not _settled(state, offset):
                 return int(offset)
+        seen(found.frame.last)
     if state.replay is not None:
         # Nothing is left of it: a step ends it.
         return last

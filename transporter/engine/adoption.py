@@ -1,46 +1,76 @@
-"""What a sink itself remembers: it may know more than the route's offset log."""
+"""The offset that a sink itself stores: it may be ahead of the route's offset log."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from transporter.engine.protocol import Failure, FailureKind
+from transporter.engine.writers import is_of_a_forgotten
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
     from transporter.adaptor import StoredOffset
+    from transporter.engine.protocol import Opened
     from transporter.log.commit_log import CommitLog
     from transporter.offsets.offset_log import OffsetLog
 
 
-def adopt(
-    stored: StoredOffset | None, offsets: OffsetLog, log: CommitLog, shards: int = 1
-) -> Failure | None:
-    """Settle what the sink has *stored*; return why that cannot be, if it cannot.
+class Adoption:
+    """Settles what the sink of one route has stored. Belongs to the route's thread."""
 
-    What was stored when the keys went to another number of *shards* says nothing of these.
-    """
-    state = offsets.state
-    if stored is None or (
-        stored.log_id,
-        stored.route,
-        stored.generation,
-        stored.shards,
-    ) != (log.log_id, offsets.route, state.generation, shards):
+    def __init__(self, offsets: OffsetLog, log: CommitLog) -> None:
+        """Compare with *offsets*, and prove by the history of *log*."""
+        self._offsets, self._log = offsets, log
+        self.handed = -1
+        """The highest offset that this run has handed to a worker."""
+
+    def note_handed(self, through: int) -> None:
+        """Record that offsets up to *through* are in a worker's hands."""
+        self.handed = max(self.handed, through)
+
+    def adopt(self, opened: Opened, shards: int) -> Failure | None:
+        """Settle what the sink has stored; return why that cannot be, if it cannot.
+
+        What was stored when the keys went to another number of *shards* says nothing of these.
+        """
+        told = filter(None, opened.shards or (opened.stored,))
+        for each in (stored for stored in told if self._is_news(stored, shards)):
+            if each.offset > self._log.durable or not self._is_proved(each):
+                # Invariant 5: an entry that this offset stood for in a copy of the log is
+                # not the one that stands there now.
+                return _foreign(each, self._offsets.route)
+        if opened.stored is not None and self._is_news(opened.stored, shards):
+            self._settle(opened.stored.offset)
         return None
-    if stored.offset > log.durable:
-        return _ahead(stored, log.durable)
-    if state.replay is not None:
-        offsets.advance_replay(min(stored.offset, state.replay.last), state.generation)
-    if offsets.state.replay is None and stored.offset > offsets.state.watermark:
-        part = Range(offsets.state.next_live(), stored.offset)
-        offsets.settle(part, log.durable)
-    return None
+
+    def _is_news(self, stored: StoredOffset, shards: int) -> bool:
+        """Tell whether *stored* is of this route as it is now, and beyond what is settled."""
+        state = self._offsets.state
+        told = (stored.log_id, stored.route, stored.generation, stored.shards)
+        mine = (self._log.log_id, self._offsets.route, state.generation, shards)
+        if told != mine or stored.offset < state.next_offset():
+            return False
+        return not is_of_a_forgotten(stored, self._log.runs, state.declared)
+
+    def _is_proved(self, stored: StoredOffset) -> bool:
+        return self._log.runs.prove(stored.run, stored.epoch, stored.offset, self.handed)
+
+    def _settle(self, through: int) -> None:
+        state = self._offsets.state
+        if state.replay is not None:
+            state = self._offsets.advance_replay(min(through, state.replay.last), state.generation)
+        if state.replay is None and through > state.watermark:
+            self._offsets.settle(Range(state.next_live(), through), self._log.durable)
 
 
-def _ahead(stored: StoredOffset, durable: int) -> Failure:
+def _foreign(stored: StoredOffset, route: str) -> Failure:
+    run = f"run {stored.run}" if stored.run else "no run"
     return Failure(
         FailureKind.FAULT,
-        f"the sink has stored offset {stored.offset}, but the log ends at {durable}: "
-        "the log was replaced by an older copy; restore it, or empty the sink",
+        f"the sink has stored offset {stored.offset} (epoch {stored.epoch}, {run}), which is of "
+        "another history of this log: the log was replaced by an older copy while the sink was "
+        "further on, so other entries may have that offset now. Put the newer log back; or have "
+        "the sink take what this log holds: 'transporter replay' the route's newest offset, "
+        f"which begins a generation that the sink has not seen (route {route} then delivers all "
+        "that follows, also what the sink may have), or empty the sink",
     )

@@ -19,6 +19,7 @@ from transporter.engine.listener import Listener
 from transporter.engine.network import place_of
 from transporter.engine.protocol import (
     Hello,
+    HostEnding,
     HostHello,
     HostReady,
     StartWorker,
@@ -46,6 +47,10 @@ _FAR_VERDICT: Final = 8.0
 """The same on a cluster: a standalone one waits 5 s before it says that an executor is lost."""
 _PARTING: Final = 5.0
 """Seconds in which a cluster tells that the last tasks have ended."""
+_CLOSING: Final = 2.0
+"""Seconds that local workers have to close their writers before Spark is stopped."""
+_STEADY: Final = 10.0
+"""Seconds for which Spark must have been up before the next start is tried without delay."""
 _Key = tuple[str, int]
 
 
@@ -78,6 +83,8 @@ class Carrier:
         self._admission = Admission(self._changed, observe)
         self._host: Connection | None = None
         self._ready = self._stopping = self._was_ready = False
+        self._up_since: float | None = None
+        self._cause = ""
         self._wanted: dict[_Key, WorkerSpec] = {}
         self._arrived: dict[_Key, tuple[Hello, Connection]] = {}
         self._problems: dict[_Key, str] = {}
@@ -152,8 +159,11 @@ class Carrier:
 
         A host that is still starting Spark, or does not end within a grace, is killed.
         """
-        self._admission.await_news(_PARTING if self._ready and self._network else 0)
+        if self._network is not None:
+            self._admission.await_news(_PARTING if self._ready else 0)
         with self._changed:
+            # Workers end with Spark, however far they have come with closing their writers.
+            self._changed.wait_for(lambda: not (self._ready and self._tasks.total()), _CLOSING)
             self._stopping = True
             self._send(StopHost())
             if not self._ready:
@@ -172,23 +182,49 @@ class Carrier:
             self._changed.notify_all()
 
     def _await(self, key: _Key, stopping: Callable[[], bool]) -> tuple[Hello, Connection] | None:
+        problem = ""
         with self._changed:
-            # No worker is expected before Spark is up, so that wait is the host's, not ours.
-            self._changed.wait_for(lambda: self._ready or stopping())
-            answered = self._changed.wait_for(
-                lambda: key in self._arrived or key in self._problems or stopping(),
-                WORKER_START,
-            )
-            if key in self._arrived:
-                return self._arrived.pop(key)
+            while not stopping():
+                # No worker is expected before Spark is up, so that wait is the host's, not ours.
+                self._changed.wait_for(lambda: self._ready or stopping())
+                answered = self._changed.wait_for(
+                    lambda: (
+                        key in self._arrived
+                        or key in self._problems
+                        or not self._ready
+                        or stopping()
+                    ),
+                    WORKER_START,
+                )
+                if key in self._arrived:
+                    return self._arrived.pop(key)
+                if not answered or key in self._problems:
+                    problem = self._problems.pop(key, "")
+                    break
+                # The next host is asked for this worker, too.
             if stopping():
                 return None
-            problem = self._problems.pop(key, "") if answered else ""
         raise HostFailed(
             problem
             or f"no worker for route {key[0]}, shard {key[1]}, within {WORKER_START:.0f} s: "
             "Spark has no free slot for it, or cannot start Python"
         )
+
+    def take_problem(self, route: str) -> str:
+        """Return, once, why a worker of *route* is gone, or its host; empty if that is unknown.
+
+        Waits, but not long, for Spark to report the end of a worker that is gone.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not (self._ready and self._tasks_of(route)) or self._stopping, _VERDICT
+            )
+            keys = [key for key in self._problems if key[0] == route]
+            found = [self._problems.pop(key) for key in keys]
+            return next(iter(found), "" if self._ready else self._cause)
+
+    def _tasks_of(self, route: str) -> int:
+        return sum(count for (name, _), count in self._tasks.items() if name == route)
 
     def host_was_lost(self, route: str, shard: int) -> bool:
         """Tell whether a worker that is gone went with its host, or with everything.
@@ -250,20 +286,27 @@ class Carrier:
     def _keep_host(self) -> None:
         backoff = Backoff()
         while not self._stopping:
+            self._cause = ""
+            # On this thread, which outlives the host: Linux kills a host whose thread has ended.
             process = self._process = self._launch(self._listener.address, self.authkey)
             try:
                 problem = self._serve_host(process)
             finally:
-                had_been_up = self._reap(process)
+                was_steady = self._reap(process)
             if self._stopping:
                 return
             if not self._was_ready:
-                raise HostFailed(problem)
-            if had_been_up:
-                # Only starts that fail one after the other are worth a longer wait.
+                raise HostFailed(f"{problem}: {self._cause}" if self._cause else problem)
+            if was_steady:
+                # Only hosts that are lost one soon after the other are worth a longer wait.
                 backoff.reset()
             delay = backoff.next()
-            self._observe("spark-host-lost", code=process.returncode, retry_in=round(delay, 2))
+            self._observe(
+                "spark-host-lost",
+                code=process.returncode,
+                problem=self._cause or "it has not reported why",
+                retry_in=round(delay, 2),
+            )
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping, delay)
 
@@ -274,7 +317,7 @@ class Carrier:
         if host is not None:
             with host, suppress(EOFError, OSError):
                 # Once Spark is up the host is silent for as long as nothing happens.
-                while self._ready or host.poll(max(0.0, deadline - time.monotonic())):
+                while self._up_since or host.poll(max(0.0, deadline - time.monotonic())):
                     self._heard(host.recv())
         if time.monotonic() < deadline:
             return "the Spark host ended before Spark was up"
@@ -294,9 +337,12 @@ class Carrier:
             match message:
                 case HostReady():
                     self._ready = self._was_ready = True
+                    self._up_since = time.monotonic()
                     self._observe("spark-ready", version=message.version, master=message.master)
                     for spec in self._wanted.values():
                         self._ask_for(spec)
+                case HostEnding(problem):
+                    self._ready, self._cause = False, problem
                 case WorkerEnded(route=route, shard=shard, problem=problem):
                     self._tasks[route, shard] -= 1
                     self._admission.told(message)
@@ -306,13 +352,15 @@ class Carrier:
             self._changed.notify_all()
 
     def _reap(self, process: subprocess.Popen[bytes]) -> bool:
-        """See the host off; return whether Spark had been up in it."""
+        """See the host off; return whether Spark had been up in it for long."""
         with self._changed:
-            was_ready, self._ready, self._host = self._ready, False, None
+            since, self._up_since = self._up_since, None
+            self._ready, self._host = False, None
             self._tasks.clear()
+            self._changed.notify_all()
         if process.stdin is not None:
             process.stdin.close()
-        if not was_ready:
+        if since is None:
             # It is still starting Spark and would not hear us; its JVM ends with it.
             process.kill()
         try:
@@ -320,4 +368,4 @@ class Carrier:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        return was_ready
+        return since is not None and time.monotonic() - since >= _STEADY

@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from transporter.engine.protocol import Slice
-from transporter.engine.redelivery import Redelivery
 from transporter.errors import EntriesLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from transporter.engine.redelivery import Redelivery
     from transporter.log.commit_log import CommitLog
     from transporter.log.reader import Gap, LogReader
     from transporter.offsets.offset_log import OffsetLog
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 class Cutter:
     """Cuts one slice after another. Belongs to its route's thread.
 
-    ``plan`` says what is delivered one at a time; the route keeps it current, and
-    so it does with ``config``.
+    The route keeps ``config`` current.
     """
 
     def __init__(
@@ -43,43 +42,61 @@ class Cutter:
             reader: the route's own reader of it.
             offsets: how far the route has come.
             ahead: the offset log of the route that this one follows (``after``).
-            hurried: tells that the route shall end soon, so nothing is waited for.
+            hurried: tells that the route has something else to do, so nothing is waited for.
 
         """
         self.config, self._log, self._reader = config, log, reader
         self._offsets, self._ahead, self._hurried = offsets, ahead, hurried
-        self.plan = Redelivery()
+        self._lingering = (-1, 0.0)
 
-    def next(self, wait: float) -> Slice | None:
-        """Return what comes next, waiting up to *wait* seconds; ``None`` for nothing.
+    def wait(self, seconds: float) -> None:
+        """Wait up to *seconds* for something to deliver, and for ``linger`` once there is some."""
+        state = self._offsets.state
+        if state.replay is not None:
+            return
+        end = self._available(state.next_live(), seconds)
+        if end > state.watermark and self.config.linger and not state.paused:
+            self._linger(state.next_live(), end)
+
+    def cut(self, plan: Redelivery) -> Slice | None:
+        """Return what comes next by *plan*, at once; ``None`` for nothing.
 
         Raises:
             EntriesLost: what comes next was lost, and no operator has acked that.
 
         """
         state = self._offsets.state
-        first, limit = state.next_offset(), state.limit()
-        if limit is not None and limit < first:
-            return None
-        end = state.replay.last if state.replay else self._live_end(state, first, wait)
-        if _asked_of(self._offsets.state) != _asked_of(state):
-            # An operator has changed something meanwhile.
-            return None
-        if limit is not None:
-            end = min(end, limit)
+        first, end = state.next_offset(), self._end(state)
         if end < first:
             return None
         if (gap := self._reader.lost(first, end)) is not None:
             if gap.first <= first:
-                return self._pass_in_replay(gap, state, wait)
+                return self._pass_in_replay(gap, state, plan)
             end = gap.first - 1
-        end, single = self.plan.cut(first, end)
+        end, single = plan.cut(first, end)
         config = self.config
         last = self._reader.bound(first, end, config.slice_rows, config.slice_bytes)
         namespace = state.replay.namespace if state.replay is not None else ""
         return Slice(first, last, state.generation, single=single, namespace=namespace)
 
-    def _pass_in_replay(self, gap: Gap, state: RouteState, wait: float) -> Slice | None:
+    def is_current(self, asked: Slice) -> bool:
+        """Tell whether *asked* is still what comes next, whatever was done since it was cut.
+
+        An operator may have acked some of it, paused the route, or begun or cancelled a replay,
+        and its oldest entries may have been released. What was parked since is ``without``.
+        """
+        state = self._offsets.state
+        limit, passed = state.limit(), state.next_offset() - asked.first
+        return (
+            asked.generation == state.generation
+            and (limit is None or asked.last <= limit)
+            and 0 <= passed <= asked.last - asked.first
+            and passed <= len(asked.without)
+            and asked.without[:passed] == tuple(range(asked.first, state.next_offset()))
+            and not any(part.first <= asked.last for part in state.above if part.kind != "parked")
+        )
+
+    def _pass_in_replay(self, gap: Gap, state: RouteState, plan: Redelivery) -> Slice | None:
         """Go on behind *gap* in a replay, for the route had passed it; else halt (Invariant 4)."""
         if state.replay is None:
             raise EntriesLost(
@@ -87,14 +104,18 @@ class Cutter:
                 "of the log could not save them; ack these offsets to let the route go on behind"
             )
         self._offsets.advance_replay(min(gap.last, state.replay.last), state.generation)
-        return self.next(wait)
+        return self.cut(plan)
 
-    def _live_end(self, state: RouteState, first: int, wait: float) -> int:
-        end = self._available(first, wait)
-        if end >= first and self.config.linger and not state.paused:
-            end = self._linger(first, end)
+    def _end(self, state: RouteState) -> int:
+        """Return the last offset that may be delivered in *state*."""
+        limit = state.limit()
+        end = state.replay.last if state.replay is not None else self._live_end(state)
+        return end if limit is None else min(end, limit)
+
+    def _live_end(self, state: RouteState) -> int:
         # What an operator has acked further on is not delivered.
-        return min([end, *(part.first - 1 for part in state.above)])
+        acked = (part.first - 1 for part in state.above)
+        return min([self._available(state.next_live(), 0), *acked])
 
     def _available(self, first: int, wait: float) -> int:
         """Return the last offset that this route may deliver now."""
@@ -102,18 +123,15 @@ class Cutter:
             return self._log.wait_beyond(first - 1, wait)
         return min(self._ahead.wait_beyond(first - 1, wait), self._log.durable)
 
-    def _linger(self, first: int, end: int) -> int:
-        """Wait for a fuller slice, at most ``linger`` from now on."""
-        deadline = time.monotonic() + self.config.linger
+    def _linger(self, first: int, end: int) -> None:
+        """Wait for a fuller slice than *first* to *end*, at most ``linger`` in all."""
+        if self._lingering[0] != first:
+            # An errand ends this wait, and the next one goes on with it.
+            self._lingering = first, time.monotonic() + self.config.linger
         full = first + self.config.slice_rows - 1
         while end < full and not self._hurried():
-            left = deadline - time.monotonic()
+            left = self._lingering[1] - time.monotonic()
             if left <= 0:
                 break
             # In short waits, so that a stop is not kept waiting by a long linger.
             end = max(end, self._available(end + 1, min(left, 0.5)))
-        return end
-
-
-def _asked_of(state: RouteState) -> tuple[object, ...]:
-    return state.next_offset(), state.generation, state.limit(), state.above

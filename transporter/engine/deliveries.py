@@ -1,18 +1,54 @@
-"""What every route has delivered: for readers whose sources are told only of that."""
+"""What every route has delivered, for readers whose sources are told only of that.
+
+The order on which ``release: delivered`` rests, and where each step is upheld:
+
+An entry on its way
+ 1. The feed appends a batch and opens it (``feed``, ``open_batches``).
+ 2. A route delivers entries, or parks them: a copy is durable before the watermark passes its
+    entry (``parking``). So whoever reads watermarks first, and what is parked afterwards, takes no
+    parked entry for delivered: :attr:`Deliveries.through`, then :attr:`Deliveries.parked`.
+ 3. The feed releases what every route has passed and none has parked (``OpenBatches.deliver``).
+ 4. It tells the source (``DeliveredReader.delivered``, or ``commit`` of whole batches in order).
+ 5. Only then the reader's hold on the log moves, and routes with ``max_in_flight_per_key`` go on
+    (``Feed.untold``, :meth:`Deliveries.told`).
+
+The end of a term, or of a reader that does not go on
+ 1. What is delivered is noted before anything is passed: from then on a watermark tells no more
+    what was delivered (``LogResume.supersede``).
+ 2. It is durable in each route's offset log that entries are to be passed, up to the last one that
+    the reader logged (``OffsetLog.begin_superseding``).
+ 3. Only now may the reader log anything later; what was polled and not appended is dropped.
+ 4. Between two slices, and before any other, the route drops the parked copies, then passes the
+    entries in one record (``superseding``). A crash, or a failure, before that record has all of
+    it begun again: at the next open, or when the route goes on.
+
+A restart
+ 1. Before any route runs: what was superseded is known (``LogResume.begin``), and a route that is
+    new to a reader is spared what others were told of (:meth:`Deliveries.keep`).
+ 2. The reader decides, once it knows whether anybody else can have had the entries since: they
+    are reopened where they are (``LogResume.reopen``), or superseded as above. Until then
+    ``confirm`` returns ``False`` and no route of a shared reader delivers.
+ 3. What is not delivered is looked up before what is: entries that are delivered in between are
+    in both answers, and in neither the other way round.
+"""
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from transporter.errors import EnvironmentFault
 from transporter.offsets.offset_log import declared_routes
+from transporter.offsets.parked import ParkedStore
+from transporter.offsets.state import MOST_RELEASED, RELEASED, Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
 
     from transporter.engine.parking import Parking
     from transporter.offsets.offset_log import OffsetLog
+    from transporter.offsets.parked import Parked
     from transporter.pipeline.config import Pipeline
 
 
@@ -58,14 +94,49 @@ class Deliveries:
         """The offsets that some route has set aside."""
         return frozenset[int]().union(*(route.parking.known for route in self.routes))
 
+    @property
+    def released(self) -> tuple[Range, ...]:
+        """The ranges that some route gave up undelivered, to keep the log in its budget.
+
+        Asked after :attr:`through`, they hold all of what that has passed so. States know the
+        newest of them only: what came before might have been released as well.
+        """
+        ranges = [part for route in self.routes for part in route.offsets.state.released]
+        full = [
+            Range(0, state.released[0].last, RELEASED)
+            for state in (route.offsets.state for route in self.routes)
+            if len(state.released) >= MOST_RELEASED
+        ]
+        return (*full, *ranges)
+
+    @property
+    def slowest(self) -> str:
+        """The route that is furthest behind."""
+        return self._slowest.offsets.route
+
+    @property
+    def _slowest(self) -> Delivering:
+        return min(self.routes, key=lambda route: route.offsets.state.watermark)
+
+    def copy_of(self, offset: int) -> Parked | None:
+        """Return a copy of the parked entry at *offset*; ``None`` when it is parked no more."""
+        for route in self.routes:
+            if offset in route.parking.known:
+                # Its route may remove it at this moment.
+                with suppress(EnvironmentFault):
+                    return ParkedStore.read(route.offsets.folder, offset)
+        return None
+
     def wait(self, offset: int, timeout: float) -> None:
         """Wait up to *timeout* seconds for the slowest route to deliver *offset*."""
-        slowest = min(self.routes, key=lambda route: route.offsets.state.watermark)
-        slowest.offsets.wait_beyond(offset - 1, timeout)
+        self._slowest.offsets.wait_beyond(offset - 1, timeout)
 
     def superseded(self, reader: str) -> int:
-        """Return up to which offset *reader*'s entries were superseded where not delivered."""
-        return max(route.offsets.state.superseded.get(reader, -1) for route in self.routes)
+        """Return up to which offset *reader*'s entries were superseded where not delivered.
+
+        A route may still have to pass some of them.
+        """
+        return max(route.offsets.state.superseding.get(reader, -1) for route in self.routes)
 
     def keep(self, reader: str) -> None:
         """Let a route that *reader*'s source never waited for deliver what the log holds.
@@ -73,20 +144,20 @@ class Deliveries:
         That source gives nothing of it again: it was told without that route. Only to be
         called before anything is read and delivered.
         """
-        durable = self._durable()
+        durable, asked = self._durable(), self.superseded(reader)
         for route in self.routes:
             if reader not in route.offsets.state.superseded:
-                route.offsets.supersede(reader, durable, (), durable)
+                route.offsets.spare(reader, durable, asked)
 
-    def supersede(self, reader: str) -> None:
-        """Have each route pass what *reader* has logged and that route has not delivered.
+    def supersede(self, reader: str, through: int) -> None:
+        """Have each route pass what *reader* has logged up to *through* and it has not delivered.
 
-        Returns at once: a route does so before its next slice. What is logged from now on
-        is not among it.
+        A route does so before its next slice. Returns when it is durable that it has to: what
+        is logged from now on is not among it, whatever crashes (Invariant 10).
         """
-        through = self._durable()
         for route in self.routes:
-            route.supersede(reader, through)
+            if _has_left(route, reader, through):
+                route.supersede(reader, through)
 
     def told(self) -> None:
         """Take note that a source was told of something."""
@@ -105,6 +176,18 @@ class Deliveries:
     def confirmed(self, unwanted: Callable[[], bool]) -> bool:
         """Wait until every reader that leads has made sure of that; false if *unwanted* first."""
         return all(feed.confirmed(unwanted) for feed in self.feeds)
+
+
+def _has_left(route: Delivering, reader: str, through: int) -> bool:
+    """Tell whether *route* may have something of *reader*'s up to *through* to deliver.
+
+    Not without need is it asked to pass that: behind it nobody can tell what was delivered.
+    """
+    state = route.offsets.state
+    known = max(state.superseded.get(reader, -1), state.superseding.get(reader, -1))
+    return known < through and (
+        state.watermark < through or any(known < each <= through for each in route.parking.known)
+    )
 
 
 def refuse_strangers(pipeline: Pipeline, known: Container[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,21 +14,18 @@ from transporter.engine.deliveries import Deliveries, Delivering, refuse_strange
 from transporter.engine.events import EngineStatus, State
 from transporter.engine.feed import Feed
 from transporter.engine.housekeeper import Housekeeper
+from transporter.engine.log_watch import LogWatch
 from transporter.engine.network import network_of
+from transporter.engine.retention_holds import RetentionHolds
 from transporter.engine.route import Route
 from transporter.engine.surroundings import Surroundings
 from transporter.engine.timings import TimedFileSystem
+from transporter.errors import LogFull
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspect import segments_size
 from transporter.log.reader import LogReader
 from transporter.log.search import first_since
-from transporter.offsets.holds import Hold, confirmed_hold, hold_of, release
-from transporter.offsets.offset_log import (
-    OffsetLog,
-    declared_routes,
-    delete_route,
-    proved_offset,
-)
+from transporter.offsets.offset_log import OffsetLog, StoredRoutes, declared_routes
 from transporter.pipeline.reloading import changed_routes
 
 if TYPE_CHECKING:
@@ -70,24 +68,33 @@ class Engine:
         self._observe = observe = _hiding(lambda: self._secrets, observe)
         directory = pipeline.log.dir
         self._files = TimedFileSystem()
+        self._stored = StoredRoutes(directory)
         self._log = CommitLog.open(
             directory,
-            proved=lambda: proved_offset(directory),
+            # Asked with the log's lock held, so that what it has read stays true.
+            proved=self._stored.highest,
             segment_bytes=pipeline.log.segment_bytes,
             compression=pipeline.log.codec,
             max_bytes=pipeline.log.max_bytes,
             files=self._files,
         )
+        self._log.roll_after(pipeline.log.roll_after)
+        self._size = 0
         self._failure: BaseException | None = None
         self._ending = threading.Event()
+        with ExitStack() as opened:
+            opened.callback(self._log.close)
+            self._assemble(launch, opened)
+            opened.pop_all()
+
+    def _assemble(self, launch: Launch, opened: ExitStack) -> None:
+        """Make all that runs over the log; *opened* takes what is to be closed if that fails."""
+        pipeline, observe = self._pipeline, self._observe
         # Declared before the first append that could follow (Invariant 11).
-        self._offsets = self._declared()
-        try:
-            refuse_strangers(pipeline, self._offsets)
-            self._carrier = Carrier(launch, observe, self._fail, network_of(pipeline.spark))
-        except BaseException:
-            self._log.close()
-            raise
+        self._offsets = self._declared(opened)
+        refuse_strangers(pipeline, self._offsets)
+        self._carrier = Carrier(launch, observe, self._fail, network_of(pipeline.spark))
+        opened.callback(self._carrier.stop)
         deliveries = self._deliveries = Deliveries(lambda: self._log.durable)
         self._feeds = [self._feed(reader) for reader in pipeline.readers]
         around = Surroundings(
@@ -100,30 +107,44 @@ class Engine:
         ]
         waiting = zip(pipeline.readers, self._feeds, strict=True)
         deliveries.feeds = [feed for config, feed in waiting if config.waits_for_delivery]
-        self._strangers: dict[str, Hold] = {}
-        self._strangers_lock = threading.Lock()
+        self._holds = RetentionHolds(self._log, self._offsets, self._feeds, observe, self._stored)
         self._services: list[Service] = []
         self._stopping = False
-        self._housekeeper = Housekeeper(
-            self._log, pipeline.log, self._hold, self._release, observe, self._fail
-        )
+        self._housekeeper = Housekeeper(self._log, pipeline.log, self._holds, observe, self._fail)
+        self._watch = LogWatch(self._log, observe)
         self._committer = threading.Thread(target=self._commit_regularly, name="committer")
         self._stopped = threading.Event()
 
     def _feed(self, config: ReaderConfig) -> Feed:
         deliveries = self._deliveries if config.waits_for_delivery else None
-        return Feed(config, self._log, self._observe, self._fail, deliveries)
+        return Feed(
+            config, self._log, self._observe, self._fail, deliveries, self._superseded_through
+        )
 
-    def _declared(self) -> dict[str, OffsetLog]:
-        try:
-            return {route.name: self._declare(route) for route in self._pipeline.routes}
-        except BaseException:
-            self._log.close()
-            raise
+    def _superseded_through(self, reader: str) -> int:
+        """Return up to where any route of this log has passed *reader*'s entries; else -1."""
+        states = [offsets.state for offsets in self._offsets.values()]
+        names = declared_routes(self._log.directory)
+        states += [self._stored.state(name) for name in names if name not in self._offsets]
+        return max((state.superseding.get(reader, -1) for state in states), default=-1)
+
+    def _declared(self, opened: ExitStack) -> dict[str, OffsetLog]:
+        found: dict[str, OffsetLog] = {}
+        for route in self._pipeline.routes:
+            found[route.name] = self._declare(route)
+            opened.callback(found[route.name].close)
+        return found
 
     def _declare(self, route: RouteConfig) -> OffsetLog:
         """Open the route's offset log; a new route begins where its ``start`` says."""
-        offsets = OffsetLog(self._log.directory, route.name, begin=lambda: self._first_of(route))
+        offsets = OffsetLog(
+            self._log.directory,
+            route.name,
+            begin=lambda: self._first_of(route),
+            gate=self._log.gate,
+            stored=self._stored,
+            epoch=self._log.epoch,
+        )
         if offsets.is_new:
             self._observe("route-begins", route=route.name, offset=offsets.state.next_live())
         return offsets
@@ -160,6 +181,8 @@ class Engine:
             last_offset=self._log.durable,
         )
         self._tell_of_strangers()
+        self._housekeeper.begin()
+        self._watch.begin()
         for feed in self._feeds:
             feed.start()
         self._carrier.start()
@@ -238,6 +261,7 @@ class Engine:
         changed = {route.name: route for route in changed_routes(self._pipeline, wanted)}
         self._pipeline, self._secrets = wanted, self._secrets | wanted.secrets
         self._log.limit(wanted.log.max_bytes)
+        self._log.roll_after(wanted.log.roll_after)
         self._housekeeper.configure(wanted.log)
         asked = ((each, changed.get(each.config.name)) for each in self._routes)
         told = [(new.name, each.ask(partial(each.configure, new))) for each, new in asked if new]
@@ -251,9 +275,7 @@ class Engine:
             EnvironmentFault: there is none.
 
         """
-        with self._strangers_lock:
-            delete_route(self._log.directory, route)
-            self._strangers.pop(route, None)
+        self._holds.forget(route)
 
     @property
     def halted(self) -> list[str]:
@@ -265,7 +287,7 @@ class Engine:
 
     def status(self) -> EngineStatus:
         """Return what everything is doing now."""
-        budget, size = self._pipeline.log.max_bytes, segments_size(self._log.directory)
+        budget, size = self._pipeline.log.max_bytes, self._measured()
         return EngineStatus(
             directory=str(self._log.directory),
             last=self._log.durable,
@@ -279,9 +301,15 @@ class Engine:
             dead=tuple(self._dead()),
         )
 
+    def _measured(self) -> int:
+        """Return the log's bytes; what they were, when no descriptor is free to look."""
+        with suppress(OSError):
+            self._size = segments_size(self._log.directory)
+        return self._size
+
     def _dead(self) -> list[str]:
         """Name the threads that should be running and are not: each ends the engine."""
-        threads = [self._committer, self._housekeeper.thread, *self._carrier.threads]
+        threads = [self._committer, *self._housekeeper.threads, *self._carrier.threads]
         dead = [each.name for each in threads if each.ident is not None and not each.is_alive()]
         dead += [f"reader-{each.status().name}" for each in self._feeds if each.lost]
         dead += [f"route-{each.status().name}" for each in self._routes if each.lost]
@@ -329,39 +357,6 @@ class Engine:
             route.halted or route.caught_up for route in self._routes
         )
 
-    def _hold(self) -> Hold:
-        """Return who needs the oldest entry, as no power cut can take it back (Invariant 11)."""
-        holds = [each for feed in self._feeds if (each := feed.hold()) is not None]
-        with self._strangers_lock:
-            routes = declared_routes(self._log.directory)
-            holds += [self._stranger(route) for route in routes if route not in self._offsets]
-        for route, offsets in self._offsets.items():
-            holds.append(hold_of(route, offsets.state))
-            # What was written before is durable now; what it says had come before that.
-            offsets.sync()
-        return min(holds, default=Hold(-1, "no route"))
-
-    def _stranger(self, route: str) -> Hold:
-        """Return what a route holds that this pipeline does not run, so nothing changes it."""
-        if route not in self._strangers:
-            self._strangers[route] = confirmed_hold(self._log.directory, route)
-        return self._strangers[route]
-
-    def _release(self, route: str, through: int) -> None:
-        """Make *route* give up what it needs up to *through* (``on_full: stop-route``)."""
-        offsets = self._offsets.get(route)
-        if offsets is not None:
-            self._give_up(offsets, through)
-            return
-        with OffsetLog(self._log.directory, route) as stranger:
-            self._give_up(stranger, through)
-        self._strangers.pop(route, None)
-
-    def _give_up(self, offsets: OffsetLog, through: int) -> None:
-        lost = release(offsets, through, self._log.durable, "log.max_bytes was reached")
-        if lost is not None:
-            self._observe("entries-released", route=offsets.route, first=lost.first, last=lost.last)
-
     def fail(self, error: BaseException) -> None:
         """End the engine because a service of its has failed."""
         self._fail(error)
@@ -376,8 +371,11 @@ class Engine:
     def _commit_regularly(self) -> None:
         try:
             while not self._stopped.wait(self._pipeline.commit_interval):
+                self._watch.look()
                 for offsets in self._offsets.values():
-                    offsets.sync()
+                    # Its route says that it waits for room, and delivers nothing (Invariant 14).
+                    with suppress(LogFull):
+                        offsets.sync()
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._fail(error)
 

@@ -22,11 +22,16 @@ class Errands:
         """Call *wake* whenever there is something to do."""
         self._wake = wake
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[Future[Any], Callable[[], object]]] = deque()
+        self._waiting: deque[tuple[Future[Any] | None, Callable[[], object]]] = deque()
         self._over = False
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def over(self) -> bool:
+        """Whether the owner has ended."""
+        return self._over
 
     def ask(self, do: Callable[[], T]) -> Future[T]:
         """Have *do* called soon; whoever does not want to wait any more cancels the future.
@@ -36,18 +41,32 @@ class Errands:
 
         """
         answer: Future[Any] = Future()
+        self._add(answer, do)
+        return answer
+
+    def order(self, do: Callable[[], object]) -> None:
+        """Have *do* called soon. Nobody waits for it, so what it raises is the owner's.
+
+        Raises:
+            EngineUnreachable: the owner has ended.
+
+        """
+        self._add(None, do)
+
+    def _add(self, answer: Future[Any] | None, do: Callable[[], object]) -> None:
         with self._lock:
             if self._over:
                 raise EngineUnreachable("the engine is stopping; try again when it has ended")
             self._waiting.append((answer, do))
         self._wake()
-        return answer
 
     def run(self) -> None:
-        """Do everything that was asked for; what is raised goes to whoever asked."""
+        """Do everything that was asked for; what is raised goes to whoever waits for it."""
         while self._waiting:
             answer, do = self._waiting.popleft()
-            if answer.set_running_or_notify_cancel():
+            if answer is None:
+                do()
+            elif answer.set_running_or_notify_cancel():
                 try:
                     answer.set_result(do())
                 except Exception as error:  # noqa: BLE001 - it is the asker's
@@ -59,4 +78,5 @@ class Errands:
             self._over = True
             waiting, self._waiting = self._waiting, deque()
         for answer, _ in waiting:
-            answer.cancel()
+            if answer is not None:
+                answer.cancel()

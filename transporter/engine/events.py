@@ -53,11 +53,13 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         ),
         "spark-ready": Event("info", ("version", "master"), "Spark is up"),
         "spark-host-lost": Event(
-            "warning", ("code", "retry_in"), "the Spark host has ended; it is started again"
+            "warning",
+            ("code", "problem", "retry_in"),
+            "the Spark host has ended; it is started again",
         ),
         "worker-connected": Event("info", ("route", "shard", "pid"), "a worker has called back"),
         "worker-lost": Event(
-            "warning", ("route", *_PROGRESS), "a route's worker is gone; it gets another"
+            "warning", ("route", "problem", *_PROGRESS), "a route's worker is gone; it gets another"
         ),
         "worker-held-back": Event(
             "info",
@@ -111,6 +113,10 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "log-compacted": Event(
             "info", ("segments", "dropped", "freed"), "old segments were rewritten without entries"
         ),
+        "compaction-waiting": Event(
+            "warning", ("problem",), "compaction waits for room on the disk; it is tried again"
+        ),
+        "compaction-resumed": Event("info", (), "compaction has found room, and goes on"),
         "segment-not-compacted": Event("warning", ("problem",), "a segment was left as it is"),
         "segment-removed": Event(
             "info", ("file", "through", "bytes"), "retention has removed a segment"
@@ -120,6 +126,21 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         ),
         "housekeeping-failed": Event(
             "warning", ("problem",), "compaction or retention failed; it is tried again"
+        ),
+        "file-ignored": Event(
+            "warning",
+            ("file", "problem"),
+            "a file in the log directory looks like a segment and is not one of this log",
+        ),
+        "clock-jumped": Event(
+            "warning",
+            ("seconds",),
+            "the wall clock went so far ahead between two appends; log time never goes back",
+        ),
+        "log-time-ahead": Event(
+            "warning",
+            ("seconds",),
+            "an append was made while the wall clock was so far ahead; see docs/log.md, Log time",
         ),
         "route-begins": Event("info", ("route", "offset"), "a new route is declared, from here on"),
         "offset-log-unused": Event(
@@ -147,7 +168,8 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "slice-divided": Event(
             "warning",
             ("route", "first", "last", "problem"),
-            "a slice failed and no entry was named; its entries are delivered one at a time",
+            "a slice failed and no entry of it was named; it is delivered in shorter slices, "
+            "and at last one entry at a time",
         ),
         "entry-parked": Event("warning", _GIVEN_UP, "an entry was given up and set aside"),
         "entry-skipped": Event("warning", _GIVEN_UP, "an entry was given up and passed"),

@@ -11,7 +11,7 @@ import pyarrow as pa
 from transporter.adaptor import DeliveredReader, EndOfSource
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import ReaderStatus, State
-from transporter.engine.open_batches import OpenBatches
+from transporter.engine.open_batches import OpenBatches, ranges_of
 from transporter.engine.resume import LogResume
 from transporter.errors import LogFull, LogPoisoned, SourceUnavailable, TransporterError
 from transporter.log.commit_log import appendable
@@ -19,7 +19,7 @@ from transporter.message import messages_to_batch, size_of
 from transporter.offsets.holds import Hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from transporter.adaptor import Batch, Reader
     from transporter.engine.deliveries import Deliveries
@@ -34,11 +34,18 @@ HASTY: Final = 0.005
 PATIENT: Final = 0.1
 """Seconds it may wait in the end: deliveries that take long need not be told at once."""
 
+FULL: Final = 1.0
+"""Seconds between two tries while the log is full, at most: room may be there at any moment."""
+
 GRACE: Final = 5.0
 """Seconds for which a stop waits for a source that does not answer."""
 
 LEADING: Final = ("leader-acquired", "leader-refreshed")
 """What a reader tells when it has begun a term."""
+
+
+class _OpenAgain(Exception):
+    """The source is to give again what was released from a route."""
 
 
 class Feed:
@@ -57,12 +64,24 @@ class Feed:
         observe: Observer,
         on_failure: Callable[[BaseException], None],
         deliveries: Deliveries | None = None,
+        superseded_through: Callable[[str], int] | None = None,
     ) -> None:
-        """Read as *config* says; with *deliveries* the source waits for what they tell."""
+        """Read as *config* says; with *deliveries* the source waits for what they tell.
+
+        *superseded_through* is for :class:`LogResume`.
+        """
         self._config, self._log = config, log
         self._observe, self._on_failure = observe, on_failure
         self._deliveries = deliveries
-        self._resume = LogResume(log, config.name, self._told, deliveries, self._superseded)
+        self._resume = LogResume(
+            log,
+            config.name,
+            self._told,
+            deliveries,
+            self._superseded,
+            self._reopened,
+            superseded_through,
+        )
         self._shared = deliveries is not None and config.config.shared
         self._term: int | None = None
         self._stopping, self._finishing = threading.Event(), threading.Event()
@@ -71,10 +90,18 @@ class Feed:
         self._state, self._problem, self._logged = State.STARTING, "", 0
         self._size, self._moved, self._haste = 0, time.monotonic(), HASTY
         self._open, self._stale = OpenBatches(), False
-        # What the last run has logged and not told of is found again by the first poll.
+        # Once every route has delivered what was logged by then, the source gives again what was
+        # released from one of them: nothing is taken from a route that delivers.
+        self._again_behind = 0
+        # What the last run has logged and not told of is found again by the first poll, or told.
         self._untold: int | None = 0
+        self._appending: int | None = None
+        self._recovering = True
+        self._gives_again = False
         self._confirming = threading.Condition()
         self._asked = self._sure = 0
+        # Until the reader has what the log holds superseded, or goes on with it.
+        self._undecided = self._shared
         # Left behind if its source does not answer: see GRACE.
         name = f"reader-{config.name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -118,11 +145,16 @@ class Feed:
         with self._confirming:
             self._asked += 1
             mine = self._asked
-            while self._sure < mine and self._thread.is_alive():
+            while self._sure < mine and (self._thread.is_alive() or self._undecided):
                 if unwanted():
                     return False
                 self._confirming.wait(HASTY)
         return True
+
+    @property
+    def name(self) -> str:
+        """The reader's name."""
+        return self._config.name
 
     @property
     def halted(self) -> bool:
@@ -157,14 +189,40 @@ class Feed:
         first = None if ended else self._untold
         return None if first is None else Hold(first - 1, self._config.name, "reader")
 
+    def releasable(self) -> int | None:
+        """Return the offset up to which a release of routes makes room; ``None``: anywhere.
+
+        A source that hears of single rows gives again what was released, so its reader lets go
+        of that. Of any other one, and of what a run before has left, the reader holds it all.
+        """
+        if self._gives_again:
+            return None
+        hold = self.hold()
+        return None if hold is None else hold.through
+
     def status(self) -> ReaderStatus:
         """Return what the reader is doing now."""
         name, adaptor = self._config.name, self._config.adaptor
         still = time.monotonic() - self._moved
         waits = self._state is State.RUNNING and self._shared and self._term is None
         state = State.CANDIDATE if waits else self._state
+        problem = self._problem or self._waits_for()
         return ReaderStatus(
-            name, adaptor, state, self._logged, self._problem, self._size, still, self._term
+            name, adaptor, state, self._logged, problem, self._size, still, self._term
+        )
+
+    @property
+    def _full(self) -> bool:
+        """Whether as much is logged and not delivered as may be; parked entries aside."""
+        return self._open.waiting >= self._config.max_in_flight
+
+    def _waits_for(self) -> str:
+        """Return why nothing is read, if that is because nothing is delivered."""
+        if self._deliveries is None or self._state is not State.RUNNING or not self._full:
+            return ""
+        return (
+            f"{self._open.waiting} entries are logged and not delivered, and max_in_flight is "
+            f"{self._config.max_in_flight}: it waits for route {self._deliveries.slowest}"
         )
 
     def _told(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
@@ -193,11 +251,21 @@ class Feed:
         self._observe("reader-stopped", reader=self._config.name, problem=self._problem)
         if starting or isinstance(error, LogPoisoned):
             self._on_failure(error)
+        elif self._undecided:
+            # Nobody will decide any more, and no route is to wait for that (Invariant 15).
+            try:
+                self._resume.supersede()
+            except TransporterError as failure:
+                self._on_failure(failure)
 
     def _read_until_stopped(self) -> None:
+        left = self._deliveries is not None
         while not self._stopping.is_set():
             reader = self._config.cls(self._config.config)
             try:
+                if left and not isinstance(reader, DeliveredReader):
+                    self._take_up()
+                left = False
                 reader.open(self._resume)
                 self._opened()
                 self._poll_until_ended(reader)
@@ -207,10 +275,24 @@ class Feed:
                 if self._state is State.STARTING:
                     raise
                 self._retry_later(error)
+            except _OpenAgain:
+                continue
             else:
                 return
             finally:
                 reader.close()
+
+    def _take_up(self) -> None:
+        """Open what earlier runs have logged, of a reader that is told of positions alone."""
+        parts = list[tuple[int, int]]()
+        for position, entries in self._resume.undelivered():
+            parts += ranges_of(entries.offsets)
+            if position is not None and parts:
+                self._open.add(position, parts)
+                parts = []
+        if parts and self._resume.position is not None:
+            # Nothing else up to that position is left.
+            self._open.add(self._resume.position, parts)
 
     def _opened(self) -> None:
         self._state, self._problem = State.RUNNING, ""
@@ -236,9 +318,12 @@ class Feed:
         self._stopping.wait(delay)
 
     def _poll_until_ended(self, reader: Reader) -> None:
+        by_rows = self._deliveries is not None and isinstance(reader, DeliveredReader)
         while not self._stopping.is_set():
             self._attend(reader)
-            if len(self._open) >= self._config.max_in_flight:
+            if self._deliveries is not None:
+                self._ask_again(self._deliveries)
+            if self._full:
                 self._wait_for_delivery(POLL)
                 continue
             try:
@@ -246,6 +331,7 @@ class Feed:
             except EndOfSource:
                 return
             self._moved = time.monotonic()
+            self._gives_again = by_rows
             self._backoff.reset()
             self._haste = min(2 * self._haste, PATIENT)
             self._take(reader, batch)
@@ -253,12 +339,27 @@ class Feed:
     def _take(self, reader: Reader, batch: Batch) -> None:
         """Append all of *batch*; open it, or tell the source at once that it is durable."""
         self._stale = False
+        # A full log whose readers all wait for room must not be held for what is found again.
+        self._recovering = False
+        self._hold_from(None)
         parts = list(appendable(_as_batch(batch)))
         logged = self._append_all(reader, parts, batch) if parts[0].num_rows else []
         if batch.position is not None and logged:
             self._settle(reader, batch.position, logged, whole=len(logged) == len(parts))
         if self._deliveries is not None or not self._stopping.is_set():
-            self._untold = self._open.first
+            self._hold_from(None)
+
+    def _hold_from(self, appending: int | None) -> None:
+        """Take note of what the source is to be told of: what is open, and what is *appending*.
+
+        Whoever waits for that looks again (Invariant 9).
+        """
+        self._appending = appending
+        oldest = 0 if self._recovering else None
+        pending = (each for each in (self._open.first, appending, oldest) if each is not None)
+        before, self._untold = self._untold, min(pending, default=None)
+        if before != self._untold and self._deliveries is not None:
+            self._deliveries.told()
 
     def _settle(
         self, reader: Reader, position: str, logged: list[tuple[int, int]], *, whole: bool
@@ -279,33 +380,40 @@ class Feed:
 
         Of none when they were superseded meanwhile.
         """
-        if self._untold is None:
-            # At least so far back: other readers may append before this one does.
-            self._untold = self._log.durable + 1
-        logged = []
+        logged = list[tuple[int, int]]()
         for part in parts:
             # The position goes with the last part: a crash in between repeats, never loses.
             position = batch.position if part is parts[-1] else None
-            found = self._append(reader, part, position, batch.term)
+            begun = logged[0][0] if logged else None
+            found = self._append(reader, part, position, batch.term, begun)
             if found is None:
                 break
             logged.append(found)
         return [] if self._stale else logged
 
     def _append(
-        self, reader: Reader, messages: pa.RecordBatch, position: str | None, term: int | None
+        self,
+        reader: Reader,
+        messages: pa.RecordBatch,
+        position: str | None,
+        term: int | None,
+        begun: int | None,
     ) -> tuple[int, int] | None:
         """Append, waiting while the disk is full (Invariant 14).
 
-        ``None`` if the stop came first, or the batch was superseded meanwhile.
+        ``None`` if the stop came first, or the batch was superseded meanwhile. What is logged of
+        the batch already begins at *begun*.
         """
         while True:
+            # At least so far back: other readers may append before this one does. Anew after each
+            # wait, for what they have logged meanwhile must not be held by who waits for its room.
+            self._hold_from(self._log.durable + 1 if begun is None else begun)
             try:
                 found = self._log.append(messages, self._config.name, position, term)
             except LogFull as error:
                 self._state, self._problem = State.WAITING, str(error)
                 self._observe("log-full", reader=self._config.name, problem=str(error))
-                if self._stopping.wait(self._backoff.next()):
+                if self._stopping.wait(min(self._backoff.next(), FULL)):
                     return None
                 # Somebody may wait for it, who alone can make room.
                 self._attend(reader)
@@ -314,6 +422,7 @@ class Feed:
             else:
                 self._state, self._problem = State.RUNNING, ""
                 self._logged += messages.num_rows
+                self._resume.last = found[1]
                 self._size += size_of(messages)
                 self._backoff.reset()
                 return found
@@ -333,7 +442,8 @@ class Feed:
         """Tell the source what every route has delivered since."""
         # In this order: an entry is parked before a watermark passes it.
         through = deliveries.through
-        told = self._open.deliver(through, deliveries.parked)
+        known = self._open.given_up
+        told = self._open.deliver(through, deliveries.parked, deliveries.released)
         whole = self._open.whole()
         if isinstance(reader, DeliveredReader):
             for position, rows in told:
@@ -342,14 +452,23 @@ class Feed:
             reader.commit(whole)
         if told:
             self._haste = HASTY
-            self._untold = self._open.first
-            deliveries.told()
+        self._recovering = self._recovering and not told
+        # Also when all that was left is parked: then nothing is told, and nobody waits for it.
+        self._hold_from(self._appending)
+        if self._open.given_up > known:
+            self._again_behind = self._log.durable
+
+    def _ask_again(self, deliveries: Deliveries) -> None:
+        """Have the source give again what was released, once nobody else would pay for it."""
+        if self._open.given_up and deliveries.through >= self._again_behind:
+            raise _OpenAgain
 
     def _make_sure(self, reader: Reader) -> None:
         """Have the reader look whether it still leads, if a route has asked for that."""
         if (asked := self._asked) > self._sure:
-            if isinstance(reader, DeliveredReader):
-                reader.confirm()
+            if isinstance(reader, DeliveredReader) and reader.confirm() is False:
+                return
+            self._undecided = False
             with self._confirming:
                 self._sure = asked
                 self._confirming.notify_all()
@@ -369,9 +488,17 @@ class Feed:
 
     def _superseded(self) -> None:
         """Forget what the source gives again; what was not appended yet is of that, too."""
-        self._stale = True
+        self._stale, self._undecided, self._recovering = True, False, False
         self._open.clear()
-        self._untold = None
+        self._hold_from(None)
+
+    def _reopened(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
+        """Wait for the delivery of what is logged, in place of all that was open."""
+        self._undecided = self._recovering = False
+        self._open.clear()
+        for position, offsets in batches:
+            self._open.add(position, list(ranges_of(offsets)))
+        self._hold_from(None)
 
 
 def _as_batch(batch: Batch) -> pa.RecordBatch:

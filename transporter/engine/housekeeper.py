@@ -1,18 +1,18 @@
-"""The housekeeper: compaction, retention and the log's budget, in a thread of its own."""
+"""The housekeeper: retention, the log's budget and the release of a stuck route.
+
+Makes room, in a thread that waits for nothing else: compaction and lost indexes are
+the compactor's, which it owns.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from transporter.errors import LogPoisoned, TransporterError
+from transporter.engine.compactor import Compactor, FailureReport, Needs
 from transporter.log.commit_log import wall_clock
-from transporter.log.compaction import CompactionSettings, compact
-from transporter.log.filesystem import RealFileSystem
-from transporter.log.reindex import reindex
 from transporter.log.retention import RetentionSettings, excess, retain
-from transporter.log.sealed import Sealed, sealed_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,44 +30,30 @@ STUCK: Final = 5.0
 """Seconds that a route must not have moved, while readers wait, before it is released."""
 EARLY: Final = 0.8
 """The share of the budget from which on the log is kept small, and its holder named."""
-_ONCE_IN: Final = 8
-"""The log is compacted when what was not compacted yet is this fraction of it."""
 
 
-class Stopped(Exception):
-    """The engine ends; what was begun is left as it was."""
+class Holds(Needs, Protocol):
+    """Who needs which entries of the log, and how a route is made to need them no more."""
 
+    def releasable(self) -> int:
+        """Return the offset up to which a release makes room."""
 
-class Pace:
-    """Lets so many bytes a second pass, and nothing once it was stopped."""
-
-    def __init__(self, rate: float, stopping: threading.Event) -> None:
-        self._rate, self._stopping = rate, stopping
-        self._ahead = 0.0
-        self._last = time.monotonic()
-
-    def __call__(self, size: int) -> None:
-        """Wait until *size* more bytes may have been read."""
-        now = time.monotonic()
-        # Idle time is not saved up for later.
-        self._ahead = max(0.0, self._ahead - (now - self._last)) + size / self._rate
-        self._last = now
-        if self._stopping.wait(self._ahead):
-            raise Stopped
+    def release(self, route: str, through: int) -> None:
+        """Take from *route* what it needs up to *through*."""
 
 
 class Housekeeper:
     """Keeps the log as small as its configuration asks (Invariant 11).
 
-    What fails is told and tried again at the next look; only a failed sync ends the engine.
+    Two threads, so that making room never waits for what is paced. What fails is told and
+    tried again at the next look; only a failed sync ends the engine.
     """
 
     def __init__(
         self,
         log: CommitLog,
         config: LogConfig,
-        hold: Callable[[], Hold],
-        release: Callable[[str, int], None],
+        holds: Holds,
         observe: Observer,
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -76,20 +62,20 @@ class Housekeeper:
         Args:
             log: the engine's.
             config: what to keep.
-            hold: tells, durably, who needs the oldest entry, and which one.
-            release: makes a route give up what it needs up to an offset.
+            holds: who still needs which entries.
             observe: hears what was done.
             on_failure: hears of a failed sync.
 
         """
-        self._log, self._config, self._files = log, config, RealFileSystem()
-        self._hold, self._release = hold, release
+        self._log, self._config = log, config
+        self._holds = holds
         self._observe, self._on_failure = observe, on_failure
+        self._report = FailureReport(observe)
         self._stopping = threading.Event()
-        self._compacted: frozenset[int] = frozenset()
-        self._warned = self._problem = ""
+        self._warned = ""
         self._unmoved: tuple[Hold, float] | None = None
         self.thread = threading.Thread(target=self._run, name="housekeeper")
+        self.compactor = Compactor(log, config, holds, observe, on_failure)
 
     @property
     def holder(self) -> str:
@@ -99,53 +85,52 @@ class Housekeeper:
     def configure(self, config: LogConfig) -> None:
         """Keep from the next look on what *config* asks for."""
         self._config = config
+        self.compactor.configure(config)
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """What runs until :meth:`stop`."""
+        return [self.thread, self.compactor.thread]
+
+    def begin(self) -> None:
+        """Record durably what this engine keeps; before anything is appended."""
+        self.compactor.begin()
 
     def start(self) -> None:
         """Begin to look."""
         self.thread.start()
+        self.compactor.start()
 
     def stop(self) -> None:
         """End, leaving what was begun; return when it is over."""
         self._stopping.set()
+        self.compactor.request_stop()
         self._log.pressed.set()
         if self.thread.ident is not None:
             self.thread.join()
+        self.compactor.join()
 
     def _run(self) -> None:
         try:
-            # A power cut may have cost the index of the segment that was being written.
-            reindex(self._files, self._log.directory)
-            while not self._stopping.is_set():
+            while True:
+                # In this order: a stop sets both, the other way round.
                 self._log.pressed.clear()
-                self._look()
+                if self._stopping.is_set():
+                    return
+                self._report.attempt(lambda: self.keep(wall_clock()))
                 self._log.pressed.wait(PRESSED if self._log.over_budget else TICK)
                 if self._log.over_budget:
                     # Refusals come as fast as readers try: one look for many of them.
                     self._stopping.wait(PRESSED)
-        except Stopped:
-            pass
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._on_failure(error)
 
-    def _look(self) -> None:
-        try:
-            self.keep(wall_clock())
-            self._problem = ""
-        except LogPoisoned:
-            raise
-        except (TransporterError, OSError) as error:
-            if self._problem != str(error):
-                self._problem = str(error)
-                self._observe("housekeeping-failed", problem=self._problem)
-
     def keep(self, now: int) -> None:
-        """Do once what is due at the wall time *now*, µs UTC."""
+        """Make once the room that is due at the wall time *now*, µs UTC."""
         self._retain(now)
         self._watch_the_budget(now)
-        self._compact(now)
-
-    def _through(self) -> int:
-        return self._hold().through
+        # Last of what needs room: on a full disk it fails.
+        self._log.roll_if_old()
 
     def _retain(self, now: int) -> None:
         budget, wanted = self._config.max_bytes, self._config.retention
@@ -153,13 +138,13 @@ class Housekeeper:
         least = min((each for each in limits if each is not None), default=None)
         if least is None and wanted.age is None:
             return
-        settings = RetentionSettings(least, wanted.age)
         for gone in retain(
             self._log.directory,
-            watermark=self._through,
-            settings=settings,
+            watermark=lambda: self._holds.least().through,
+            settings=RetentionSettings(least, wanted.age),
             now=now,
             size=self._log.used,
+            gate=self._log.gate,
         ):
             self._observe("segment-removed", file=gone.name, through=gone.end, bytes=gone.size)
 
@@ -171,7 +156,7 @@ class Housekeeper:
             self._release_who_is_stuck(now, budget)
         else:
             self._unmoved = None
-        used, hold = self._log.used, self._hold()
+        used, hold = self._log.used, self._holds.least()
         told = str(hold) if used >= EARLY * budget else ""
         if told and told != self._warned:
             self._observe(
@@ -187,47 +172,17 @@ class Housekeeper:
 
     def _release_who_is_stuck(self, now: int, budget: int) -> None:
         """Release the route that holds the log, unless it goes on: then it makes room by itself."""
-        hold, moment = self._hold(), time.monotonic()
+        hold, moment = self._holds.least(), time.monotonic()
         if self._unmoved is None or self._unmoved[0] != hold:
             self._unmoved = hold, moment
         if hold.kind == "reader" or moment - self._unmoved[1] < STUCK:
             return
-        end = excess(self._log.directory, self._log.used, budget - self._config.segment_bytes)
-        if end is not None and end > hold.through:
-            self._release(hold.name, end)
-            self._retain(now)
-
-    def _compact(self, now: int) -> None:
-        config = self._config.compaction
-        if config.after is None or not self._due(now, config.after):
-            return
-        report = compact(
+        end = excess(
             self._log.directory,
-            watermark=self._through,
-            settings=CompactionSettings(
-                config.after, config.keep, config.tombstones, self._config.codec
-            ),
-            now=now,
-            progress=Pace(config.rate, self._stopping),
+            self._log.used,
+            budget - self._config.segment_bytes,
+            through=self._holds.releasable(),
         )
-        self._compacted = frozenset(each.base for each in self._old(now, config.after))
-        for problem in report.problems:
-            self._observe("segment-not-compacted", problem=problem)
-        if report.segments:
-            self._observe(
-                "log-compacted",
-                segments=len(report.segments),
-                dropped=report.dropped,
-                freed=report.freed,
-            )
-
-    def _due(self, now: int, after: float) -> bool:
-        """Tell whether enough is new: each compaction reads all that was compacted before."""
-        old = self._old(now, after)
-        new = sum(each.size for each in old if each.base not in self._compacted)
-        return new > 0 and new * _ONCE_IN >= sum(each.size for each in old)
-
-    def _old(self, now: int, after: float) -> list[Sealed]:
-        least, limit = self._through(), now - round(after * 1_000_000)
-        found = sealed_segments(self._files, self._log.directory)
-        return [each for each in found if each.end <= least and each.newest < limit]
+        if end is not None and end > hold.through:
+            self._holds.release(hold.name, end)
+            self._retain(now)

@@ -5,7 +5,7 @@ Writes down what was settled; decides nothing about workers or threads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +14,6 @@ from transporter.engine.redelivery import Redelivery
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
-    from transporter.engine.cutter import Cutter
     from transporter.engine.events import Observer
     from transporter.engine.parking import Parking
     from transporter.engine.protocol import Outcome, Slice
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
     from transporter.pipeline.config import RouteConfig
 
 _DIED: Final = "the worker died, or had to be ended, while it delivered this entry"
+_IN_VAIN: Final = 10
+"""How often a route goes on at once though nothing was settled: a large slice that fails as a
+whole is divided so often at most."""
+_NO_PROGRESS: Final = "the worker delivered nothing of its slice and gave no reason"
 _NO_ROOM: Final = (
     "park_limit is reached; retry or skip parked entries, or raise the limit "
     "(see 'transporter parked list')"
@@ -51,7 +54,10 @@ GO: Final = Verdict(Action.GO)
 
 
 class Judge:
-    """Judges the outcomes of one route. Belongs to the route's thread."""
+    """Judges the outcomes of one route. Belongs to the route's thread.
+
+    Owns the delivery ``plan``: what goes in bulk, and what one entry at a time.
+    """
 
     def __init__(
         self,
@@ -59,38 +65,37 @@ class Judge:
         log: CommitLog,
         offsets: OffsetLog,
         parking: Parking,
-        cutter: Cutter,
         observe: Observer,
     ) -> None:
-        """Judge for the route of *config*, keeping the *cutter*'s plan current.
-
-        The route keeps ``config`` current.
-        """
+        """Judge for the route of *config*, which the route keeps current."""
         self.config, self._log, self._offsets = config, log, offsets
-        self._parking, self._cutter, self._observe = parking, cutter, observe
+        self._parking, self._observe = parking, observe
+        self._plan = Redelivery()
+        self._in_vain, self._position = 0, (-1, -1)
+
+    @property
+    def plan(self) -> Redelivery:
+        """The way in which the next slice is handed over."""
+        return self._plan
+
+    def forget(self) -> None:
+        """Suspect nothing, for an operator has changed something."""
+        self._plan, self._in_vain = Redelivery(), 0
 
     def judge(self, asked: Slice, outcome: Outcome) -> Verdict:
         """Settle what was delivered of *asked*, and decide about the rest."""
-        self._settle(asked, outcome)
-        self._cutter.plan = self._cutter.plan.settled(outcome.through)
-        failure, state = outcome.failure, self._offsets.state
-        if failure is None or self._begun_anew(asked, state):
-            return GO
-        if failure.kind not in (FailureKind.REJECTED, FailureKind.POISON):
-            return self.not_its_fault(failure)
-        first = state.next_offset()
-        plan = self._cutter.plan.failed(first, asked.last, failure.offset, single=asked.single)
-        return self._replanned(asked, plan, failure)
+        failure = outcome.failure and _named_within(asked, outcome.failure)
+        return self._paced(self._judged(asked, outcome, failure), failure)
+
+    def settle(self, asked: Slice, outcome: Outcome) -> None:
+        """Settle what *outcome*, partial or not, says was delivered of *asked*."""
+        self._write_settled(asked, outcome)
+        self._plan = self._plan.settled(outcome.through)
 
     def died(self, asked: Slice, announced: int | None) -> Verdict:
         """Decide after the worker died by itself while it delivered *asked*."""
-        state = self._offsets.state
-        if self._begun_anew(asked, state):
-            return GO
-        first = state.next_offset()
-        plan = self._cutter.plan.died(first, asked.last, announced, single=asked.single)
         failure = Failure(FailureKind.REJECTED, _DIED, announced)
-        return self._replanned(asked, plan, failure)
+        return self._paced(self._after_death(asked, failure), failure)
 
     def judge_parked(self, offset: int, failure: Failure | None) -> Verdict:
         """Decide after the parked entry at *offset* was delivered, or failed again."""
@@ -117,15 +122,54 @@ class Judge:
         """Halt before *offset*, which must be parked and cannot be."""
         return Verdict(Action.HALT, _NO_ROOM, offset)
 
+    def _paced(self, verdict: Verdict, failure: Failure | None) -> Verdict:
+        """Return *verdict*, or a wait instead of going on without progress once too often.
+
+        So nothing that a worker or a writer answers makes its route spin.
+        """
+        state = self._offsets.state
+        before, self._position = self._position, (state.generation, state.next_offset())
+        if self._position != before:
+            self._in_vain = 0
+        elif verdict.action is Action.GO:
+            self._in_vain += 1
+            if self._in_vain > _IN_VAIN:
+                return Verdict(Action.WAIT, failure.text if failure else _NO_PROGRESS)
+        return verdict
+
+    def _judged(self, asked: Slice, outcome: Outcome, failure: Failure | None) -> Verdict:
+        self.settle(asked, outcome)
+        state = self._offsets.state
+        if failure is None and not asked.single:
+            self._plan = self._plan.widened()
+        if failure is None or self._begun_anew(asked, state):
+            return GO
+        if failure.kind not in (FailureKind.REJECTED, FailureKind.POISON):
+            return self.not_its_fault(failure)
+        first = state.next_offset()
+        if asked.single and failure.offset is None:
+            # One at a time what fails is what comes next, whoever forgot to name it.
+            failure = replace(failure, offset=first)
+        plan = self._plan.failed(first, asked.last, failure.offset, single=asked.single)
+        return self._replanned(asked, plan, failure)
+
+    def _after_death(self, asked: Slice, failure: Failure) -> Verdict:
+        state = self._offsets.state
+        if self._begun_anew(asked, state):
+            return GO
+        first = state.next_offset()
+        plan = self._plan.died(first, asked.last, failure.offset, single=asked.single)
+        return self._replanned(asked, plan, failure)
+
     def _replanned(self, asked: Slice, plan: Redelivery, failure: Failure) -> Verdict:
         """Go on by *plan*; say so where *failure* named no entry, for later all may succeed."""
-        suspects, before = plan.suspects, self._cutter.plan.suspects
-        self._cutter.plan = plan
-        if failure.offset is None and suspects is not None and suspects != before:
+        divided = plan.suspects or plan.most, self._plan.suspects or self._plan.most
+        self._plan = plan
+        if failure.offset is None and divided[0] != divided[1]:
             self._observe(
                 "slice-divided",
                 route=self.config.name,
-                first=suspects.first,
+                first=self._offsets.state.next_offset(),
                 last=asked.last,
                 problem=failure.text,
             )
@@ -135,7 +179,7 @@ class Judge:
         """Try the entry again, or give it up once it has failed alone often enough."""
         if failure.offset is None:
             return GO
-        attempts = self._cutter.plan.attempts(failure.offset)
+        attempts = self._plan.attempts(failure.offset)
         if failure.kind is FailureKind.POISON or attempts >= self.config.retry.attempts:
             return self._give_up(asked, failure, failure.offset, attempts)
         if not attempts:
@@ -146,7 +190,7 @@ class Judge:
         """Do as ``on_error`` says; what its reader could not read is parked in any case."""
         if self._offsets.state.next_offset() > offset:
             # An operator acked it, or ended its replay, while it was being delivered.
-            self._cutter.plan = self._cutter.plan.settled(offset)
+            self._plan = self._plan.settled(offset)
             return GO
         on_error = "park" if failure.kind is FailureKind.POISON else self.config.on_error
         if on_error == "stop":
@@ -161,12 +205,12 @@ class Judge:
         if self._offsets.state.replay is not None:
             # Only that of *asked*: while the entry was set aside another one may have begun.
             self._offsets.advance_replay(offset, asked.generation)
-        self._cutter.plan = self._cutter.plan.settled(offset)
+        self._plan = self._plan.settled(offset)
         event = "entry-parked" if on_error == "park" else "entry-skipped"
         self._tell(event, offset, attempts=attempts, problem=failure.text)
         return GO
 
-    def _settle(self, asked: Slice, outcome: Outcome) -> None:
+    def _write_settled(self, asked: Slice, outcome: Outcome) -> None:
         """Write down the settled prefix of *asked*, and nothing more (Invariant 5)."""
         if outcome.through < asked.first:
             return
@@ -185,8 +229,17 @@ class Judge:
         """
         if asked.generation == state.generation:
             return False
-        self._cutter.plan = Redelivery()
+        self._plan = Redelivery()
         return True
 
     def _tell(self, event: str, offset: int, **details: object) -> None:
         self._observe(event, route=self.config.name, offset=offset, **details)
+
+
+def _named_within(asked: Slice, failure: Failure) -> Failure:
+    """Return *failure* without a name that is not of *asked*: it says nothing."""
+    named = failure.offset
+    if named is None or asked.first <= named <= asked.last:
+        return failure
+    problem = f"it names offset {named}, which is not of its slice {asked.first}..{asked.last}"
+    return replace(failure, text=f"{failure.text} ({problem})", offset=None)

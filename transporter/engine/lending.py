@@ -73,13 +73,13 @@ class Lender:
 
     def _parked(self, asked: Retry) -> Iterator[_Loan]:
         path = parked_path(self._folder, asked.offset)
-        with faults_of(path), opened(RealFileSystem(), path) as file:
+        with faults_of(path, reading=True), opened(RealFileSystem(), path) as file:
             data = file.pread(min(file.size(), _LARGEST), 0)
         yield Lent(str(path), 0, b"", len(data)), data
 
 
 def _lent(found: Located) -> _Loan:
     path, frame = found.segment.path, found.frame
-    with faults_of(path):
+    with faults_of(path, reading=True):
         _, payload = found.segment.raw(frame)
     return Lent(str(path), frame.byte, frame.encode(), len(payload)), payload

@@ -1,15 +1,29 @@
-"""What keeps a worker from taking more than its share: of memory, and of time."""
+"""Limits of processes: memory and time of a worker, descriptors of an engine."""
 
 from __future__ import annotations
 
 import faulthandler
 import resource
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+MOST_DESCRIPTORS: Final = 1 << 16
+"""More than any pipeline needs; some systems allow a billion, and programs count them all."""
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process and its children open as many files as the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # A system may allow less than its hard limit says; what there is must do then.
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def limit_memory(size: int | None) -> None:

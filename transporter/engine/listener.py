@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import selectors
 import socket
 import tempfile
 import threading
+import time
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import AuthenticationError, connection
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +29,9 @@ _GREETING: Final = 10.0
 _GREETERS: Final = 32
 """Callers that are asked at once who they are; the next one waits at the door."""
 _BACKLOG: Final = 128
-_REFUSED: Final = (OSError, EOFError, AuthenticationError)
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+_PAUSE: Final = 0.1
+"""Seconds until the door is tried again when this process has no descriptor left."""
 
 
 class Listener:
@@ -91,25 +95,29 @@ class Listener:
         self._greeters.acquire()
         try:
             caller, _ = door.accept()
-        except OSError:
-            # Gone before it was let in.
+        except OSError as error:
             self._greeters.release()
+            if error.errno in _NO_DESCRIPTORS:
+                # The caller stays at the door, which would ring again at once.
+                time.sleep(_PAUSE)
             return
-        if caller.family != socket.AF_UNIX:
-            watch_over(caller)
         # A caller that stays silent must not keep the others waiting.
-        threading.Thread(target=self._greet, args=(caller,), name="greeter").start()
+        greeter = threading.Thread(target=self._greet, args=(caller,), name="greeter")
+        try:
+            greeter.start()
+        except RuntimeError:
+            # There is no thread to be had; the caller tries again, or somebody in its place.
+            caller.close()
+            self._greeters.release()
 
     def _greet(self, caller: socket.socket) -> None:
-        said: Any = None
-        with _cut_off(caller, _GREETING):
-            known = Connection(caller.detach())
-            with suppress(*_REFUSED):
-                # The caller proves itself first: we do not answer a stranger's challenge.
-                connection.deliver_challenge(known, self.authkey)
-                connection.answer_challenge(known, self.authkey)
-                said = known.recv()
-        self._greeters.release()
+        try:
+            known, said = self._identify(caller)
+        except Exception:  # noqa: BLE001 - whatever a caller sends, the next one is served
+            caller.close()
+            return
+        finally:
+            self._greeters.release()
         match said:
             case HostHello():
                 self._on_host(said, known)
@@ -117,6 +125,20 @@ class Listener:
                 self._on_worker(said, known)
             case _:
                 known.close()
+
+    def _identify(self, caller: socket.socket) -> tuple[Connection, object]:
+        """Return the connection to *caller*, who has proved itself, and its first message."""
+        if caller.family != socket.AF_UNIX:
+            watch_over(caller)
+        with _cut_off(caller, _GREETING), ExitStack() as stack:
+            known = Connection(caller.detach())
+            stack.callback(known.close)
+            # The caller proves itself first: we do not answer a stranger's challenge.
+            connection.deliver_challenge(known, self.authkey)
+            connection.answer_challenge(known, self.authkey)
+            said = known.recv()
+            stack.pop_all()
+        return known, said
 
 
 @contextmanager

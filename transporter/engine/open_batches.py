@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
+
+    from transporter.offsets.state import Range
+
+
+_SPARE: Final = 64
+"""Positions that are kept although no commit may name them: so it is rarely looked which."""
 
 
 class Delivered(NamedTuple):
@@ -28,23 +35,44 @@ class _Part:
     last: int
 
 
+def ranges_of(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges that *offsets*, which ascend, are made of: first and last of each."""
+    numbers = iter(offsets)
+    first = last = next(numbers, None)
+    for offset in numbers:
+        if last is not None and first is not None and offset != last + 1:
+            yield first, last
+            first = offset
+        last = offset
+    if first is not None and last is not None:
+        yield first, last
+
+
 class OpenBatches:
     """The batches of a reader that waits for their delivery, oldest first. Not thread-safe.
 
     An entry that some route has parked is *withheld*: it is behind the watermark,
-    and not delivered, until it is parked no more.
+    and not delivered, until it is parked no more; ``park_limit`` bounds how many there are. One
+    that was released from some route is *given up*: it counts among the entries, and only
+    :meth:`clear` ends that.
     """
 
     def __init__(self) -> None:
         self._parts: deque[_Part] = deque()
         self._ends: deque[tuple[str, int]] = deque()
         self._withheld: dict[int, tuple[str, int]] = {}
+        self.given_up = 0
         # Asked before each poll, and the parts may be as many as the entries.
-        self._count = 0
+        self._count = self._kept = 0
 
     def __len__(self) -> int:
         """Return how many entries are not delivered."""
         return self._count
+
+    @property
+    def waiting(self) -> int:
+        """How many entries are neither delivered nor withheld."""
+        return self._count - len(self._withheld)
 
     @property
     def first(self) -> int | None:
@@ -60,10 +88,13 @@ class OpenBatches:
         self._count += row
         self._ends.append((position, parts[-1][1]))
 
-    def deliver(self, through: int, parked: AbstractSet[int]) -> list[Delivered]:
-        """Return what is delivered now that all routes passed *through*, but for what is *parked*.
+    def deliver(
+        self, through: int, parked: AbstractSet[int], released: Sequence[Range] = ()
+    ) -> list[Delivered]:
+        """Return what is delivered now that all routes passed *through*.
 
-        A row is returned once.
+        But for what is *parked*, and for what was *released* from some route. A row is
+        returned once.
         """
         found = [
             Delivered(position, (row,))
@@ -73,7 +104,10 @@ class OpenBatches:
         self._withheld = {each: at for each, at in self._withheld.items() if each in parked}
         while (part := self._reached(through)) is not None:
             end = min(part.last, through)
-            found.append(Delivered(part.position, self._rows(part, end, parked)))
+            rows = self._rows(part, end, parked)
+            left = _without(rows, part, released)
+            self.given_up += len(rows) - len(left)
+            found.append(Delivered(part.position, left))
             part.row += end + 1 - part.next
             part.next = end + 1
             if part.next > part.last:
@@ -88,14 +122,27 @@ class OpenBatches:
         position = None
         while self._ends and (limit is None or self._ends[0][1] < limit):
             position = self._ends.popleft()[0]
+        if len(self._ends) > 2 * self._kept + _SPARE:
+            self._thin()
         return position
+
+    def _thin(self) -> None:
+        """Forget positions that no commit can name: a later one comes before the next limit.
+
+        So what is kept is bounded by what is open and withheld (Invariant 17).
+        """
+        limits = sorted([*self._withheld, *(part.next for part in self._parts)])
+        places = [bisect_right(limits, last) for _, last in self._ends]
+        pairs = zip(self._ends, [*places[1:], None], places, strict=True)
+        self._ends = deque(end for end, following, place in pairs if following != place)
+        self._kept = len(self._ends)
 
     def clear(self) -> None:
         """Forget all of it: the source gives it again."""
         self._parts.clear()
         self._ends.clear()
         self._withheld.clear()
-        self._count = 0
+        self._count = self._kept = self.given_up = 0
 
     def _reached(self, through: int) -> _Part | None:
         part = self._parts[0] if self._parts else None
@@ -109,3 +156,12 @@ class OpenBatches:
         held = {part.row + each - part.next: each for each in aside}
         self._withheld |= {offset: (part.position, row) for row, offset in held.items()}
         return [row for row in rows if row not in held]
+
+
+def _without(rows: Sequence[int], part: _Part, released: Sequence[Range]) -> Sequence[int]:
+    """Return those of *rows*, the next ones of *part*, whose offsets were not *released*."""
+    for first, last, _ in released:
+        low, high = (part.row + offset - part.next for offset in (first, last))
+        if rows and low <= rows[-1] and high >= rows[0]:
+            rows = [row for row in rows if not low <= row <= high]
+    return rows

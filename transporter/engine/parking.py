@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transporter.message import ENTRY_SCHEMA, concat
+from transporter.errors import EnvironmentFault, OffsetRefused
 from transporter.offsets.parked import Parked, ParkedStore, Reason
 from transporter.offsets.state import Range
 from transporter.pipeline.namespace import Namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from transporter.engine.protocol import Slice
     from transporter.log.commit_log import CommitLog
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from transporter.pipeline.config import RouteConfig
 
 
-_NOTHING: Final = pa.RecordBatch.from_pylist([], schema=ENTRY_SCHEMA)
+_TOGETHER: Final = 100
+"""Entries that are parked between two looks at what the route is asked to do."""
 
 
 class Parking:
@@ -40,7 +42,7 @@ class Parking:
         """Take up what is parked already."""
         self._log, self._reader, self._offsets = log, reader, offsets
         self._clock = clock
-        self._store = ParkedStore(offsets.folder)
+        self._store = ParkedStore(offsets.folder, lenient=True)
         self.configure(config)
 
     def configure(self, config: RouteConfig) -> None:
@@ -55,6 +57,14 @@ class Parking:
         """The parked offsets; may be read by any thread."""
         return self._store.known
 
+    def refuse_damaged(self) -> None:
+        """Raise what is wrong with a parked entry: its key is not known, so nothing may pass it."""
+        for offset, error in self._store.damaged.items():
+            raise EnvironmentFault(
+                f"the parked entry {offset} cannot be read: {error}; 'transporter parked skip' "
+                "gives it up, and 'transporter log repair' takes it from the log again"
+            ) from error
+
     @property
     def full(self) -> bool:
         """Whether ``park_limit`` is reached."""
@@ -64,33 +74,25 @@ class Parking:
     def park(self, offset: int, error: str, attempts: int) -> None:
         """Set the entry at *offset* aside, durably, before anything later is delivered."""
         entries = next(batch for batch in self._reader.read(offset, offset) if batch.num_rows)
-        self._keep(entries, Reason(error, attempts, self._clock()))
-        self._offsets.sync()
+        self._keep([Parked(offset, entries, Reason(error, attempts, self._clock()))])
 
     def screen(self, asked: Slice) -> Slice | None:
         """Park those entries of *asked* whose key has a parked one; return what is left of it.
 
         They are parked before the slice is delivered, not after: a sink that
-        stores its offset would otherwise claim them (Invariants 5 and 9). Where
-        there is no room for one, the slice ends before it; ``None`` when it begins there.
+        stores its offset would otherwise claim them (Invariants 5 and 9). What is parked
+        already stays as it is. The slice ends before an entry for which there is no room, and
+        after so many that a stop need not wait for more; ``None`` when there is room for none.
         """
-        held = self._behind(asked)
-        offsets = held.column("offset").to_pylist()
-        last, parked = asked.last, 0
-        for row, offset in enumerate(offsets):
-            if self.full:
-                last = offset - 1
-                break
-            entry = held.slice(row, 1)
-            first = self._store.first_of(entry.column("key")[0].as_py())
-            error = f"an earlier entry of its key is parked, at offset {first}"
-            self._keep(entry, Reason(error, 0, self._clock(), first))
-            parked += 1
-        if parked:
-            self._offsets.sync()
+        held = list(islice(self._held(asked), _TOGETHER + 1))
+        parked = self._with_room(held[:_TOGETHER])
+        self._keep(parked)
+        last = asked.last if len(parked) == len(held) else held[len(parked)].offset - 1
         if last < asked.first:
             return None
-        return replace(asked, last=last, without=tuple(offsets[:parked]))
+        aside = {each.offset for each in parked}
+        aside.update(each for each in self._store.known if asked.first <= each <= last)
+        return replace(asked, last=last, without=tuple(sorted(aside)))
 
     def next_retry(self) -> int | None:
         """Return the parked offset that an operator wants delivered next; drop what is gone."""
@@ -98,16 +100,16 @@ class Parking:
             return None
         for offset in self._offsets.state.retries:
             if offset in self._store:
-                return offset
+                # Invariant 9: the earlier parked ones of its key go first.
+                return self._first_in_line(offset)
             self._offsets.answer_retry(offset)
         return None
 
     def skip(self, offsets: Sequence[int]) -> list[int]:
         """Give the parked entries at *offsets* up; return those that were still parked."""
-        found = [offset for offset in offsets if offset in self._store]
-        for offset in found:
-            self._store.remove(offset)
-            self._offsets.answer_retry(offset)
+        found = [offset for offset in offsets if offset in self._store.known]
+        self._store.remove_all(found)
+        self._answer(found)
         return found
 
     def delivered(self, offset: int) -> None:
@@ -120,23 +122,70 @@ class Parking:
         parked = self._store.load(offset)
         reason = Reason(error, parked.reason.attempts + 1, self._clock(), parked.reason.behind)
         self._store.park(replace(parked, reason=reason))
-        for each in self._offsets.state.retries:
-            if each == offset or (each in self._store and self._store.same_key(each, offset)):
-                self._offsets.answer_retry(each)
+        retries = self._offsets.state.retries
+        self._answer([e for e in retries if e == offset or self._store.same_key(e, offset)])
 
-    def _behind(self, asked: Slice) -> pa.RecordBatch:
-        """Return the entries of *asked* that this route takes and whose key is parked."""
-        parked = self._store.keys() if self._config.park_order == "key" else ()
+    def _answer(self, offsets: Sequence[int]) -> None:
+        asked = set(self._offsets.state.retries)
+        for offset in asked.intersection(offsets):
+            self._offsets.answer_retry(offset)
+
+    def _first_in_line(self, offset: int) -> int:
+        if self._config.park_order == "key":
+            return self._store.first_like(offset)
+        return offset
+
+    def _held(self, asked: Slice) -> Iterator[Parked]:
+        """Yield, to be parked, what this route takes of *asked* behind a parked entry of its key.
+
+        Without what is parked already.
+        """
+        parked = self._store.keys() if self._config.park_order == "key" else {}
         if not parked:
-            return _NOTHING
-        entries = concat(self._reader.read(asked.first, asked.last))
-        taken = entries.filter(self._namespace.mask(entries.column("namespace")))
-        if asked.namespace:
-            taken = taken.filter(Namespace(asked.namespace).mask(taken.column("namespace")))
+            return
         keys = pa.array(list(parked), pa.binary())
-        return taken.filter(pc.is_in(taken.column("key"), keys))
+        for entries in self._reader.read(asked.first, asked.last):
+            behind = entries.filter(pc.is_in(entries.column("key"), keys))
+            behind = behind.filter(self._namespace.mask(behind.column("namespace")))
+            if asked.namespace:
+                behind = behind.filter(Namespace(asked.namespace).mask(behind.column("namespace")))
+            for row, offset in enumerate(behind.column("offset").to_pylist()):
+                first = parked[behind.column("key")[row].as_py()]
+                if first < offset and offset not in self._store:
+                    error = f"an earlier entry of its key is parked, at offset {first}"
+                    reason = Reason(error, 0, self._clock(), first)
+                    yield Parked(offset, behind.slice(row, 1), reason)
 
-    def _keep(self, entry: pa.RecordBatch, reason: Reason) -> None:
-        offset = entry.column("offset")[0].as_py()
-        self._store.park(Parked(offset, entry, reason))
-        self._offsets.settle(Range(offset, offset, "parked"), self._log.durable)
+    def _with_room(self, wanted: Sequence[Parked]) -> list[Parked]:
+        """Return the first of *wanted*: those for which ``park_limit`` leaves room."""
+        limit, found = self._config.park_limit, []
+        count, size = len(self._store), self._store.size
+        for parked in wanted:
+            if count >= limit.entries or size >= limit.bytes:
+                break
+            found.append(parked)
+            count, size = count + 1, size + parked.entries.nbytes
+        return found
+
+    def _keep(self, parked: Sequence[Parked]) -> None:
+        if not parked:
+            return
+        self._store.park_all([self._with_reader(each) for each in parked])
+        for each in parked:
+            self._offsets.settle(Range(each.offset, each.offset, "parked"), self._log.durable)
+        self._offsets.sync()
+
+    def _with_reader(self, parked: Parked) -> Parked:
+        reader = self._logged_by(parked.offset)
+        return replace(parked, reason=replace(parked.reason, reader=reader))
+
+    def reader_of(self, offset: int) -> str | None:
+        """Return who has logged the parked entry at *offset*; ``None`` when nobody knows."""
+        return self._store.load(offset).reason.reader or self._logged_by(offset)
+
+    def _logged_by(self, offset: int) -> str | None:
+        try:
+            source = next(self._reader.frames(offset, offset)).source()
+        except OffsetRefused:
+            return None
+        return source.reader if source is not None else None

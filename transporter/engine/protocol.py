@@ -2,8 +2,8 @@
 
 Plain frozen values, sent over ``multiprocessing.connection`` (authenticated).
 A worker's conversation is ``Hello``, ``Opened | OpenFailed``, then for each
-``Slice`` or ``Retry`` any number of ``Output`` and ``Progress`` (answered by
-``Proceed``) and one ``Outcome``, until the engine closes.
+``Slice`` or ``Retry`` any number of ``Output``, ``PartialOutcome`` and ``Progress``
+(answered by ``Proceed``) and one ``Outcome``, until the engine closes.
 
 On a cluster the engine says ``Begin`` behind the ``Hello``, once no other worker of
 the shard can be delivering; and a worker that does not see the log asks with
@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from transporter.errors import (
+    DiskUnavailable,
     Rejected,
     RouteFault,
     SinkError,
@@ -25,6 +26,7 @@ from transporter.errors import (
     StepFailed,
     TransporterError,
 )
+from transporter.log.runs import Runs
 from transporter.pipeline.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class Failure:
     def of(cls, error: BaseException, offset: int | None = None) -> Self:
         """Classify what a writer raised or reported."""
         match error:
-            case SinkUnavailable():
+            case SinkUnavailable() | DiskUnavailable():
                 return cls(FailureKind.UNAVAILABLE, str(error), offset)
             case SinkTimeout():
                 return cls(FailureKind.TIMEOUT, str(error), offset)
@@ -122,6 +124,12 @@ class WorkerSpec:
     """Whether its slices are Spark DataFrames, in the driver, and not served by a task."""
     turns: str = ""
     """Names the pipeline when engines take turns at its source; see ``adaptor.WriterContext``."""
+    runs: Runs = field(default=Runs(), repr=False)
+    """The history by which a stored offset is proved; the last of them is that of the engine."""
+    handed: int = -1
+    """The highest offset that this run of the engine has handed to workers of the route."""
+    declared: int = 0
+    """The epoch in which the route was declared: what sinks stored before says nothing of it."""
     place: str = ""
     """Which directory of which machine the log is; see ``engine.network.place_of``."""
 
@@ -151,6 +159,8 @@ class Opened:
     """The worker's writer is open; *stored* is what its sink remembers."""
 
     stored: StoredOffset | None
+    shards: tuple[StoredOffset, ...] = ()
+    """What the sink of each shard remembers, where several workers make up the route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +253,7 @@ class Outcome:
     Everything up to ``through`` was delivered or skipped; ``through`` is the
     slice's last offset unless ``failure`` says why not. ``size`` counts the
     bytes of ``data`` delivered; ``namespaces`` gives the newest settled offset of each.
+    Counts and namespaces leave out all that a ``PartialOutcome`` has reported before.
     """
 
     through: int
@@ -251,6 +262,13 @@ class Outcome:
     size: int
     namespaces: dict[str, int]
     failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartialOutcome:
+    """The outcome of a further part of a slice whose delivery goes on; never has a failure."""
+
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +306,13 @@ class WorkerEnded:
     problem: str
     attempt: int = 0
     gone: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HostEnding:
+    """The host ends because Spark can do nothing more in it, and why."""
+
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)

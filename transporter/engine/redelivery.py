@@ -1,14 +1,23 @@
 """Which offsets a route hands over next, and how, after something has failed. Pure.
 
-The plan (DESIGN.md, "When a slice fails"): in bulk until a failure; then what
-is suspected one entry at a time, each announced before it is delivered, so
-that even a worker's death tells which entry is guilty; then in bulk again.
+The plan (DESIGN.md, "When a slice fails"): in bulk until a failure; then in shorter
+slices, and what is suspected one entry at a time, each announced before it is
+delivered, so that even a worker's death tells which entry is guilty; then in bulk
+again, in slices that grow with each success. A worker reads all of a slice, though
+of one that fails only the beginning counts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Final, Self
+
+_FEWEST: Final = 64
+"""Offsets that go in bulk at once where many entries fail."""
+_MOST: Final = 1 << 16
+"""Offsets that go in bulk again after failures before the route's own settings bound them alone."""
+_MOST_SINGLY: Final = 1000
+"""Offsets that go one at a time at once: what is behind a failure is read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +38,12 @@ class Redelivery:
 
     ``accident`` is the first offset of a slice in bulk that a worker died with,
     once: most deaths are somebody else's doing, and one at a time is slow.
+    ``most`` bounds slices in bulk; ``None``: only the route's settings do.
     """
 
     suspects: Suspects | None = None
     accident: int | None = None
+    most: int | None = None
 
     def cut(self, first: int, last: int) -> tuple[int, bool]:
         """Return the last offset to hand over from *first* on, and whether one at a time.
@@ -40,11 +51,11 @@ class Redelivery:
         *last* bounds the slice in any case.
         """
         suspects = self.suspects
-        if suspects is None or first > suspects.last:
-            return last, False
-        if first < suspects.first:
-            return min(last, suspects.first - 1), False
-        return min(last, suspects.last), True
+        if suspects is not None and suspects.first <= first <= suspects.last:
+            return min(last, suspects.last, first + _MOST_SINGLY - 1), True
+        if suspects is not None and first < suspects.first:
+            last = min(last, suspects.first - 1)
+        return (last if self.most is None else min(last, first + self.most - 1)), False
 
     def failed(self, first: int, last: int, offset: int | None, *, single: bool) -> Self:
         """Return the plan after the slice from *first* to *last* failed.
@@ -57,11 +68,14 @@ class Redelivery:
 
         """
         if offset is None:
-            return replace(self, suspects=Suspects(first, last))
+            narrowed = self._narrowed(first, last)
+            # What is large goes in shorter slices first: one at a time is slow.
+            suspected = replace(self, suspects=Suspects(first, last))
+            return suspected if narrowed == self else narrowed
         known = self.suspects
         if not single:
             end = known.last if known and known.first <= offset <= known.last else offset
-            return replace(self, suspects=Suspects(offset, end))
+            return replace(self._narrowed(first, last), suspects=Suspects(offset, end))
         again = known is not None and known.first == offset
         attempts = known.attempts + 1 if known and again else 1
         end = known.last if known else last
@@ -78,6 +92,17 @@ class Redelivery:
         if self.accident != first:
             return replace(self, accident=first)
         return replace(self, suspects=Suspects(first, last), accident=None)
+
+    def widened(self) -> Self:
+        """Return the plan after a slice in bulk was delivered to its end."""
+        if self.most is None:
+            return self
+        return replace(self, most=2 * self.most if 2 * self.most < _MOST else None)
+
+    def _narrowed(self, first: int, last: int) -> Self:
+        """Return the plan with shorter slices in bulk, as the one from *first* to *last* failed."""
+        size = last - first + 1
+        return self if size <= _FEWEST else replace(self, most=max(_FEWEST, size // 4))
 
     def attempts(self, offset: int) -> int:
         """Return how often the entry at *offset* has failed alone."""

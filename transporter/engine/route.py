@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from transporter.engine.adoption import adopt
+from transporter.engine.adoption import Adoption
 from transporter.engine.backoff import Backoff
 from transporter.engine.cutter import Cutter
 from transporter.engine.errands import Errands
@@ -16,7 +16,6 @@ from transporter.engine.events import RouteStatus, State
 from transporter.engine.judge import GO, Action, Judge, Verdict
 from transporter.engine.parking import Parking
 from transporter.engine.protocol import Failure, Opened, OpenFailed, Outcome, Retry, Slice
-from transporter.engine.redelivery import Redelivery
 from transporter.engine.specs import specs_of
 from transporter.engine.superseding import supersede
 from transporter.engine.talk import IDLE, Talk
@@ -69,10 +68,13 @@ class Route:
         hurried = self._in_a_hurry
         self._cutter = Cutter(config, log, self._reader, self._offsets, ahead, hurried)
         self.parking = Parking(config, log, self._reader, self._offsets, wall_clock)
-        self._judge = Judge(config, log, self._offsets, self.parking, self._cutter, self._observe)
+        self._judge = Judge(config, log, self._offsets, self.parking, self._observe)
+        self._adoption = Adoption(self._offsets, log)
         self._backoff = Backoff(*config.retry.backoff)
+        # Starting a worker is Spark's work, however eagerly the sink is tried again.
+        self._starts = Backoff()
         self._talk = Talk(self._stopping)
-        self._sure = False
+        self._sure = self._opened = False
         self._attempt, self._outdated, self._paused = 0, False, False
         self._state, self._problem = State.STARTING, ""
         self._meter = Meter()
@@ -105,19 +107,34 @@ class Route:
         """Go on, if the route waits for an operator; only to be called through :meth:`ask`."""
         if self.halted:
             self._state, self._problem = State.STARTING, ""
-            self._cutter.plan = Redelivery()
+            self._judge.forget()
         self._backoff.reset()
 
     def supersede(self, reader: str, through: int) -> None:
-        """Pass, between two slices, what *reader* logged up to *through* and is not delivered."""
-        with suppress(EngineUnreachable):  # a route that has ended delivers nothing any more
-            self.ask(partial(self._supersede, reader, through))
+        """Pass, between two slices, what *reader* logged up to *through* and is not delivered.
 
-    def _supersede(self, reader: str, through: int) -> None:
-        try:
-            supersede(reader, through, self._reader, self._offsets, self.parking)
-        except (Corrupt, EnvironmentFault) as error:
-            self._follow(self._judge.not_its_fault(Failure.of(error)))
+        It is durable on return that this is to be done.
+        """
+        if self._errands.over:
+            # A route that has ended delivers nothing any more: whether this is to be passed
+            # is found out at the next start.
+            return
+        self._offsets.begin_superseding(reader, through)
+        with suppress(EngineUnreachable):
+            self._errands.order(lambda: None)  # the offset log names it; this ends every wait
+
+    def _attend(self) -> None:
+        """Do what was asked for. What cannot be done yet keeps everything else from going out."""
+        self._errands.run()
+        for reader, through in self._offsets.state.to_supersede().items():
+            if self.halted or self._stopping.is_set():
+                return
+            try:
+                supersede(reader, through, self._reader, self._offsets, self.parking)
+            except LogFull as error:
+                self._retry_later(str(error))  # Invariant 14
+            except (Corrupt, EnvironmentFault, OffsetRefused) as error:
+                self._follow(self._judge.not_its_fault(Failure.of(error)))
 
     def configure(self, config: RouteConfig) -> None:
         """Go on with other settings and a new worker; only to be called through :meth:`ask`."""
@@ -177,7 +194,7 @@ class Route:
             still=max(0.0, self._meter.still() - self._config.linger),
             replaying=state.replay is not None,
             slices=self._meter.slices(),
-            waiting=self._backoff.waiting(),
+            waiting=self._backoff.waiting() or self._starts.waiting(),
         )
 
     def _run(self) -> None:
@@ -195,7 +212,7 @@ class Route:
 
     def _serve_until_ended(self) -> None:
         while True:
-            self._errands.run()
+            self._attend()
             wanted = self._offsets.state.next_offset()
             try:
                 if self._should_end():
@@ -203,6 +220,7 @@ class Route:
                 if self._held():
                     self._rest(IDLE)
                 else:
+                    self.parking.refuse_damaged()
                     self._connect_and_serve()
             except (Corrupt, EntriesLost, EnvironmentFault, OffsetRefused) as error:
                 if isinstance(error, OffsetRefused) and self._offsets.state.next_offset() > wanted:
@@ -230,7 +248,7 @@ class Route:
         )
 
     def _nothing_to_do(self) -> bool:
-        return not self._offsets.state.retries and self._cutter.next(0) is None
+        return not self._offsets.state.retries and self._cutter.cut(self._judge.plan) is None
 
     def _should_not_wait(self) -> bool:
         """Tell whether a worker would find nothing to do: then nobody waits for Spark."""
@@ -241,25 +259,36 @@ class Route:
         return self._draining.is_set() and self.caught_up
 
     def _connect_and_serve(self) -> None:
+        self._opened = False
         try:
+            self._offsets.write_pending()
             worker = connected(self._carrier, self._specs(), self._should_not_wait)
             if worker is not None:
                 with worker:
                     self._serve(worker)
-        except (HostFailed, LogFull) as error:
+        except HostFailed as error:
+            self._retry_later(str(error), self._starts)
+        except LogFull as error:
             # Invariant 14: an entry that finds no room to be parked waits for it.
             self._retry_later(str(error))
         except (EOFError, ConnectionError):
-            self._tell("worker-lost")
-            if self._state is not State.RUNNING and not self.halted:
-                self._retry_later("the worker died while it opened its writer")
+            problem = self._carrier.take_problem(self._config.name)
+            self._tell("worker-lost", problem=problem)
+            if not self._opened and not self.halted:
+                text = "the worker died while it opened its writer"
+                self._retry_later(f"{text}: {problem}" if problem else text, self._starts)
 
     def _specs(self) -> list[WorkerSpec]:
         self._outdated = False
         self._attempt += 1
-        state = self._offsets.state
         return specs_of(
-            self._config, self._pipeline, self._log, self._carrier, state.generation, self._attempt
+            self._config,
+            self._pipeline,
+            self._log,
+            self._carrier,
+            self._offsets.state,
+            self._attempt,
+            self._adoption.handed,
         )
 
     def _serve(self, worker: Line | Team) -> None:
@@ -271,38 +300,36 @@ class Route:
         while self._goes_on() and not self._drained():
             if self._held() and not self._draining.is_set():
                 self._rest(IDLE)
-            elif not (self._leads() and self._sources_know()) or self._errands:
-                # Whoever leads no more has asked for something by now.
-                continue
-            elif not self._serve_next(worker):
+            elif self._leads() and self._sources_know() and not self._serve_next(worker):
                 return
 
     def _is_open(self, worker: Line | Team) -> bool:
         """Take note of what the worker says when it has opened its writer, or could not."""
         match self._talk.answer(worker):
-            case Opened(stored):
-                self._state, self._problem = State.RUNNING, ""
-                shards = self._config.parallelism
-                if (failure := adopt(stored, self._offsets, self._log, shards)) is not None:
-                    self._follow(self._judge.not_its_fault(failure))
-                return True
+            case Opened() as opened:
+                self._starts.reset()
+                self._opened, self._state, self._problem = True, State.RUNNING, ""
+                failure = self._adoption.adopt(opened, self._config.parallelism)
+                if failure is None:
+                    return True
+                self._follow(self._judge.not_its_fault(failure))
             case OpenFailed(failure):
                 self._follow(self._judge.not_its_fault(failure))
         return False
 
     def _serve_next(self, worker: Line | Team) -> bool:
         """Deliver what is to be delivered next, or wait for it; false at the route's end."""
-        retry = self.parking.next_retry()
-        asked = None if retry is not None else self._cutter.next(IDLE)
-        if retry is not None:
+        # Invariant 14: what was delivered while the disk was full is written before more is.
+        self._offsets.write_pending()
+        if (retry := self.parking.next_retry()) is not None:
             self._retry(worker, retry)
-        elif asked is not None:
+            return True
+        self._cutter.wait(IDLE)
+        if (asked := self._cutter.cut(self._judge.plan)) is not None:
             self._deliver(worker, asked)
-        elif self._draining.is_set():
-            return False
-        else:
-            self._meter.idle()
-        return True
+            return True
+        self._meter.idle()
+        return not self._draining.is_set()
 
     def _leads(self) -> bool:
         """Have readers that lead make sure of that, if a writer may just have shut others out.
@@ -329,8 +356,9 @@ class Route:
 
     def _goes_on(self) -> bool:
         """Do what is asked for between two slices; tell whether this worker is still wanted."""
-        self._errands.run()
-        return not (self._stopping.is_set() or self.halted or self._outdated)
+        self._attend()
+        held = self.halted or self._offsets.state.to_supersede()
+        return not (self._stopping.is_set() or held or self._outdated)
 
     def _deliver(self, worker: Line | Team, asked: Slice) -> None:
         screened = self.parking.screen(asked)
@@ -338,8 +366,9 @@ class Route:
             self._follow(self._judge.no_room(asked.first))
             return
         begun = time.monotonic()
-        worker.send(screened)
-        outcome = self._outcome(worker, lambda announced: self._judge.died(screened, announced))
+        self._adoption.note_handed(screened.last)
+        died = partial(self._judge.died, screened)
+        outcome = self._outcome(worker, screened, died, partial(self._settle_part, screened))
         if outcome is not None:
             self._meter.add(screened.first, outcome, begun)
             verdict = self._judge.judge(screened, outcome)
@@ -351,25 +380,48 @@ class Route:
                 verdict = GO
             self._follow(verdict)
 
+    def _settle_part(self, asked: Slice, part: Outcome) -> None:
+        """Settle what the worker reports of *asked* before its end: a kill repeats the rest."""
+        self._meter.add_part(asked.first, part)
+        self._judge.settle(asked, part)
+
     def _retry(self, worker: Line | Team, offset: int) -> None:
         """Deliver a parked entry that an operator wants delivered."""
         begun = time.monotonic()
-        worker.send(Retry(offset))
-        outcome = self._outcome(worker, lambda _: self._judge.died_with_parked(offset))
+        died = lambda _: self._judge.died_with_parked(offset)  # noqa: E731 - nothing is announced
+        outcome = self._outcome(worker, Retry(offset), died)
         if outcome is not None:
             self._meter.add(offset, outcome, begun)
             self._follow(self._judge.judge_parked(offset, outcome.failure))
 
-    def _outcome(
-        self, worker: Line | Team, died: Callable[[int | None], Verdict]
-    ) -> Outcome | None:
-        """Return the worker's outcome; ``None`` when the route must stop without it.
+    def _may_go_out(self, message: Slice | Retry) -> bool:
+        """Tell whether *message* is still to be delivered, after all that was waited for since.
 
-        Raises ``EOFError`` when the worker is gone, after *died* was asked what to
-        make of it, unless its host went with it.
+        The one place where that is decided: whatever is asked for comes before a new slice.
         """
+        pending = self._errands or self._offsets.state.to_supersede()
+        if pending or self._stopping.is_set():
+            return False
+        if isinstance(message, Slice):
+            return self._cutter.is_current(message)
+        return not self._offsets.state.paused
+
+    def _outcome(
+        self,
+        worker: Line | Team,
+        message: Slice | Retry,
+        died: Callable[[int | None], Verdict],
+        settle: Callable[[Outcome], None] | None = None,
+    ) -> Outcome | None:
+        """Return what became of *message*; ``None`` when it is not delivered, or the route stops.
+
+        Calls *settle* with each partial outcome before it. Raises ``EOFError`` when the
+        worker is gone, after *died* was asked what to make of it, unless its host went with it.
+        """
+        if not self._may_go_out(message):
+            return None
         try:
-            answer = self._talk.answer(worker)
+            answer = self._talk.ask(worker, message, settle)
         except (EOFError, ConnectionError):
             if not self._carrier.host_was_lost(self._config.name, worker.shard):
                 self._follow(died(self._talk.announced))
@@ -391,17 +443,18 @@ class Route:
 
     def _halt(self, verdict: Verdict) -> None:
         """Wait for an operator; everybody can see it (Invariant 15)."""
-        self._offsets.sync()
+        with suppress(LogFull):
+            self._offsets.sync()
         offset, problem = verdict.offset, verdict.problem
         place = f"offset {offset}: " if offset is not None else ""
         self._state, self._problem = State.STOPPED, f"{place}{problem}"
         self._tell("route-stopped", offset=offset, problem=problem)
 
-    def _retry_later(self, problem: str) -> None:
+    def _retry_later(self, problem: str, backoff: Backoff | None = None) -> None:
         if self._stopping.is_set():
             return
         self._state, self._problem = State.RETRYING, problem
-        delay = self._backoff.next()
+        delay = (backoff or self._backoff).next()
         self._tell("route-retrying", problem=problem, retry_in=round(delay, 2))
         self._rest(delay)
 

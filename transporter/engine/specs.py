@@ -10,6 +10,7 @@ from transporter.engine.protocol import WorkerSpec
 if TYPE_CHECKING:
     from transporter.engine.carrier import Carrier
     from transporter.log.commit_log import CommitLog
+    from transporter.offsets.state import RouteState
     from transporter.pipeline.config import Pipeline, RouteConfig
 
 
@@ -18,8 +19,9 @@ def specs_of(
     pipeline: Pipeline,
     log: CommitLog,
     carrier: Carrier,
-    generation: int,
+    state: RouteState,
     attempt: int,
+    handed: int,
 ) -> list[WorkerSpec]:
     """Return what the next workers of the route of *config* are told, one a shard.
 
@@ -30,8 +32,9 @@ def specs_of(
         pipeline: what the route is part of.
         log: what the workers read.
         carrier: what they call back.
-        generation: how many replays the route has had.
+        state: how far the route has come, in which generation.
         attempt: how many times this run has asked for workers.
+        handed: the highest offset that this run has handed to workers of the route.
 
     """
     first = WorkerSpec(
@@ -41,7 +44,7 @@ def specs_of(
         shard=0,
         shards=config.parallelism,
         epoch=log.epoch,
-        generation=generation,
+        generation=state.generation,
         log_directory=str(log.directory),
         log_id=log.log_id,
         namespace=config.namespace,
@@ -56,6 +59,9 @@ def specs_of(
         attempt=attempt,
         on_frames=config.on_frames,
         turns=pipeline.turns,
+        runs=log.runs,
+        handed=handed,
+        declared=state.declared,
     )
     count = 1 if config.on_frames else config.parallelism
     return [replace(first, shard=shard) for shard in range(count)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from transporter.engine.protocol import Output, Proceed, Progress
+from transporter.engine.protocol import Output, PartialOutcome, Proceed, Progress
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
     from transporter.engine.line import Line
+    from transporter.engine.protocol import Outcome, Retry, Slice
     from transporter.engine.team import Team
 
 IDLE: Final = 0.5
@@ -28,10 +30,24 @@ class Talk:
         self._stopping = stopping
         self.announced: int | None = None
 
-    def answer(self, worker: Line | Team) -> object:
+    def ask(
+        self,
+        worker: Line | Team,
+        message: Slice | Retry,
+        settle: Callable[[Outcome], None] | None = None,
+    ) -> object:
+        """Send *message*, and return what :meth:`answer` does."""
+        self.announced = None
+        worker.send(message)
+        return self.answer(worker, settle)
+
+    def answer(
+        self, worker: Line | Team, settle: Callable[[Outcome], None] | None = None
+    ) -> object:
         """Return the worker's next answer; ``None`` when the route must stop without it.
 
-        Raises ``EOFError`` when the worker is gone.
+        *settle* is called with each partial outcome that comes before the answer. Raises
+        ``EOFError`` when the worker is gone, after all that it has sent.
         """
         self.announced = None
         while True:
@@ -45,5 +61,8 @@ class Talk:
                 case Progress(offset):
                     self.announced = offset
                     worker.send(Proceed())
+                case PartialOutcome(outcome):
+                    if settle is not None:
+                        settle(outcome)
                 case answer:
                     return answer

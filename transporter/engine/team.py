@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import ExitStack
+from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +13,7 @@ from transporter.engine.protocol import (
     OpenFailed,
     Outcome,
     Output,
+    PartialOutcome,
     Proceed,
     Progress,
     Retry,
@@ -61,6 +63,7 @@ class Team:
         self._answers: dict[int, Opened | Outcome] = {}
         self._asked = set(range(len(lines)))
         self._announced: dict[int, int] = {}
+        self._parts = _Parts()
         self._speaker: int | None = None
         self._end: BaseException | None = None
         self.shard = 0
@@ -113,6 +116,7 @@ class Team:
         self._asked = set(shards)
         self._answers.clear()
         self._announced.clear()
+        self._parts = _Parts()
         for shard in self._asked:
             self._lines[shard].send(message)
 
@@ -147,8 +151,13 @@ class Team:
         match said:
             case Opened() | Outcome():
                 self._answers[shard] = said
-                if not self._silent():
+                if self._silent():
+                    self._tell_part()
+                else:
                     self._heard.append((None, self._joined()))
+            case PartialOutcome(outcome):
+                self._parts.add(shard, outcome)
+                self._tell_part()
             case OpenFailed():
                 self._heard.append((None, said))
             case Progress(offset):
@@ -156,6 +165,18 @@ class Team:
                 self._heard.append((shard, said))
             case Output():
                 self._heard.append((shard, said))
+
+    def _tell_part(self) -> None:
+        """Report what all shards have settled, once the one that came least far goes on."""
+        reached = [self._reached(shard) for shard in self._asked]
+        if (part := self._parts.take(min(reached))) is not None:
+            self._heard.append((None, PartialOutcome(part)))
+
+    def _reached(self, shard: int) -> int:
+        match self._answers.get(shard):
+            case Outcome(through):
+                return through
+        return self._parts.through.get(shard, -1)
 
     def _lose(self, shard: int, error: BaseException) -> None:
         self.shard, self._end = shard, error
@@ -167,26 +188,63 @@ class Team:
         answers = list(self._answers.values())
         outcomes = [each for each in answers if isinstance(each, Outcome)]
         if outcomes:
-            return joined(outcomes)
-        return Opened(least([each.stored for each in answers if isinstance(each, Opened)]))
+            return joined(outcomes, self._parts.left)
+        stored = [each.stored for each in answers if isinstance(each, Opened)]
+        return Opened(least(stored), tuple(each for each in stored if each is not None))
 
 
-def joined(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return what became of a slice of which each shard tells what became of its part."""
+class _Parts:
+    """What shards have reported of one slice before its end."""
+
+    def __init__(self) -> None:
+        self.through: dict[int, int] = {}
+        """Up to which offset each shard has settled what is its own."""
+        self.left: list[Outcome] = []
+        """What was not passed on yet."""
+        self._passed = -1
+
+    def add(self, shard: int, outcome: Outcome) -> None:
+        """Keep what *shard* reports."""
+        self.through[shard] = outcome.through
+        self.left.append(outcome)
+
+    def take(self, through: int) -> Outcome | None:
+        """Return what is left as a part that ends at *through*; ``None`` if that is no further."""
+        if through <= self._passed:
+            return None
+        self._passed = through
+        found = _summed(self.left, through)
+        beyond = _newest(self.left, lambda offset: offset > through)
+        self.left = [Outcome(through, 0, 0, 0, beyond)]
+        return found
+
+
+def joined(outcomes: Sequence[Outcome], parts: Sequence[Outcome] = ()) -> Outcome:
+    """Return what became of a slice of which each shard tells what became of its part.
+
+    *parts* were reported before, and are counted with it.
+    """
     stopped = min(outcomes, key=lambda each: (each.through, each.failure is None))
-    namespaces: dict[str, int] = {}
-    for each in outcomes:
-        for name, offset in each.namespaces.items():
-            if offset <= stopped.through:
-                namespaces[name] = max(offset, namespaces.get(name, -1))
+    return replace(_summed([*parts, *outcomes], stopped.through), failure=stopped.failure)
+
+
+def _summed(outcomes: Sequence[Outcome], through: int) -> Outcome:
     return Outcome(
-        stopped.through,
+        through,
         sum(each.delivered for each in outcomes),
         sum(each.skipped for each in outcomes),
         sum(each.size for each in outcomes),
-        namespaces,
-        stopped.failure,
+        _newest(outcomes, lambda offset: offset <= through),
     )
+
+
+def _newest(outcomes: Iterable[Outcome], counts: Callable[[int], bool]) -> dict[str, int]:
+    namespaces: dict[str, int] = {}
+    for each in outcomes:
+        for name, offset in each.namespaces.items():
+            if counts(offset):
+                namespaces[name] = max(offset, namespaces.get(name, -1))
+    return namespaces
 
 
 def least(stored: Sequence[StoredOffset | None]) -> StoredOffset | None:

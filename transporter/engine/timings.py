@@ -69,13 +69,16 @@ class Meter:
 
     def add(self, first: int, outcome: Outcome, begun: float) -> None:
         """Count what became of a slice from *first* on, handed over when the clock read *begun*."""
-        now = time.monotonic()
-        self._slices.add(now - begun)
+        self._slices.add(time.monotonic() - begun)
+        self.add_part(first, outcome)
+
+    def add_part(self, first: int, outcome: Outcome) -> None:
+        """Count the outcome of a part of a slice that begins at *first*."""
         self.delivered += outcome.delivered
         self.skipped += outcome.skipped
         self.size += outcome.size
         if outcome.through >= first:
-            self._moved = now
+            self._moved = time.monotonic()
 
     def slices(self) -> Histogram:
         """Return how long slices took."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transporter.engine.delivery import Delivery, deliver, deliver_singly
+from transporter.engine.delivery import Delivery, Reporter, deliver, deliver_singly
 from transporter.engine.fence import lock_path, locked
 from transporter.engine.kit import unpacked
 from transporter.engine.limits import limit_memory
@@ -32,6 +32,7 @@ from transporter.engine.protocol import (
     OpenFailed,
     Outcome,
     Output,
+    PartialOutcome,
     Progress,
     Retry,
     Slice,
@@ -41,6 +42,7 @@ from transporter.engine.shards import Progress as ShardProgress
 from transporter.engine.shards import of_shard
 from transporter.engine.sources import EntrySource, LocalEntries, RemoteEntries
 from transporter.engine.writers import context_of, make_writer, reached
+from transporter.log.open_segments import SWEEP, sweep_open_segments
 from transporter.message import concat
 from transporter.pipeline.namespace import Namespace
 from transporter.pipeline.registry import forget_modules
@@ -182,8 +184,10 @@ class _Engine:
 
     def next(self) -> Slice | Retry | None:
         """Return what is to be delivered next; ``None`` when the engine has closed."""
-        while not self.connection.poll(self.watch.patience):
+        while not self.connection.poll(min(self.watch.patience, SWEEP)):
             self.watch.rearm()
+            # An idle worker keeps no room on the disk that the engine has made free.
+            sweep_open_segments()
         self.watch.rearm()
         return received(self.connection)
 
@@ -263,11 +267,14 @@ class Worker:
             # Invariant 9: what is passed over is not settled yet, so nothing follows it.
             damage = None if ahead < last else damage
             whole, last = whole.slice(0, 0), min(last, ahead)
+        reporter = self._reporter() if whole.num_rows > 1 else None
         if asked.single:
             bounds = (asked.first, last, asked.generation)
-            outcome = deliver_singly(whole, bounds, self._route, self._writer, self._announce)
+            outcome = deliver_singly(
+                whole, bounds, self._route, self._writer, self._announce, reporter
+            )
         else:
-            outcome = deliver(whole, last, asked.generation, self._route, self._writer)
+            outcome = deliver(whole, last, asked.generation, self._route, self._writer, reporter)
         self._progress.reached(asked, outcome.through)
         if damage is None or outcome.failure or outcome.through < last:
             return outcome
@@ -282,6 +289,16 @@ class Worker:
         entries = self._source.parked(asked)
         bounds = (asked.offset, asked.offset, asked.generation)
         return deliver_singly(entries, bounds, self._route, self._writer, self._announce)
+
+    def _reporter(self) -> Reporter | None:
+        """Return what reports parts of one slice; ``None`` where it has no parts."""
+        return Reporter(self._report)
+
+    def _report(self, part: Outcome) -> None:
+        sys.stdout.flush()
+        # Called while a writer writes: an engine that has hung up is no failure of the sink's.
+        with suppress(OSError):
+            self._engine.tell(PartialOutcome(part))
 
     def _announce(self, offset: int) -> None:
         sys.stdout.flush()

@@ -13,7 +13,13 @@ from transporter.errors import ConfigError
 from transporter.pipeline.address import checked_address, checked_host
 from transporter.pipeline.document import Document, KeyPath, from_values, read
 from transporter.pipeline.explain import Section, validate
-from transporter.pipeline.keeping import CompactionConfig, MaxBytes, OnFull, RetentionConfig
+from transporter.pipeline.keeping import (
+    SHORTEST_ROLL,
+    CompactionConfig,
+    MaxBytes,
+    OnFull,
+    RetentionConfig,
+)
 from transporter.pipeline.namespace import EVERYTHING, Pattern
 from transporter.pipeline.observing import ObserveConfig
 from transporter.pipeline.options import (
@@ -122,15 +128,32 @@ def _spark_key(key: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 
 
+def _rolling(age: float) -> float:
+    """Return after how many seconds to seal segments whose entries are wanted for *age* only."""
+    return max(SHORTEST_ROLL, age / 4)
+
+
 class LogConfig(Place):
     """Where the commit log is, how its segments are cut and compressed, and how long they stay."""
 
     segment_bytes: Annotated[Size, Field(ge=_SMALLEST_SEGMENT)] = 1024**3
+    segment_age: PositiveDuration = 86400.0
     compression: Literal["none", "lz4"] = "lz4"
     compaction: CompactionConfig = CompactionConfig()
     retention: RetentionConfig = RetentionConfig()
     max_bytes: MaxBytes = None
     on_full: OnFull = "wait"
+
+    @property
+    def roll_after(self) -> float:
+        """The seconds after whose first entry a segment is sealed: ``segment_age`` or less.
+
+        Only sealed segments are compacted and removed, so an entry may outlive what was asked
+        for by this much: at most a quarter of it.
+        """
+        asked = (self.retention.age, self.compaction.after)
+        least = min((each for each in asked if each is not None), default=None)
+        return self.segment_age if least is None else min(self.segment_age, _rolling(least))
 
     @property
     def codec(self) -> str | None:

@@ -13,6 +13,10 @@ SEGMENTS: Final = 4
 """Segments that a budget must have room for: one is written, one is read, one may go."""
 
 
+SHORTEST_ROLL: Final = 10.0
+"""Seconds: the log is not looked at more often, so shorter segments would only cost files."""
+
+
 def _off(value: Any) -> Any:  # noqa: ANN401 - whatever the file holds
     return None if value == "off" else value
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LIVE: Final = frozenset({"commit_interval", "shutdown_timeout"})
 """What may change at the top of a file while the engine runs; readers, routes and log apart."""
-_LIVE_OF_LOG: Final = frozenset({"compaction", "retention", "max_bytes", "on_full"})
+_LIVE_OF_LOG: Final = frozenset({"compaction", "retention", "max_bytes", "on_full", "segment_age"})
 _OWN_CODE: Final = frozenset({"python", "starlark"})
 """Steps that read files of the user's own beside the pipeline file."""
 _APART: Final = frozenset({"readers", "routes", "log", "file", "secrets"})

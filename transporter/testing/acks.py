@@ -17,6 +17,7 @@ class RecordingAck:
     def __init__(self, batch: Entries) -> None:
         """Expect the offsets of *batch*; others are an error."""
         self._expected = batch.offsets
+        self._known = frozenset(self._expected)
         self.acked: list[int] = []
         """Offsets in the order in which they were acked."""
         self.failures: list[tuple[SinkError, int | None]] = []
@@ -25,7 +26,7 @@ class RecordingAck:
     def __call__(self, offsets: Iterable[int]) -> None:
         """Note *offsets* as delivered."""
         told = list(offsets)
-        if strangers := set(told) - set(self._expected):
+        if strangers := set(told) - self._known:
             raise ValueError(f"acked offsets that are not in the batch: {sorted(strangers)}")
         self.acked += told
 

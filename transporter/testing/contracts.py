@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from transporter.adaptor import Batch, Reader, Writer
 
-CONTEXT = WriterContext(log_id="log-1", route="route", epoch=3, deadline=10.0)
+CONTEXT = WriterContext(log_id="log-1", route="route", epoch=3, deadline=10.0, run="run-3")
 
 
 class WriterContract:
@@ -158,7 +158,7 @@ class StoredOffsetContract(WriterContract):
         stored = second.open(CONTEXT)
         second.close()
 
-        assert stored == StoredOffset("log-1", "route", 3, 0, 0, 1, 10)
+        assert stored == StoredOffset("log-1", "route", 3, 0, 0, 1, 10, "run-3")
 
     def test_a_retry_leaves_the_stored_offset(self, writer: Writer) -> None:
         """A parked entry that is retried, in a generation below 0, moves the offset nowhere."""
@@ -171,7 +171,25 @@ class StoredOffsetContract(WriterContract):
         stored = second.open(context)
         second.close()
 
-        assert stored == StoredOffset("log-1", "route", 3, 2, 0, 1, 22)
+        assert stored == StoredOffset("log-1", "route", 3, 2, 0, 1, 22, "run-3")
+
+    def test_a_retry_in_a_later_run_leaves_the_run_of_the_offset(self, writer: Writer) -> None:
+        """The run that proves a stored offset stays with it, whoever retries an entry later."""
+        write(writer, entries(numbered(3), first=20))
+        writer.close()
+        later, second = self.make_writer(), self.make_writer()
+        context = replace(CONTEXT, epoch=4, run="run-4")
+        try:
+            later.open(context)
+            write(later, replace(entries(numbered(4)[3:], first=10), generation=-1))
+            later.close()
+            stored = second.open(context)
+        finally:
+            later.close()
+            second.close()
+
+        assert stored is not None
+        assert (stored.offset, stored.run) == (22, "run-3")
 
     def test_a_retry_alone_claims_nothing(self, writer: Writer) -> None:
         """Where only a parked entry has been written, no generation of the route has an offset."""

@@ -11,7 +11,7 @@ from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, Sin
 from transporter.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from transporter.adaptor import Ack, Entries, Resume, StoredOffset, WriterContext
     from transporter.message import Entry
@@ -37,6 +37,8 @@ class FixedResume:
         """What the reader has told: each event with its details."""
         self.superseded = 0
         """How often the reader has asked for what is not delivered to be passed."""
+        self.reopened: list[tuple[str, list[int]]] = []
+        """What the reader goes on with: positions and offsets."""
 
     @property
     def committable(self) -> str | None:
@@ -46,6 +48,14 @@ class FixedResume:
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
         """Yield nothing: no batch is remembered."""
         return iter(())
+
+    def undelivered(self) -> Iterator[tuple[str | None, Entries]]:
+        """Yield nothing: nobody delivers here."""
+        return iter(())
+
+    def reopen(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
+        """Keep *batches* in :attr:`reopened`."""
+        self.reopened += [(position, list(offsets)) for position, offsets in batches]
 
     def supersede(self) -> None:
         """Count the call: nothing is logged here."""

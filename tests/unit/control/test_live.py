@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_tools import Events, delivered, make_pipeline, offsets, running, until
+from engine_tools import PATIENCE, Events, delivered, make_pipeline, offsets, running, until
 
 from transporter.control import live as module
 from transporter.control import requests
@@ -33,11 +34,11 @@ class Operated:
 
     def __init__(self, folder: Path, engine: Engine, events: Events) -> None:
         self.folder, self.engine, self.events = folder, engine, events
-        self._live = Live(engine, {}, events)
+        self.live = Live(engine, {}, events)
 
     def __call__(self, request: requests.Request) -> dict[str, Any]:
         """Do it."""
-        return self._live.perform(request, ME)
+        return self.live.perform(request, ME)
 
     def route(self, name: str = "out") -> dict[str, Any]:
         """Return the status of a route."""
@@ -165,6 +166,87 @@ def test_a_replay_of_a_namespace_passes_all_others(tmp_path: Path) -> None:
             (6, 1),
             (8, 1),
         ]
+
+
+def endless(looking: threading.Event) -> Callable[..., Any]:
+    """Return what reads a log without an end, frame after frame."""
+
+    def look(*values: Any) -> Iterator[Any]:
+        while True:
+            looking.set()
+            time.sleep(0.01)
+            values[-1](0)
+            yield from ()
+
+    return look
+
+
+@pytest.mark.parametrize("ends", ["client", "engine"])
+def test_a_long_look_holds_nobody_and_ends_with_whoever_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """While a dry run reads all of a log the route is paused; a stop ends it, or its asker does."""
+    looking, gone = threading.Event(), threading.Event()
+    raised: list[BaseException] = []
+    monkeypatch.setattr("transporter.control.replaying.matching", endless(looking))
+    with operated(tmp_path, lines(4), out={}) as op:
+        until(lambda: op.route()["watermark"] == 3)
+
+        def look() -> None:
+            try:
+                op.live.perform(requests.Replay("out", first=0, dry_run=True), ME, gone.is_set)
+            except EngineUnreachable as error:
+                raised.append(error)
+
+        asking = threading.Thread(target=look, daemon=True)
+        asking.start()
+        assert looking.wait(PATIENCE)
+        pausing = threading.Thread(target=op, args=(requests.Pause("out"),), daemon=True)
+        pausing.start()
+        pausing.join(PATIENCE)
+        assert not pausing.is_alive()
+        if ends == "client":
+            gone.set()
+        else:
+            op.engine.stop()
+        asking.join(PATIENCE)
+        assert len(raised) == 1
+
+
+def test_a_step_that_looks_for_its_entry_holds_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A route whose filter takes hardly anything can be resumed while a step still looks."""
+    looking, look = threading.Event(), threading.Event()
+    original = module.next_entry
+
+    def slow(*values: Any) -> int:
+        looking.set()
+        assert look.wait(PATIENCE)
+        return original(*values)
+
+    monkeypatch.setattr(module, "next_entry", slow)
+    with operated(tmp_path, lines(2), out={}) as op:
+        until(lambda: op.route()["watermark"] == 1)
+        op(requests.Pause("out"))
+        op.feed(*lines(2, 2))
+        until(lambda: op.engine.log.durable == 3)
+        refused: list[BaseException] = []
+
+        def step() -> None:
+            try:
+                op(requests.Step("out"))
+            except ActionRefused as error:
+                refused.append(error)
+
+        stepping = threading.Thread(target=step, daemon=True)
+        stepping.start()
+        assert looking.wait(PATIENCE)
+        op(requests.Resume("out"))
+        until(lambda: op.route()["watermark"] == 3)
+        look.set()
+        stepping.join(PATIENCE)
+        assert "not paused" in str(refused[0])
 
 
 def test_a_replay_can_be_cancelled(tmp_path: Path) -> None:
@@ -391,10 +473,10 @@ def test_a_route_of_an_older_pipeline_is_forgotten(tmp_path: Path) -> None:
         pass
     with operated(tmp_path, lines(2), out={}) as op:
         until(lambda: op.route()["watermark"] == 1)
-        assert op.engine._hold().name == "old"
+        assert op.engine._holds.least().name == "old"
         op(requests.Forget("old"))
         assert declared_routes(tmp_path / "log") == ["out"]
-        assert op.engine._hold().name == "out"
+        assert op.engine._holds.least().name == "out"
 
 
 def test_an_engine_that_stops_takes_no_actions(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
 from transporter.log.retention import RetentionSettings, retain
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import Parked, ParkedStore, Reason, parked_path
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -139,3 +139,24 @@ def test_what_retention_has_removed_is_refused_unless_partial(log: Path) -> None
     replay = read_state(log, "r").replay
     assert replay is not None
     assert replay.next == first
+
+
+def test_a_dry_run_does_not_take_the_lock(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine may start while an operator's look still takes its time."""
+
+    def look(*_: object) -> Iterator[pa.RecordBatch]:
+        with CommitLog.open(log):
+            yield from ()
+
+    monkeypatch.setattr("transporter.control.replaying.matching", look)
+    told = does(log, requests.Replay("r", first=5, last=20, dry_run=True))
+    assert (told["first"], told["last"], told["entries"]) == (5, 20, 0)
+    assert read_state(log, "r").replay is None
+
+
+def test_a_damaged_parked_entry_can_be_skipped(log: Path) -> None:
+    """What cannot be read need not be read to be given up."""
+    path = parked_path(log / "offsets" / "r", 3)
+    path.write_bytes(b"nonsense")
+    assert does(log, requests.SkipParked("r", 3, 3))["offsets"] == [3]
+    assert not path.exists()

@@ -22,20 +22,28 @@ from transporter.offsets.audit import user_name
 from transporter.offsets.offset_log import OffsetLog, read_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
 class Doubles:
-    """Operations that only tell what was asked for; a pause takes until it may end."""
+    """Operations that only tell what was asked for.
+
+    A pause takes until it may end, a replay until nobody waits for it any more.
+    """
 
     def __init__(self) -> None:
         self.asked: list[tuple[requests.Request, requests.Operator]] = []
-        self.may_end = threading.Event()
+        self.may_end, self.noticed = threading.Event(), threading.Event()
         self.error: BaseException | None = None
 
-    def perform(self, request: requests.Request, by: requests.Operator) -> dict[str, Any]:
+    def perform(
+        self, request: requests.Request, by: requests.Operator, gone: Callable[[], bool]
+    ) -> dict[str, Any]:
         self.asked.append((request, by))
+        if isinstance(request, requests.Replay):
+            until(gone)
+            self.noticed.set()
         if isinstance(request, requests.Pause):
             assert self.may_end.wait(20)
         if self.error is not None:
@@ -91,6 +99,29 @@ def test_a_client_that_hangs_holds_nobody(served: Served) -> None:
         finally:
             served.operations.may_end.set()
             waiting.join()
+
+
+def test_an_action_can_see_that_its_client_has_gone(served: Served) -> None:
+    """Whoever hangs up, or is killed, leaves nothing behind that goes on looking for him."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(served.directory / "control.sock"))
+        client.sendall(b'{"v": 1, "op": "replay", "args": {"route": "r", "dry_run": true}}\n')
+        until(lambda: served.operations.asked)
+        assert not served.operations.noticed.wait(0.1)
+    assert served.operations.noticed.wait(20)
+
+
+def test_an_action_can_see_that_the_engine_ends(tmp_path: Path) -> None:
+    """A stop waits for no look, however long it would take."""
+    served = Served(tmp_path)
+    served.server.start(served.failures.append)
+    with Engine(tmp_path) as client:
+        asking = threading.Thread(target=client.ask, args=(requests.Replay("r", dry_run=True),))
+        asking.start()
+        until(lambda: served.operations.asked)
+        served.server.stop()
+        asking.join(20)
+    assert served.operations.noticed.is_set()
 
 
 def test_no_more_operators_than_there_are_threads_for(
@@ -162,6 +193,20 @@ def test_a_socket_of_a_dead_engine_is_replaced(tmp_path: Path) -> None:
         served.server.stop()
     assert not (tmp_path / "control.sock").exists()
     assert served.failures == []
+
+
+def test_the_socket_of_the_next_engine_is_left_alone(served: Served) -> None:
+    """An engine whose directory another one has taken does not silence that one as it ends."""
+    following = Served(served.directory)
+    following.server.start(following.failures.append)
+
+    served.server.stop()
+
+    with Engine(served.directory) as engine:
+        assert engine.ask(requests.Status()) == {"done": "Status"}
+    following.server.stop()
+    with pytest.raises(NoEngine):
+        Engine(served.directory)
 
 
 def test_a_directory_with_a_long_path_is_served(tmp_path: Path) -> None:

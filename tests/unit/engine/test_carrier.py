@@ -130,6 +130,51 @@ def test_a_dead_host_is_launched_again_and_the_waiting_get_their_workers(tmp_pat
     assert failures.all == []
 
 
+def test_a_host_whose_spark_has_stopped_is_replaced_and_the_cause_is_reported(
+    tmp_path: Path,
+) -> None:
+    """Whoever waits for a worker gets it from the next host, without a failure of its own."""
+    events, host = Events(), SparklessHost(["removed", "good"])
+    with started(host, events) as carrier, connect(carrier, worker_spec(tmp_path, carrier)) as us:
+        assert us.recv() == Opened(None)
+    (lost,) = events.named("spark-host-lost")
+    assert lost["problem"] == "the master has removed it"
+
+
+def test_hosts_that_are_lost_again_and_again_are_backed_off(tmp_path: Path) -> None:
+    """A Spark that comes up and is soon lost is started less and less often."""
+    events = Events()
+    with started(SparklessHost(["removed"]), events) as carrier:
+        stopping = threading.Event()
+        spec = worker_spec(tmp_path, carrier)
+        asking = threading.Thread(target=connect, args=(carrier, spec, stopping))
+        asking.start()
+        events.await_count("spark-host-lost", 4)
+        stopping.set()
+        carrier.wake()
+        asking.join(PATIENCE)
+    delays = [each["retry_in"] for each in events.named("spark-host-lost")]
+    assert delays[3] > 2 * delays[0]
+
+
+def test_a_host_that_fails_at_its_start_is_reported_with_its_cause() -> None:
+    """What Spark has said is in the failure that ends the engine."""
+    failures = Failures()
+    with started(SparklessHost(["doomed"]), failures=failures):
+        assert "ended before Spark was up: no master answers" in failures.await_first()
+
+
+def test_why_a_worker_is_gone_is_kept_for_its_route(tmp_path: Path) -> None:
+    """The cause is returned once, and an unknown one is empty."""
+    with started(SparklessHost(["refusing"])) as carrier:
+        with pytest.raises(HostFailed, match="no Python here"):
+            connect(carrier, worker_spec(tmp_path, carrier))
+        carrier._problems["out", 0] = "its own doing"
+        assert carrier.take_problem("other") == ""
+        assert carrier.take_problem("out") == "its own doing"
+        assert carrier.take_problem("out") == ""
+
+
 @pytest.mark.parametrize("behaviour", ["dead", "mute", "slow"])
 def test_a_host_that_never_comes_up_is_reported(
     behaviour: str, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -13,7 +14,9 @@ from table_tools import TableReader, table, told
 from transporter.engine.events import State
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.log.reader import LogReader
+from transporter.offsets.holds import release
 from transporter.offsets.offset_log import OffsetLog, delete_route, read_state
+from transporter.pipeline.config import LogConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +31,24 @@ def to_end(pipeline: Pipeline, events: Events | None = None) -> Engine:
     with running(pipeline, events=events) as engine:
         until(lambda: engine.wait(0.02))
     return engine
+
+
+def with_budget(pipeline: Pipeline) -> Pipeline:
+    """Return *pipeline* with a log of four small segments that may release routes."""
+    log = LogConfig(
+        dir=pipeline.log.dir,
+        segment_bytes=65536,
+        compression="none",
+        max_bytes=4 * 65536,
+        on_full="stop-route",
+    )
+    return pipeline.model_copy(update={"log": log})
+
+
+def rows_of(path: Path) -> set[int]:
+    """Return the numbers of the rows delivered to *path*, whose last line may not be whole."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return {int(json.loads(line)["data"].split()[0]) for line in lines}
 
 
 LINES = [f"k{number} {number}" for number in range(5)]
@@ -123,6 +144,26 @@ def test_only_so_many_entries_wait_for_their_delivery(tmp_path: Path) -> None:
         until(lambda: told(tmp_path / "table.txt") == [0, 1, 2, 3, 4])
 
 
+def test_a_reader_that_waits_for_delivery_says_for_whom(tmp_path: Path) -> None:
+    """At ``max_in_flight`` its status names the route that is furthest behind."""
+    (tmp_path / "slow.down").write_text("write")
+    routes = {"name": "fast"}, {"name": "slow"}
+    with running(table(tmp_path, LINES, *routes, end=False, rows=1, max_in_flight=2)) as engine:
+        until(lambda: "waits for route slow" in engine.status().readers[0].problem)
+        (tmp_path / "slow.down").unlink()
+        until(lambda: told(tmp_path / "table.txt") == [0, 1, 2, 3, 4])
+        assert engine.status().readers[0].problem == ""
+
+
+def test_parked_entries_leave_room_for_others(tmp_path: Path) -> None:
+    """A reader goes on although as many entries are parked as may be in flight."""
+    route = {"name": "out", "on_error": "park", "writer": {"reject": [0, 1]}}
+    with running(table(tmp_path, LINES, route, end=False, rows=1, max_in_flight=2)) as engine:
+        until(lambda: engine.log.durable == 4)
+        until(lambda: told(tmp_path / "table.txt") == [2, 3, 4])
+        assert engine.status().routes[0].parked == 2
+
+
 def test_with_one_in_flight_the_next_of_a_key_waits_until_the_source_knows(
     tmp_path: Path,
 ) -> None:
@@ -189,6 +230,177 @@ def test_any_reader_can_wait_for_delivery(tmp_path: Path) -> None:
         (tmp_path / "out.down").unlink()
         until(lambda: told(lines)[-1:] == [3])
         assert engine.status().readers[0].state is State.RUNNING
+
+
+@pytest.mark.parametrize("stuck", ["a-route", "z-route"])
+def test_a_source_is_never_told_of_what_was_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: str
+) -> None:
+    """The stuck route is released, whatever its name; the source gives those rows again."""
+    monkeypatch.setattr("transporter.engine.housekeeper.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.housekeeper.STUCK", 0.5)
+    (tmp_path / f"{stuck}.down").write_text("write")
+    lines = [f"k {number} {'x' * 8000}" for number in range(80)]
+    routes = ({"name": stuck}, {"name": "well"})
+    pipeline, events = table(tmp_path, lines, *routes, end=False, rows=2), Events()
+    with running(with_budget(pipeline), events=events):
+        # The others go on.
+        until(lambda: len(rows_of(tmp_path / "well.jsonl")) == 80)
+        assert events.named("entries-released")[0]["route"] == stuck
+        assert told(tmp_path / "table.txt") == []
+        (tmp_path / f"{stuck}.down").unlink()
+        until(lambda: set(told(tmp_path / "table.txt")) == set(range(80)))
+        released = read_state(tmp_path / "log", stuck).released
+    assert rows_of(tmp_path / f"{stuck}.jsonl") == set(range(80))
+    assert released[0].first == 0
+
+
+def test_what_was_released_comes_again_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start does not take it for delivered, though the watermark has passed it."""
+    monkeypatch.setattr("transporter.engine.housekeeper.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.housekeeper.STUCK", 0.5)
+    (tmp_path / "slow.down").write_text("write")
+    lines = [f"k {number} {'x' * 8000}" for number in range(80)]
+    pipeline, events = table(tmp_path, lines, {"name": "slow"}, end=False, rows=2), Events()
+    with running(with_budget(pipeline), events=events) as engine:
+        events.await_count("entries-released")
+        engine.stop(0)
+    (tmp_path / "slow.down").unlink()
+    with running(with_budget(pipeline)):
+        until(lambda: set(told(tmp_path / "table.txt")) == set(range(80)))
+    assert rows_of(tmp_path / "slow.jsonl") == set(range(80))
+
+
+def test_what_was_released_and_is_still_in_the_log_is_not_recognised(tmp_path: Path) -> None:
+    """The watermark has passed it undelivered, so its source is not told and gives it again."""
+    (tmp_path / "out.down").write_text("write")
+    with running(table(tmp_path, LINES[:2], {"name": "out"}, end=False)) as engine:
+        until(lambda: engine.log.durable == 1)
+        engine.stop(0)
+    with OffsetLog(tmp_path / "log", "out") as log:
+        assert release(log, 1, 1, "no room") is not None
+    (tmp_path / "out.down").unlink()
+    to_end(table(tmp_path, [], {"name": "out"}))
+    assert [line["data"] for line in delivered(tmp_path / "out.jsonl")] == ["0", "1"]
+    assert told(tmp_path / "table.txt") == [0, 1]
+
+
+def test_what_a_source_takes_in_order_only_is_not_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a released entry it could never be told of anything: its reader waits instead."""
+    monkeypatch.setattr("transporter.engine.housekeeper.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.housekeeper.STUCK", 0.2)
+    lines = tmp_path / "source.txt"
+    lines.write_text("".join(f"n {number} {'x' * 8000}\n" for number in range(80)))
+    (tmp_path / "a-route.down").write_text("write")
+    keys = {"adaptor": "table_tools:Committed", "path": "source.txt", "rows": 2}
+    pipeline = table(tmp_path, [], {"name": "a-route"}, release="delivered", end=False, **keys)
+    events = Events()
+    with running(with_budget(pipeline), events=events):
+        events.await_count("log-full")
+        assert events.await_count("log-nearly-full")["holder"] == "route a-route"
+        time.sleep(1)
+        assert events.named("entries-released") == []
+        (tmp_path / "a-route.down").unlink()
+        until(lambda: told(lines)[-1:] == [80])
+    assert rows_of(tmp_path / "a-route.jsonl") == set(range(80))
+
+
+def test_no_position_is_told_beyond_a_parked_entry_also_after_a_restart(tmp_path: Path) -> None:
+    """A reader of positions hears of none that is behind a parked entry, whoever has logged it."""
+    lines = tmp_path / "source.txt"
+    lines.write_text("n a\nn b\nn c\n")
+    keys = {"adaptor": "table_tools:Committed", "path": "source.txt", "rows": 1}
+    route = {"name": "out", "on_error": "park", "writer": {"reject": [1]}}
+    given = table(tmp_path, [], route, release="delivered", end=False, **keys)
+    with running(given) as engine:
+        until(lambda: engine.status().routes[0].parked == 1 and engine.log.durable == 2)
+        until(lambda: told(lines) == [1])
+    with lines.open("a") as file:
+        file.write("n d\n")
+    given = table(tmp_path, [], route | {"writer": {}}, release="delivered", end=False, **keys)
+    with running(given) as engine:
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0, 2, 3])
+        time.sleep(0.2)
+        assert told(lines) == [1]
+        found = engine.route("out")
+        assert found is not None
+        found[1].request_retries([1])
+        found[0].ask(lambda: None)
+        until(lambda: told(lines) == [1, 4])
+
+
+def test_positions_of_an_earlier_run_are_told_without_a_new_batch(tmp_path: Path) -> None:
+    """What a restart finds in the log is committed when it is delivered."""
+    lines = tmp_path / "source.txt"
+    lines.write_text("n a\nn b\nn c\n")
+    (tmp_path / "out.down").write_text("write")
+    keys = {"adaptor": "table_tools:Committed", "path": "source.txt", "rows": 2}
+    given = table(tmp_path, [], {"name": "out"}, release="delivered", end=False, **keys)
+    with running(given) as engine:
+        until(lambda: engine.log.durable == 2)
+        engine.stop(0)
+    (tmp_path / "out.down").unlink()
+    with running(given):
+        until(lambda: told(lines)[-1:] == [3])
+
+
+GOING_ON = "table_tools:GoingOn"
+
+
+def test_a_restart_goes_on_where_nobody_else_has_led(tmp_path: Path) -> None:
+    """What is logged stays open: routes go on where they were, and nothing is logged again."""
+    (tmp_path / "slow.down").write_text("write")
+    routes = {"name": "fast"}, {"name": "slow"}
+    given = table(tmp_path, LINES, *routes, adaptor=GOING_ON, end=False, rows=2)
+    for _ in range(3):
+        with running(given) as engine:
+            until(lambda: offsets(tmp_path / "fast.jsonl") == [0, 1, 2, 3, 4])
+            until(lambda at=engine: at.status().readers[0].state is not State.STARTING)
+            time.sleep(0.1)
+            assert (engine.log.durable, told(tmp_path / "table.txt")) == (4, [])
+            engine.stop(0)
+    (tmp_path / "slow.down").unlink()
+    with running(given):
+        until(lambda: told(tmp_path / "table.txt") == [0, 1, 2, 3, 4])
+    assert offsets(tmp_path / "fast.jsonl") == offsets(tmp_path / "slow.jsonl") == [0, 1, 2, 3, 4]
+
+
+def test_a_parked_entry_is_parked_still_after_a_restart(tmp_path: Path) -> None:
+    """Its source hears of it when its retry is delivered, in whatever run that is."""
+    route = {"name": "out", "on_error": "park"}
+    reject = {"writer": {"reject": [2]}}
+    with running(table(tmp_path, LINES, route | reject, adaptor=GOING_ON, end=False)):
+        until(lambda: sorted(told(tmp_path / "table.txt")) == [0, 1, 3, 4])
+    with running(table(tmp_path, [], route, adaptor=GOING_ON, end=False)) as engine:
+        found = engine.route("out")
+        assert found is not None
+        assert found[0].parking.known == {2}
+        found[1].request_retries([2])
+        found[0].ask(lambda: None)
+        until(lambda: told(tmp_path / "table.txt")[4:] == [2])
+        assert engine.log.durable == 4
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 3, 4, 2]
+
+
+def test_nothing_is_delivered_while_it_is_not_decided_who_delivers_it(tmp_path: Path) -> None:
+    """Invariant 10: routes wait for a reader that does not know yet whether it still leads."""
+    (tmp_path / "out.down").write_text("write")
+    given = table(tmp_path, LINES, {"name": "out"}, adaptor=GOING_ON, end=False)
+    with running(given) as engine:
+        until(lambda: engine.log.durable == 4)
+        engine.stop(0)
+    (tmp_path / "out.down").unlink()
+    (tmp_path / "table.undecided").touch()
+    with running(given):
+        asked = tmp_path / "table.asked"
+        until(lambda: asked.exists() and asked.read_text().count("0") > 4)
+        assert offsets(tmp_path / "out.jsonl") == []
+        (tmp_path / "table.undecided").unlink()
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4])
 
 
 def test_a_shared_source_cannot_be_told_earlier(tmp_path: Path) -> None:

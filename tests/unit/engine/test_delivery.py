@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from transporter.engine.delivery import Acks, Delivery, deliver
+from transporter.engine.delivery import (
+    PART_ROWS,
+    PART_SECONDS,
+    Acks,
+    Delivery,
+    Reporter,
+    deliver,
+    deliver_singly,
+)
 from transporter.engine.protocol import Failure, FailureKind, Outcome
 from transporter.errors import (
     ConfigError,
@@ -23,7 +33,7 @@ from transporter.testing import ListWriter
 from transporter.testing.doubles import ListWriterConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from transporter.adaptor import Ack, Entries
 
@@ -308,3 +318,204 @@ def test_failures_are_classified(error: Exception, kind: FailureKind, offset: in
 def test_an_offset_told_beside_an_error_wins_over_that_in_it() -> None:
     """The offset that the writer passes to ``fail`` is the one that counts."""
     assert Failure.of(Rejected("x", 7), 8).offset == 8
+
+
+# --- parts of a slice, reported before its end
+
+
+class Clock:
+    """Stands still until a test moves it."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Parts:
+    """What a delivery reports before it ends."""
+
+    def __init__(self) -> None:
+        self.clock, self.told = Clock(), list[Outcome]()
+        self.reporter = Reporter(self.told.append, self.clock)
+
+    def later(self) -> None:
+        """Let enough time pass for a report."""
+        self.clock.now += PART_SECONDS
+
+
+def acking(parts: Parts, *acked: list[int], then: SinkError | None = None) -> Calling:
+    """Return a writer that takes its time for each of these acks, and may fail after them."""
+
+    def act(batch: Entries, ack: Ack) -> None:
+        for offsets in acked:
+            parts.later()
+            ack(offsets)
+        if then is not None:
+            ack.fail(then, getattr(then, "offset", None))
+
+    return Calling(act)
+
+
+def part_of(rows: int) -> Outcome:
+    """Return a part of so many rows."""
+    return Outcome(0, rows, 0, 0, {})
+
+
+def summed(outcomes: list[Outcome]) -> Outcome:
+    """Return the outcome of the whole slice whose parts these are."""
+    last = outcomes[-1]
+    namespaces = {name: offset for each in outcomes for name, offset in each.namespaces.items()}
+    delivered = sum(each.delivered for each in outcomes)
+    skipped = sum(each.skipped for each in outcomes)
+    size = sum(each.size for each in outcomes)
+    return Outcome(last.through, delivered, skipped, size, namespaces, last.failure)
+
+
+def test_what_is_acked_of_a_slice_is_reported_before_its_end() -> None:
+    """Each report ends before the next entry that is not acked, filtered ones included."""
+    route = Delivery(Namespace("^a"), "log")
+    batch = entries("b", "a", "b", "b", "aa", "a", "b")
+    parts = Parts()
+    sink = acking(parts, [11], [14], [15])
+    rest = deliver(batch, 16, 0, route, sink, parts.reporter)
+    assert parts.told == [
+        Outcome(13, 1, 3, 1, {"a": 11, "b": 13}),
+        Outcome(14, 1, 0, 2, {"aa": 14}),
+    ]
+    assert rest == Outcome(16, 1, 1, 1, {"a": 15, "b": 16})
+    assert summed([*parts.told, rest]) == deliver(batch, 16, 0, route, writer())
+
+
+def test_a_slice_that_is_acked_as_a_whole_has_no_parts() -> None:
+    """The outcome says it all; a report would only cost."""
+    parts = Parts()
+    for act in (lambda _, ack: ack.all(), lambda batch, ack: ack(batch.offsets)):
+        parts.later()
+        assert deliver(entries("a", "b"), 11, 0, ALL, Calling(act), parts.reporter).delivered == 2
+    assert parts.told == []
+
+
+def test_a_quick_slice_has_a_part_each_so_many_rows() -> None:
+    """Before it is time only so many acked rows are worth a report."""
+    parts, count = Parts(), 2 * PART_ROWS + 10
+    batch = entries(*["a"] * count, first=0)
+
+    def act(batch: Entries, ack: Ack) -> None:
+        for offset in batch.offsets:
+            ack([offset])
+
+    rest = deliver(batch, count - 1, 0, ALL, Calling(act), parts.reporter)
+    throughs = [each.through for each in [*parts.told, rest]]
+    assert throughs == [PART_ROWS - 1, 2 * PART_ROWS - 1, count - 1]
+
+
+def test_nothing_is_reported_behind_an_entry_that_is_not_acked() -> None:
+    """Invariant 5: only the contiguous prefix is settled, whatever the order of the acks."""
+    parts = Parts()
+    sink = acking(parts, [12], [13, 11], [10], [14])
+    deliver(entries(*"abcdef"), 15, 0, ALL, sink, parts.reporter)
+    assert [each.through for each in parts.told] == [13, 14]
+
+
+def test_nothing_is_reported_after_a_failure() -> None:
+    """Invariant 9: what is acked behind a failed entry is not settled."""
+    parts = Parts()
+
+    def act(batch: Entries, ack: Ack) -> None:
+        parts.later()
+        ack([10])
+        ack.fail(Rejected("no"), 11)
+        parts.later()
+        ack([11, 12])
+
+    outcome = deliver(entries(*"abcd"), 13, 0, ALL, Calling(act), parts.reporter)
+    assert [each.through for each in parts.told] == [10]
+    assert (outcome.through, outcome.delivered) == (10, 0)
+    assert outcome.failure == Failure(FailureKind.REJECTED, "no", 11)
+
+
+def test_a_failure_of_an_entry_that_was_reported_names_none() -> None:
+    """A writer that fails what it has acked cannot take the watermark back (Invariant 5)."""
+    parts = Parts()
+    sink = acking(parts, [10, 11], then=Rejected("no", 10))
+    outcome = deliver(entries(*"abcd"), 13, 0, ALL, sink, parts.reporter)
+    assert [each.through for each in parts.told] == [11]
+    assert outcome.through == 11
+    assert outcome.failure == Failure(FailureKind.REJECTED, "no", None)
+
+
+def test_an_entry_is_reported_when_all_its_outputs_are_acked() -> None:
+    """Of an entry that a step made several messages of, some are not enough."""
+    parts = Parts()
+    acks = Acks([4, 4, 4, 5, 6, 6, 7], parts.reporter, part_of)
+    for offsets in ([4], [4], [4], [5, 6], [6], [7]):
+        parts.later()
+        acks(offsets)
+    assert [each.delivered for each in parts.told] == [3, 4, 6]
+    assert acks.result() == (7, None)
+
+
+def test_a_writer_that_acks_entries_has_their_outputs_reported_with_the_next() -> None:
+    """One ack for an entry of several outputs may be one output's, until a later one is acked."""
+    parts = Parts()
+    acks = Acks([4, 4, 5, 6, 6, 7], parts.reporter, part_of)
+    for offsets in ([4], [5], [6], [7]):
+        parts.later()
+        acks(offsets)
+    assert [each.delivered for each in parts.told] == [3]
+    assert acks.result() == (6, None)
+
+
+@given(st.data())
+def test_acks_count_alike_in_parts(data: st.DataObject) -> None:
+    """However entries are acked, what is reported is a prefix of what counts in the end."""
+    outputs = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=8))
+    offsets = [4 + index for index, count in enumerate(outputs) for _ in range(count)]
+    order = data.draw(st.permutations(offsets))
+    acked = order[: data.draw(st.integers(0, len(order)))] if data.draw(st.booleans()) else offsets
+    parts = Parts()
+    acks, whole = Acks(offsets, parts.reporter, part_of), Acks(offsets)
+    rest = list(acked)
+    while rest:
+        size = data.draw(st.integers(1, len(rest)))
+        parts.later()
+        acks(rest[:size])
+        rest = rest[size:]
+    whole(acked)
+    for each in (acks, whole):
+        each.record(Failure(FailureKind.UNAVAILABLE, "gone"))
+    count, _ = acks.result()
+    assert count == whole.result()[0] == _prefix(offsets, acked)
+    told = [each.delivered for each in parts.told]
+    assert told == sorted(set(told))
+    assert all(rows <= count for rows in told)
+
+
+def _prefix(offsets: list[int], acked: Sequence[int]) -> int:
+    """Return the rows of the acked prefix, as slowly as can be."""
+    rows = 0
+    while rows < len(offsets) and offsets[rows] in acked:
+        rows += 1
+    if rows:
+        outputs = offsets.count(offsets[rows - 1])
+        rows -= outputs if acked.count(offsets[rows - 1]) < outputs else 0
+    return rows
+
+
+def test_entries_delivered_one_at_a_time_are_reported_too() -> None:
+    """A long way one entry at a time is not gone again after a kill."""
+    parts = Parts()
+    sink = writer(at_14=("rejected",))
+    outcome = deliver_singly(
+        entries(*"abcdefg"),
+        (10, 16, 0),
+        Delivery(Namespace("[^b]"), "log"),
+        sink,
+        lambda offset: parts.later() if offset in {12, 14} else None,
+        parts.reporter,
+    )
+    assert parts.told == [Outcome(12, 2, 1, 2, {"a": 10, "b": 11, "c": 12})]
+    assert (outcome.through, outcome.delivered, outcome.namespaces) == (13, 1, {"d": 13})
+    assert outcome.failure is not None
+    assert outcome.failure.offset == 14

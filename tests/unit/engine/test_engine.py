@@ -450,3 +450,22 @@ def test_a_stop_with_nothing_to_deliver_waits_for_no_spark(tmp_path: Path) -> No
     started = time.monotonic()
     engine.stop(timeout=20)
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    "part", ["refuse_strangers", "Carrier", "Deliveries", "Feed", "Route", "Housekeeper"]
+)
+def test_an_engine_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, part: str) -> None:
+    """Whatever of it fails: the directory's lock is free, also for this very process."""
+
+    def fails(*_: object) -> None:
+        raise EnvironmentFault("not today")
+
+    pipeline = make_pipeline(tmp_path, ["a 1"], out={})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"transporter.engine.engine.{part}", fails)
+        with pytest.raises(EnvironmentFault, match="not today"):
+            Engine(pipeline, SparklessHost(), Events())
+    assert not [each for each in threading.enumerate() if each.name == "listener"]
+    run_to_end(pipeline)
+    assert offsets(tmp_path / "out.jsonl") == [0]

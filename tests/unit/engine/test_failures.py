@@ -7,19 +7,21 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_tools import Events, SparklessHost, run_to_end, running, until
+from engine_tools import Events, SparklessHost, make_pipeline, run_to_end, running, until
 from failing_sink import written
 
+from transporter.control.live import Live
+from transporter.control.requests import Operator, SkipParked
+from transporter.engine.engine import Engine
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import OffsetLog, read_state, route_folder
-from transporter.offsets.parked import ParkedStore
+from transporter.offsets.parked import ParkedStore, parked_path
 from transporter.offsets.state import Range
 from transporter.pipeline.config import load
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transporter.engine.engine import Engine
     from transporter.pipeline.config import Pipeline
 
 QUICK = {"attempts": 2, "backoff": "1ms..5ms"}
@@ -166,6 +168,56 @@ def test_a_retry_without_a_fix_parks_again_and_keeps_the_order(tmp_path: Path) -
     assert [each["offset"] for each in events.named("parked-failed")] == [3]
 
 
+def replay(folder: Path, first: int, last: int) -> None:
+    """Begin a replay, as ``transporter replay`` does."""
+    with OffsetLog(folder / "log", "out") as offsets:
+        offsets.begin_replay(first, last)
+
+
+@pytest.mark.parametrize("park_order", ["key", "free"])
+def test_a_replay_leaves_what_is_parked_as_it_is(tmp_path: Path, park_order: str) -> None:
+    """Reasons and attempts are kept, and what is earlier of the key is not held by it."""
+    pipeline = make(tmp_path, rows(20, 8, keys=5), on_error="park", park_order=park_order)
+    run_to_end(pipeline)
+    held = [8, 13, 18] if park_order == "key" else [8]
+    before = {offset: parked(tmp_path).load(offset) for offset in held}
+    delivered_before = numbers(tmp_path)
+    replay(tmp_path, 0, 19)
+    events = Events()
+    run_to_end(pipeline, events)
+    store = parked(tmp_path)
+    assert {offset: store.load(offset) for offset in store.offsets()} == before
+    assert numbers(tmp_path)[len(delivered_before) :] == delivered_before
+    assert events.named("entry-parked") == []
+    assert read_state(tmp_path / "log", "out").replay is None
+
+
+def test_a_retry_never_overtakes_an_earlier_parked_entry_of_its_key(tmp_path: Path) -> None:
+    """Invariant 9: to retry a later one is to retry what is parked before it first."""
+    pipeline = make(tmp_path, rows(20, 3, 4, keys=5), on_error="park")
+    run_to_end(pipeline)
+    before = numbers(tmp_path)
+    (tmp_path / "out.mended").touch()
+    with OffsetLog(tmp_path / "log", "out") as offsets:
+        offsets.request_retries([13])
+    run_to_end(pipeline)
+    assert numbers(tmp_path)[len(before) :] == [3, 8, 13]
+    assert parked(tmp_path).offsets() == [4, 9, 14, 18, 19]
+
+
+def test_a_retry_waits_behind_an_earlier_one_of_its_key_that_fails_again(tmp_path: Path) -> None:
+    """Invariant 9: where the earlier one is refused again, the later one stays parked, too."""
+    pipeline = make(tmp_path, rows(20, 3, keys=5), on_error="park")
+    run_to_end(pipeline)
+    before = numbers(tmp_path)
+    with OffsetLog(tmp_path / "log", "out") as offsets:
+        offsets.request_retries([13])
+    run_to_end(pipeline)
+    assert numbers(tmp_path) == before
+    assert parked(tmp_path).offsets() == [3, 8, 13, 18]
+    assert read_state(tmp_path / "log", "out").retries == ()
+
+
 def test_park_order_free_lets_later_entries_of_the_key_pass(tmp_path: Path) -> None:
     """With park_order: free only the failing entry itself is parked."""
     run_to_end(make(tmp_path, rows(20, 3, keys=5), on_error="park", park_order="free"))
@@ -184,6 +236,42 @@ def test_park_limit_stops_the_route(tmp_path: Path) -> None:
     assert "park_limit" in engine.status().routes[0].problem
 
 
+@pytest.mark.parametrize("done", ["skip", "mend"])
+def test_a_damaged_parked_file_halts_its_route_only(tmp_path: Path, done: str) -> None:
+    """It is named with what to do; the others go on, and so does the route once that is done."""
+    pipeline = two_routes(tmp_path, 0)
+    document = json.loads(pipeline.file.read_text())
+    document["routes"][0]["on_error"] = "park"
+    document["routes"][1]["writer"]["how"] = "never"
+    pipeline.file.write_text(json.dumps(document))
+    pipeline = load(pipeline.file, {})
+    with (tmp_path / "in.jsonl").open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows(10, 4))
+    with running(pipeline) as engine:
+        until(lambda: read_state(tmp_path / "log", "out").watermark == 9)
+        engine.stop(0)
+    path = parked_path(route_folder(tmp_path / "log", "out"), 4)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + b"!!" + whole[102:])
+    with (tmp_path / "in.jsonl").open("a") as file:
+        file.writelines(json.dumps({"n": n, "k": "k4"}) + "\n" for n in (10, 11))
+    events = Events()
+    with running(pipeline, events=events) as engine:
+        problem = events.await_count("route-stopped")["problem"]
+        assert str(path) in problem
+        assert "transporter parked skip" in problem
+        until(lambda: read_state(tmp_path / "log", "other").watermark == 11)
+        assert engine.halted == ["out"]
+        if done == "skip":
+            Live(engine, {}, events).perform(SkipParked("out", 4, 4), Operator("me", 0, 0))
+            until(lambda: numbers(tmp_path)[-2:] == [10, 11])
+        engine.stop(0)
+    if done == "mend":
+        path.write_bytes(whole)
+        run_to_end(pipeline)
+        assert parked(tmp_path).offsets() == [4, 10, 11]
+
+
 def test_what_its_reader_could_not_read_is_parked_whatever_on_error_says(tmp_path: Path) -> None:
     """A line that is no JSON is parked at once; the route goes on."""
     pipeline = make(tmp_path, rows(3))
@@ -192,6 +280,21 @@ def test_what_its_reader_could_not_read_is_parked_whatever_on_error_says(tmp_pat
     run_to_end(pipeline)
     assert numbers(tmp_path) == [0, 1, 2, 3]
     assert parked(tmp_path).offsets() == [3]
+
+
+@pytest.mark.parametrize("on_error", ["park", "stop"])
+def test_an_entry_named_wrongly_is_found_as_if_unnamed(tmp_path: Path, on_error: str) -> None:
+    """A writer that names an offset it was not given does not make its route spin."""
+    events = Events()
+    engine = run_to_end(make(tmp_path, rows(10, 4), "elsewhere", on_error=on_error), events)
+    expected = [n for n in range(10) if n != 4] if on_error == "park" else [0, 1, 2, 3]
+    assert numbers(tmp_path) == expected
+    (divided,) = events.named("slice-divided")
+    assert "names offset 1000004, which is not of its batch" in divided["problem"]
+    if on_error == "park":
+        assert parked(tmp_path).load(4).reason.attempts == 2
+    else:
+        assert "offset 4" in engine.status().routes[0].problem
 
 
 @pytest.mark.parametrize("how", ["exit", "hang", "allocate"])
@@ -205,6 +308,8 @@ def test_a_writer_that_takes_its_worker_down_is_found_and_parked(tmp_path: Path,
     assert "died" in parked(tmp_path).load(4).reason.error
     assert sorted(set(numbers(tmp_path))) == [n for n in range(10) if n != 4]
     assert len(events.named("worker-lost")) == 4  # two in bulk, two alone
+    (retrying,) = events.named("route-retrying")
+    assert "while it delivered this entry" in retrying["problem"]
 
 
 STEP = """
@@ -312,3 +417,28 @@ def test_an_offset_log_without_a_route_is_named_at_the_start(tmp_path: Path) -> 
     events = Events()
     run_to_end(make(tmp_path, []), events)
     assert [each["route"] for each in events.named("offset-log-unused")] == ["other"]
+
+
+def test_workers_that_cannot_be_started_are_not_asked_for_in_haste(tmp_path: Path) -> None:
+    """However short the back-off of the sink is, Spark has its own, and the cause is told."""
+    events = Events()
+    pipeline = make_pipeline(tmp_path, ["orders a"], end=False, out={})
+    engine = Engine(pipeline, SparklessHost(["refusing"]), events)
+    engine.start()
+    try:
+        told = events.await_count("route-retrying", 3)
+        assert told["problem"] == "no Python here"
+        assert engine.status().routes[0].waiting is not None
+    finally:
+        engine.stop(0)
+    delays = [each["retry_in"] for each in events.named("route-retrying")]
+    assert delays[2] > delays[0] >= 0.1
+
+
+def test_the_cause_of_a_lost_worker_is_in_its_event(tmp_path: Path) -> None:
+    """What Spark says of the task that has ended is told with the route's name."""
+    events = Events()
+    with running(
+        make_pipeline(tmp_path, ["orders a"], out={"writer": {"die_at": 0}}), events=events
+    ):
+        assert events.await_count("worker-lost")["problem"] == "exit code 9"

@@ -16,9 +16,10 @@ from transporter.engine.backoff import Backoff
 from transporter.engine.events import State
 from transporter.engine.feed import Feed
 from transporter.engine.resume import LogResume
-from transporter.errors import LogPoisoned, SourceUnavailable
+from transporter.errors import BudgetSpent, LogPoisoned, SourceUnavailable
 from transporter.log.commit_log import MAX_APPEND, CommitLog
 from transporter.message import Message
+from transporter.offsets.holds import Hold
 from transporter.pipeline.config import ReaderConfig
 
 if TYPE_CHECKING:
@@ -266,6 +267,27 @@ def test_a_full_disk_holds_the_reader_back_until_there_is_room(tmp_path: Path) -
             assert feed.status().state is State.RUNNING
             assert feed.status().problem == ""
     assert offsets_of(tmp_path) == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_a_reader_that_waits_for_room_holds_nothing_that_others_log_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 14: what others log while its batch waits is not held by it, or no room comes."""
+    append = CommitLog.append
+
+    def full_for_one(log: CommitLog, messages: pa.RecordBatch, reader: str, *rest: Any) -> Any:
+        if reader == "in":
+            raise BudgetSpent("full, for the test")
+        return append(log, messages, reader, *rest)
+
+    monkeypatch.setattr(CommitLog, "append", full_for_one)
+    with CommitLog.open(tmp_path) as log:
+        script = Script(some("a", position="1"), ends=False)
+        with feeding(log, script) as feed:
+            until(lambda: feed.status().state is State.WAITING)
+            log.append(messages("b", "c"), "other")
+            until(lambda: feed.hold() == Hold(1, "in", "reader"))
 
 
 @pytest.mark.usefixtures("_hasty")

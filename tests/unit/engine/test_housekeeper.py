@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from compaction_tools import Frame, append_segments, everything, letters
 from engine_tools import Events, make_pipeline, running, until
-from log_tools import Disk
 
 from transporter.adaptor import AdaptorConfig, Batch
+from transporter.engine.compactor import FailureReport, Pace, Stopped
 from transporter.engine.events import State
 from transporter.engine.feed import Feed
-from transporter.engine.housekeeper import Housekeeper, Pace, Stopped
+from transporter.engine.housekeeper import Housekeeper
 from transporter.errors import BudgetSpent, LogPoisoned, SourceUnavailable
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
+from transporter.log.maintenance import MAINTENANCE, Rules, read_record
 from transporter.log.segment import segment_bases
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.holds import Hold, release
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from transporter.pipeline.config import Pipeline
 
 OLD = 1 << 60
+SMALL = {"segment_bytes": 65536, "max_bytes": 4 * 65536}
 
 
 def config(folder: Path, **keys: Any) -> LogConfig:
@@ -47,21 +49,39 @@ def config(folder: Path, **keys: Any) -> LogConfig:
 class Kept:
     """A housekeeper of a log, and what it said and asked for."""
 
-    def __init__(self, log: CommitLog, settings: LogConfig, through: int) -> None:
-        self.hold = Hold(through, "slow")
+    def __init__(
+        self, log: CommitLog, settings: LogConfig, through: int, told: int = 1 << 60
+    ) -> None:
+        self.log, self.hold = log, Hold(through, "slow")
+        self.told = told
+        self.failing: Exception | None = None
         self.released: list[int] = []
         self.failures: list[BaseException] = []
         self.events = Events()
-        self.keeper = Housekeeper(
-            log,
-            settings,
-            lambda: self.hold,
-            self.release,
-            self.events,
-            self.failures.append,
-        )
+        self.keeper = Housekeeper(log, settings, self, self.events, self.failures.append)
+        self.keeper.begin()
+
+    def keep(self, now: int) -> None:
+        """Do once all that is due."""
+        self.keeper.keep(now)
+        self.keeper.compactor.keep(now)
+
+    def least(self) -> Hold:
+        """Return the hold that the test has set, unless it is to fail."""
+        if self.failing is not None:
+            raise self.failing
+        return self.hold
+
+    def acknowledged(self) -> dict[str, int]:
+        """Return how far the one reader's source is."""
+        return {"r": min(self.told, self.log.durable)}
+
+    def releasable(self) -> int:
+        """Return that the reader holds what its source was not told of."""
+        return self.told
 
     def release(self, route: str, through: int) -> None:
+        """Let the route need nothing any more up to *through*."""
         assert route == self.hold.name
         self.released.append(through)
         self.hold = Hold(through, "slow")
@@ -91,18 +111,18 @@ def bases(log: CommitLog) -> list[int]:
 def test_what_is_due_is_compacted_once(log: CommitLog) -> None:
     """Sealed segments below the least watermark are compacted, told of, and left alone then."""
     kept = Kept(log, config(log.directory), through=8)
-    kept.keeper.keep(OLD)
+    kept.keep(OLD)
     assert list(everything(log.directory)) == [2, 5, 7, 8, *range(9, 15)]
     (told,) = kept.events.named("log-compacted")
     assert (told["segments"], told["dropped"]) == (3, 5)
-    kept.keeper.keep(OLD)
+    kept.keep(OLD)
     assert len(kept.events.named("log-compacted")) == 1
 
 
 def test_compaction_can_be_off(log: CommitLog) -> None:
     """With ``after: off`` nothing is ever compacted."""
     kept = Kept(log, config(log.directory, compaction={"after": "off"}), through=14)
-    kept.keeper.keep(OLD)
+    kept.keep(OLD)
     assert len(everything(log.directory)) == 15
 
 
@@ -110,24 +130,24 @@ def test_compaction_waits_until_enough_is_new(
     log: CommitLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each compaction reads what was compacted before, so it waits for a fraction of that."""
-    monkeypatch.setattr("transporter.engine.housekeeper._ONCE_IN", 2)
+    monkeypatch.setattr("transporter.engine.compactor._ONCE_IN", 2)
     kept = Kept(log, config(log.directory), through=8)
-    kept.keeper.keep(OLD)
+    kept.keep(OLD)
     append_segments(log, [[Frame(letters("A"))]])
     kept.hold = Hold(11, "slow")
-    kept.keeper.keep(OLD)
+    kept.keep(OLD)
     assert len(kept.events.named("log-compacted")) == 1
     kept.hold = Hold(14, "slow")
     append_segments(log, [[Frame(letters("AAAAAAAAA" * 40))], [Frame(letters("A"))]])
     kept.hold = Hold(log.durable, "slow")
-    kept.keeper.keep(OLD)
+    kept.keep(OLD)
     assert len(kept.events.named("log-compacted")) == 2
 
 
 def test_retention_by_bytes(log: CommitLog) -> None:
     """Segments that nobody needs are removed, and each is told of."""
     kept = Kept(log, config(log.directory, retention={"bytes": 1}), through=6)
-    kept.keeper.keep(OLD)
+    kept.keep(OLD)
     assert bases(log)[0] == 6
     assert [each["through"] for each in kept.events.named("segment-removed")] == [2, 5]
 
@@ -135,9 +155,9 @@ def test_retention_by_bytes(log: CommitLog) -> None:
 def test_retention_by_age(log: CommitLog) -> None:
     """A segment goes when its newest entry is older than wanted."""
     kept = Kept(log, config(log.directory, retention={"age": 60.0}), through=100)
-    kept.keeper.keep(int((time.time() + 30) * 1e6))
+    kept.keep(int((time.time() + 30) * 1e6))
     assert bases(log)[0] == 0
-    kept.keeper.keep(int((time.time() + 90) * 1e6))
+    kept.keep(int((time.time() + 90) * 1e6))
     assert bases(log) == [12]
 
 
@@ -151,13 +171,13 @@ def test_a_budget_keeps_the_log_small_and_names_who_holds_it(tmp_path: Path) -> 
         kept = Kept(log, settings, through=-1)
         fill(log)
         for _ in range(2):
-            kept.keeper.keep(0)
+            kept.keep(0)
         (told,) = kept.events.named("log-nearly-full")
         assert (told["holder"], told["needs_from"], told["max_bytes"]) == ("route slow", 0, budget)
         assert kept.keeper.holder == "route slow"
         assert (bases(log)[0], kept.released) == (0, [])
         kept.hold = Hold(log.durable, "slow")
-        kept.keeper.keep(0)
+        kept.keep(0)
         assert kept.keeper.holder == ""
         assert len(kept.events.named("log-has-room")) == 1
         assert log.used < 0.8 * budget
@@ -178,16 +198,16 @@ def test_stop_route_releases_the_oldest_entries_only(
         settings.dir, segment_bytes=65536, max_bytes=budget, compression=None
     ) as log:
         kept = Kept(log, settings, through=-1)
-        kept.keeper.keep(0)
+        kept.keep(0)
         assert kept.released == []
         fill(log)
         second = bases(log)[1]
         for at, through in ((0, -1), (4, 0), (8, 1), (12.9, 1)):
             moment, kept.hold = at, Hold(through, "slow")
-            kept.keeper.keep(0)
+            kept.keep(0)
             assert kept.released == []
         moment = 13.0
-        kept.keeper.keep(0)
+        kept.keep(0)
         assert kept.released == [second - 1]
         assert bases(log)[0] == second
         log.append(messages_to_batch(letters("A")), "r")
@@ -220,32 +240,20 @@ def test_a_release_ends_what_is_left_of_a_replay(tmp_path: Path) -> None:
 def test_what_fails_is_told_once_and_tried_again(log: CommitLog) -> None:
     """A full disk, or a damaged segment, ends nothing."""
     kept = Kept(log, config(log.directory), through=8)
-    disk = Disk()
-    failing = OSError(errno.EACCES, "Permission denied")
-
-    def hold() -> Hold:
-        if failing in disk.failing.values():
-            raise failing
-        return kept.hold
-
-    disk.failing["hold"] = failing
-    kept.keeper._hold = hold
+    kept.failing = OSError(errno.EACCES, "Permission denied")
+    report = FailureReport(kept.events)
     for _ in range(2):
-        kept.keeper._look()
+        report.attempt(lambda: kept.keep(OLD))
     assert len(kept.events.named("housekeeping-failed")) == 1
-    disk.failing.clear()
-    kept.keeper._look()
-    assert kept.failures == []
+    kept.failing = None
+    report.attempt(lambda: kept.keep(OLD))
+    assert len(kept.events.named("log-compacted")) == 1
 
 
 def test_a_failed_sync_ends_the_engine(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant 13: a sync that fails while the log is kept is as final as any other."""
     kept = Kept(log, config(log.directory), through=8)
-
-    def poisoned() -> Hold:
-        raise LogPoisoned("a sync failed")
-
-    kept.keeper._hold = poisoned
+    kept.failing = LogPoisoned("a sync failed")
     kept.keeper.start()
     until(lambda: kept.failures)
     kept.keeper.stop()
@@ -284,6 +292,128 @@ def test_a_stop_ends_a_compaction_that_runs(log: CommitLog) -> None:
     assert kept.failures == []
     assert set(everything(log.directory)) <= set(before)
     assert not list(log.directory.glob("*.tmp"))
+
+
+def sizeable(log: CommitLog, count: int, rows: int = 20) -> None:
+    """Append *count* segments of *rows* rows of 200 kB each, and one row to the active one."""
+    big = messages_to_batch([Message("A", b"x" * 200_000)] * rows)
+    for _ in range(count + 1):
+        log._segment_bytes = 1
+        log.append(big if _ < count else messages_to_batch(letters("A")), "r")
+    log._segment_bytes = 1 << 30
+
+
+def test_room_is_made_while_a_compaction_runs(log: CommitLog) -> None:
+    """Retention and the budget never wait for what is paced: a second, not the rest of the log."""
+    settings = config(log.directory, compaction={"after": 0.0, "rate": 65536})
+    sizeable(log, 4)
+    kept = Kept(log, settings, through=log.durable)
+    kept.keeper.start()
+    until(lambda: not kept.keeper.compactor.idle)
+    log.limit(4 * 65536)
+    kept.keeper.configure(config(log.directory, **SMALL, compaction={"after": 0.0, "rate": 65536}))
+    began = time.monotonic()
+    with pytest.raises(BudgetSpent):
+        log.append(messages_to_batch(letters("A")), "r")
+    until(lambda: len(bases(log)) == 1)
+    assert time.monotonic() - began < 1.5
+    kept.keeper.stop()
+    assert kept.failures == []
+    assert kept.events.named("housekeeping-failed") == []
+
+
+def test_lost_indexes_hold_up_neither_room_nor_a_stop(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are written again at the pace of compaction, and whatever is urgent goes first."""
+    sizeable(log, 4)
+    for path in log.directory.glob("*.index"):
+        path.unlink()
+    slow = {"after": "off", "rate": 65536}
+    kept = Kept(log, config(log.directory, **SMALL, compaction=slow), through=log.durable)
+    # A page a frame: these are few, and are to take hours.
+    monkeypatch.setattr("transporter.log.reindex._PAGE", 1 << 20)
+    log.limit(4 * 65536)
+    kept.keeper.start()
+    with pytest.raises(BudgetSpent):
+        log.append(messages_to_batch(letters("A")), "r")
+    until(lambda: len(bases(log)) == 1)
+    assert not kept.keeper.compactor.idle
+    began = time.monotonic()
+    kept.keeper.stop()
+    assert time.monotonic() - began < 1
+    assert kept.failures == []
+    # Those of removed segments did not come back.
+    until(lambda: len(list(log.directory.glob("*.index"))) <= 1)
+
+
+def test_compaction_waits_for_room_and_says_so_once(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk is looked at later and later, never filled to the end, and told of once."""
+    moment, free = 0.0, 0
+    monkeypatch.setattr("transporter.engine.compactor.time.monotonic", lambda: moment)
+    monkeypatch.setattr(RealFileSystem, "free", lambda *_: free)
+    kept = Kept(log, config(log.directory), through=8)
+    tries = []
+    for moment in range(0, 200, 5):
+        before = kept.keeper.compactor._not_before
+        kept.keep(OLD)
+        if kept.keeper.compactor._not_before != before:
+            tries.append(moment)
+    assert tries == [0, 10, 30, 70, 150]
+    assert len(kept.events.named("compaction-waiting")) == 1
+    assert kept.events.named("compaction-resumed") == []
+    moment, free = 1000.0, 1 << 40
+    kept.keep(OLD)
+    assert len(kept.events.named("compaction-resumed")) == 1
+    assert len(kept.events.named("log-compacted")) == 1
+    assert kept.events.named("housekeeping-failed") == []
+
+
+def test_the_record_never_promises_more_than_the_sources_were_told(log: CommitLog) -> None:
+    """Invariant 11: what it says of a reader is a lower bound, from before the first append on."""
+
+    def recorded() -> dict[str, int]:
+        record = read_record(RealFileSystem(), log.directory)
+        assert record is not None
+        return record.readers
+
+    kept = Kept(log, config(log.directory), through=-1, told=-1)
+    # Of the engine before nothing is known.
+    assert recorded() == {"r": -1}
+    kept.told = 5
+    kept.keep(0)
+    assert recorded() == {"r": 5}
+    again = Kept(log, config(log.directory), through=-1, told=-1)
+    assert recorded() == {"r": 5}
+    again.told = 9
+    again.keep(0)
+    assert recorded() == {"r": 9}
+
+
+def test_a_damaged_record_is_begun_again(log: CommitLog) -> None:
+    """It costs a reading of what was compacted, and no start."""
+    Kept(log, config(log.directory), through=8)
+    (log.directory / MAINTENANCE).write_bytes(b"no such thing")
+    Kept(log, config(log.directory), through=8)
+    assert read_record(RealFileSystem(), log.directory) is not None
+
+
+def test_a_restart_does_not_read_again_what_was_compacted(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was compacted is known durably, for as long as the same is asked for."""
+    read: list[int] = []
+    monkeypatch.setattr(Pace, "__call__", lambda _, size: read.append(size))
+    Kept(log, config(log.directory), through=8).keep(OLD)
+    assert read
+    read.clear()
+    Kept(log, config(log.directory), through=8).keep(OLD)
+    assert read == []
+    other = config(log.directory, compaction={"after": 0.0, "keep": "key"})
+    Kept(log, other, through=8).keep(OLD)
+    assert read
 
 
 class Forgetful:
@@ -338,9 +468,24 @@ def test_everybody_who_is_declared_holds_the_log(tmp_path: Path) -> None:
         out.begin_replay(2, 5)
     with running(pipeline) as engine:
         until(lambda: engine._feeds[0].hold() is None)
-        assert engine._hold() == Hold(1, "out", "replay")
+        assert engine._holds.least() == Hold(1, "out", "replay")
         (tmp_path / "out.down").unlink()
-        until(lambda: engine._hold() == Hold(3, "gone"))
+        until(lambda: engine._holds.least() == Hold(3, "gone"))
+
+
+def test_an_engine_records_how_far_its_sources_are(tmp_path: Path) -> None:
+    """From before the first append until behind the last: ``log compact`` follows it offline."""
+    pipeline = make_pipeline(tmp_path, [f"n {number}" for number in range(9)], out={}, end=False)
+    files = RealFileSystem()
+    with running(pipeline):
+        record = read_record(files, pipeline.log.dir)
+        assert record is not None
+        assert record.readers == {"in": -1}
+        assert record.rules == Rules(7 * 86400.0, "namespace", 86400.0, "lz4")
+        until(lambda: got(tmp_path / "out.jsonl") == list(range(9)))
+    record = read_record(files, pipeline.log.dir)
+    assert record is not None
+    assert record.readers == {"in": 8}
 
 
 def got(path: Path) -> list[int]:
@@ -387,6 +532,21 @@ def test_a_dead_route_holds_the_log_until_it_is_back(
         until(lambda: len(got(tmp_path / "well.jsonl")) == 80)
     assert got(tmp_path / "dead.jsonl") == list(range(80))
     assert events.named("entries-released") == []
+
+
+def test_a_start_with_a_full_log_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that waits for room with its first batch does not hold the log that is to be cut."""
+    monkeypatch.setattr("transporter.engine.housekeeper.PRESSED", 0.05)
+    (tmp_path / "dead.down").write_text("write")
+    with running(pipeline_of(tmp_path, 80, dead={})) as engine:
+        until(lambda: engine.status().readers[0].state is State.WAITING)
+        engine.stop(0)
+    with running(pipeline_of(tmp_path, 0, dead={})) as engine:
+        until(lambda: engine.status().readers[0].state is State.WAITING)
+        (tmp_path / "dead.down").unlink()
+        until(lambda: len(got(tmp_path / "dead.jsonl")) == 80)
 
 
 def test_a_dead_route_that_may_be_stopped_loses_its_oldest_entries_only(

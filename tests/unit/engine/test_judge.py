@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from transporter.engine.judge import GO, Judge
+from transporter.engine.judge import GO, Action, Judge
 from transporter.engine.protocol import Failure, FailureKind, Outcome, Slice
-from transporter.engine.redelivery import Redelivery
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.state import Range, Replay
 
@@ -46,8 +45,7 @@ def judge(offsets: OffsetLog, on_error: str, meanwhile: Callable[[], object]) ->
     config: Any = SimpleNamespace(name="r", on_error=on_error, retry=SimpleNamespace(attempts=1))
     log: Any = SimpleNamespace(durable=LAST)
     parking: Any = Parking(offsets, meanwhile)
-    cutter: Any = SimpleNamespace(plan=Redelivery())
-    return Judge(config, log, offsets, parking, cutter, lambda *_, **__: None)
+    return Judge(config, log, offsets, parking, lambda *_, **__: None)
 
 
 def test_a_replay_that_begins_while_an_entry_is_set_aside_is_done(offsets: OffsetLog) -> None:
@@ -69,3 +67,44 @@ def test_a_replay_goes_on_behind_what_was_given_up(offsets: OffsetLog, on_error:
     refused = Failure(FailureKind.REJECTED, "no", 2)
     assert found.judge(alone, Outcome(1, 0, 0, 0, {}, refused)) == GO
     assert offsets.state.replay == Replay(2, 5, 3)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [None, Failure(FailureKind.REJECTED, "no", 99), Failure(FailureKind.REJECTED, "no", -1)],
+)
+@pytest.mark.parametrize("single", [True, False])
+def test_what_makes_no_progress_is_never_repeated_for_ever_without_a_wait(
+    offsets: OffsetLog,
+    failure: Failure | None,
+    single: bool,
+) -> None:
+    """Whatever a worker answers: within a few rounds its route waits, halts or gets further."""
+    found = judge(offsets, "stop", lambda: None)
+    asked = Slice(10, 19, generation=0, single=single)
+    outcome = Outcome(9, 0, 0, 0, {}, failure)
+    verdicts = [found.judge(asked, outcome) for _ in range(30)]
+    assert all(each.action is not Action.GO for each in verdicts[15:])
+    assert all(each.problem for each in verdicts[15:])
+    assert offsets.state.next_offset() == 10
+
+
+def test_a_worker_that_dies_before_it_announces_anything_is_not_replaced_at_once_for_ever(
+    offsets: OffsetLog,
+) -> None:
+    """Deaths that nothing is known about are followed by a wait as well."""
+    found = judge(offsets, "stop", lambda: None)
+    alone = Slice(10, 19, generation=0, single=True)
+    verdicts = [found.died(alone, None) for _ in range(30)]
+    assert all(each.action is Action.WAIT for each in verdicts[15:])
+
+
+def test_an_entry_that_is_named_wrongly_while_it_is_alone_has_its_attempts(
+    offsets: OffsetLog,
+) -> None:
+    """Of a slice that goes one at a time the entry that comes next is the one that failed."""
+    found = judge(offsets, "skip", lambda: None)
+    alone = Slice(10, 19, generation=0, single=True)
+    wrong = Failure(FailureKind.REJECTED, "no", 99)
+    assert found.judge(alone, Outcome(9, 0, 0, 0, {}, wrong)) == GO
+    assert offsets.state.next_offset() == 11

@@ -9,6 +9,7 @@ import threading
 from contextlib import contextmanager, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -114,6 +115,60 @@ class Trap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (os.mkdir, ("sprung",))
+
+
+class Garbage:
+    """Raises where it is unpickled, as a message of a class that is not there does."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_raise, (self._error,))
+
+
+def _raise(error: type[BaseException]) -> None:
+    raise error("garbage")
+
+
+@pytest.mark.parametrize("error", [UnpicklingError, AttributeError, MemoryError, ValueError])
+@BOTH
+def test_garbage_closes_the_door_to_nobody(
+    network: Network | None, error: type[BaseException]
+) -> None:
+    """However many callers send what cannot be unpickled, the next one is served."""
+    with listening(network) as (listener, heard):
+        for _ in range(40):
+            with call(listener.worker_address, listener.authkey) as us:
+                us.send(Garbage(error))
+                with pytest.raises((EOFError, ConnectionError)):
+                    us.recv()
+        with call(listener.worker_address, listener.authkey) as us:
+            us.send(HostHello(1))
+            heard.get(timeout=PATIENCE)[1].close()
+
+
+def test_a_caller_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that can start no more threads refuses callers, and serves the next one later."""
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name in refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with listening(LOOPBACK) as (listener, heard):
+        for name in ("greeter", "greeting"):
+            refused[:] = [name]
+            for _ in range(40):
+                with pytest.raises((EOFError, ConnectionError)):
+                    call(listener.worker_address, listener.authkey)
+        refused.clear()
+        with call(listener.worker_address, listener.authkey) as us:
+            us.send(HostHello(1))
+            heard.get(timeout=PATIENCE)[1].close()
 
 
 @BOTH

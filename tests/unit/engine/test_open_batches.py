@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transporter.engine.open_batches import OpenBatches
+from transporter.offsets.state import Range
 
 
 def rows(batches: OpenBatches, through: int, parked: set[int] | None = None) -> list[object]:
@@ -24,6 +25,22 @@ def test_rows_are_told_as_far_as_all_routes_have_come() -> None:
     assert rows(batches, 20) == [("a", [2]), ("a", [3])]
     assert rows(batches, 40) == [("a", [4])]
     assert (len(batches), batches.first, batches.whole()) == (0, None, "a")
+
+
+def test_what_was_released_is_given_up_and_still_counts() -> None:
+    """Its source is never told of it, and holds it until it gives it again."""
+    batches = OpenBatches()
+    batches.add("a", [(0, 4), (7, 9)])
+    released = [Range(1, 2, "released"), Range(4, 8, "released")]
+
+    def told(through: int) -> list[list[int]]:
+        return [list(each.rows) for each in batches.deliver(through, set(), released)]
+
+    assert (told(1), told(3), told(9)) == ([[0]], [[3]], [[7]])
+    assert (len(batches), batches.given_up, batches.first) == (5, 5, None)
+    assert told(9) == []
+    batches.clear()
+    assert (len(batches), batches.given_up) == (0, 0)
 
 
 def test_a_parked_entry_is_withheld_until_it_is_parked_no_more() -> None:

@@ -56,3 +56,40 @@ def test_a_death_one_at_a_time_convicts_the_announced_entry() -> None:
     plan = Redelivery(Suspects(9, 15))
     assert plan.died(11, 15, 11, single=True).attempts(11) == 1
     assert plan.died(9, 15, None, single=True) == plan
+
+
+def test_slices_get_shorter_with_each_failure_and_longer_with_each_success() -> None:
+    """Where many entries fail little is handed over in vain; where none does nothing is bounded."""
+    plan, sizes = Redelivery(), []
+    for _ in range(5):
+        last, single = plan.cut(0, 9999)
+        assert not single
+        sizes.append(last + 1)
+        plan = plan.failed(0, last, 0, single=False).settled(0)
+    assert sizes == [10_000, 2500, 625, 156, 64]
+    for _ in range(12):
+        plan = plan.widened()
+    assert plan == Redelivery()
+
+
+def test_only_so_many_go_one_at_a_time_at_once() -> None:
+    """What is behind an entry that fails alone is handed over again, so it is bounded."""
+    plan = Redelivery(Suspects(0, 49_999))
+    assert plan.cut(0, 49_999) == (999, True)
+    assert plan.settled(999).cut(1000, 49_999) == (1999, True)
+
+
+def test_a_large_slice_that_fails_without_a_name_is_divided_before_entries_go_alone() -> None:
+    """Each time a quarter of it goes in bulk; only what is small is suspected whole."""
+    plan, cuts = Redelivery(), []
+    for _ in range(6):
+        cuts.append(plan.cut(0, 9999))
+        plan = plan.failed(0, cuts[-1][0], None, single=False)
+    assert cuts == [
+        (9999, False),
+        (2499, False),
+        (624, False),
+        (155, False),
+        (63, False),
+        (63, True),
+    ]

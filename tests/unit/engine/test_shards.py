@@ -16,6 +16,7 @@ from transporter.engine.protocol import (
     Opened,
     OpenFailed,
     Outcome,
+    PartialOutcome,
     Proceed,
     Progress,
     Retry,
@@ -157,7 +158,9 @@ def test_a_team_opens_when_all_have(pipes: tuple[Team, list[Connection]]) -> Non
     workers[1].send(Opened(stored[1]))
     assert not team.poll(0.01)
     workers[0].send(Opened(stored[0]))
-    assert team.recv() == Opened(stored[0])
+    opened = team.recv()
+    assert opened.stored == stored[0]
+    assert set(opened.shards) == set(stored)
 
 
 def test_a_team_fails_to_open_as_one(pipes: tuple[Team, list[Connection]]) -> None:
@@ -237,3 +240,60 @@ def test_what_is_stored_counts_when_all_tell_the_same_story() -> None:
     assert least([one, None]) is None
     assert least([one, other]) is None
     assert least([one, one]) == one
+
+
+def _part(through: int, **namespaces: int) -> PartialOutcome:
+    return PartialOutcome(_outcome(through, namespaces=namespaces))
+
+
+def test_a_slice_is_settled_as_far_as_all_shards_have_come(
+    pipes: tuple[Team, list[Connection]],
+) -> None:
+    """What one shard is ahead is told when the others have come as far; counts are summed."""
+    team, workers = pipes
+    team.send(Slice(0, 99, 0))
+    workers[0].send(_part(40, a=40, b=10))
+    assert not team.poll(0.01)
+    workers[1].send(_part(30, c=30))
+    assert team.recv() == PartialOutcome(Outcome(30, 2, 4, 6, {"b": 10, "c": 30}))
+    workers[1].send(_part(35, c=35))
+    assert team.recv() == PartialOutcome(Outcome(35, 1, 2, 3, {"c": 35}))
+    workers[1].send(_part(60, c=60))
+    assert team.recv() == PartialOutcome(Outcome(40, 1, 2, 3, {"a": 40}))
+    workers[0].send(_outcome(99, namespaces={"a": 99}))
+    assert team.recv() == PartialOutcome(Outcome(60, 0, 0, 0, {"c": 60}))
+    workers[1].send(_outcome(99, namespaces={"c": 98}))
+    assert team.recv() == Outcome(99, 2, 4, 6, {"a": 99, "c": 98})
+
+
+def test_a_shard_that_failed_holds_the_watermark_back(
+    pipes: tuple[Team, list[Connection]],
+) -> None:
+    """Nothing behind another shard's failure is told as settled, in parts or at the end."""
+    team, workers = pipes
+    failure = Failure(FailureKind.REJECTED, "no", 20)
+    team.send(Slice(0, 99, 0))
+    workers[0].send(_outcome(19, failure, namespaces={"a": 19}))
+    assert not team.poll(0.01)
+    workers[1].send(_part(50, b=50))
+    assert team.recv() == PartialOutcome(Outcome(19, 1, 2, 3, {}))
+    workers[1].send(_part(70, b=70))
+    assert not team.poll(0.01)
+    workers[1].send(_outcome(99, namespaces={"b": 99}))
+    assert team.recv() == Outcome(19, 3, 6, 9, {"a": 19}, failure)
+
+
+def test_the_next_slice_begins_without_the_parts_of_the_last(
+    pipes: tuple[Team, list[Connection]],
+) -> None:
+    """How far a shard came in one slice says nothing of the next, which may be a replay."""
+    team, workers = pipes
+    team.send(Slice(0, 99, 0))
+    for worker in workers:
+        worker.send(_part(50))
+    assert team.recv().outcome.through == 50
+    team.send(Slice(0, 99, 1))
+    workers[0].send(_part(5))
+    assert not team.poll(0.01)
+    workers[1].send(_part(7))
+    assert team.recv().outcome.through == 5

@@ -13,13 +13,15 @@ from table_tools import TableReader, table, told
 
 from transporter.adaptor import Batch
 from transporter.engine.deliveries import Deliveries, Delivering
+from transporter.engine.events import State
 from transporter.engine.parking import Parking
 from transporter.engine.resume import LogResume
 from transporter.engine.superseding import supersede
-from transporter.errors import LogFull
+from transporter.errors import EnvironmentFault, LogFull
 from transporter.log.commit_log import CommitLog
-from transporter.log.reader import LogReader
+from transporter.log.reader import Located, LogReader
 from transporter.offsets.offset_log import OffsetLog, read_state
+from transporter.offsets.parked import ParkedStore
 from transporter.offsets.state import Range
 from transporter.pipeline.config import load
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+GOING_ON = "table_tools:GoingOn"
 LINES = [f"k{number} {number}" for number in range(5)]
 
 
@@ -41,9 +44,8 @@ class World:
         self.offsets = OffsetLog(folder / "log", "out")
         pipeline = table(folder, [], {"name": "out"})
         self.parking = Parking(pipeline.routes[0], self.log, self.reader, self.offsets, lambda: 0)
-        self.asked: list[tuple[str, int]] = []
         self.deliveries = Deliveries(lambda: self.log.durable)
-        ask: Callable[[str, int], None] = lambda *what: self.asked.append(what)  # noqa: E731
+        ask = self.offsets.begin_superseding
         self.deliveries.routes = [Delivering(self.offsets, self.parking, ask)]
 
     def resume(self) -> LogResume:
@@ -52,11 +54,15 @@ class World:
         resume.begin()
         return resume
 
+    def supersede(self, resume: LogResume) -> None:
+        """Have the reader's entries superseded, of which its feed has noted the last one."""
+        resume.last = self.log.durable
+        resume.supersede()
+
     def run(self) -> None:
         """Do as the route's thread does between two slices."""
-        for reader, through in self.asked:
+        for reader, through in self.offsets.state.to_supersede().items():
             supersede(reader, through, self.reader, self.offsets, self.parking)
-        self.asked.clear()
 
     def deliver(self, through: int) -> None:
         """Settle all up to *through*."""
@@ -78,6 +84,69 @@ def known(resume: LogResume) -> list[int]:
     return sorted(entry.offset for _, entries in resume.recent() for entry in entries)
 
 
+def test_what_was_not_passed_before_a_crash_is_passed_by_the_next_open(tmp_path: Path) -> None:
+    """Invariant 10: that it comes again is durable before anything new of its reader is logged."""
+    (tmp_path / "out.down").write_text("write")
+    with running(table(tmp_path, LINES[:2], {"name": "out"}, end=False)) as engine:
+        until(lambda: engine.log.durable == 1)
+        engine.stop(0)
+    (tmp_path / "out.down").unlink()
+    with OffsetLog(tmp_path / "log", "out") as state:
+        state.begin_superseding("in", 0)
+    with running(table(tmp_path, [], {"name": "out"}, adaptor=GOING_ON, end=False)):
+        until(lambda: sorted(told(tmp_path / "table.txt")) == [0, 1])
+    assert [line["data"] for line in delivered(tmp_path / "out.jsonl")] == ["1", "0"]
+    assert offsets(tmp_path / "out.jsonl") == [1, 2]
+
+
+def test_copies_that_could_not_be_removed_are_removed_later(tmp_path: Path) -> None:
+    """A route that cannot finish a supersession halts visibly; the next open finishes it."""
+    route = {"name": "out", "on_error": "park"}
+    parked = tmp_path / "log/offsets/out/parked"
+
+    def refused(self: ParkedStore, offsets: Sequence[int]) -> None:
+        raise EnvironmentFault("no rights for the test")
+
+    given = table(tmp_path, LINES[:3], route | {"writer": {"reject": [1]}}, end=False)
+    with running(given):
+        until(lambda: sorted(told(tmp_path / "table.txt")) == [0, 2])
+    assert list(parked.glob("*.entry"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ParkedStore, "remove_all", refused)
+        with running(table(tmp_path, [], route, end=False)) as engine:
+            until(lambda: engine.status().routes[0].problem == "no rights for the test")
+            assert engine.status().routes[0].state is State.STOPPED
+    with running(table(tmp_path, [], route, end=False)):
+        until(lambda: set(told(tmp_path / "table.txt")) == {0, 1, 2})
+    assert not list(parked.glob("*.entry"))
+    assert [line["data"] for line in delivered(tmp_path / "out.jsonl")] == ["0", "2", "1"]
+
+
+def test_a_supersession_waits_for_room(tmp_path: Path) -> None:
+    """Invariant 14: on a full disk nothing is delivered before it is done, and then all is."""
+    route = {"name": "out", "on_error": "park"}
+    full, remove = threading.Event(), ParkedStore.remove_all
+    full.set()
+
+    def maybe(self: ParkedStore, offsets: Sequence[int]) -> None:
+        if full.is_set():
+            raise LogFull("no room for the test")
+        remove(self, offsets)
+
+    given = table(tmp_path, LINES[:3], route | {"writer": {"reject": [1]}}, end=False)
+    with running(given):
+        until(lambda: sorted(told(tmp_path / "table.txt")) == [0, 2])
+    events = Events()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ParkedStore, "remove_all", maybe)
+        with running(table(tmp_path, [], route, end=False), events=events):
+            events.await_count("route-retrying", 2)
+            assert offsets(tmp_path / "out.jsonl") == [0, 2]
+            full.clear()
+            until(lambda: set(told(tmp_path / "table.txt")) == {0, 1, 2})
+    assert offsets(tmp_path / "out.jsonl") == [0, 2, 3]
+
+
 def test_a_slow_route_that_passes_entries_has_not_delivered_them(
     world: World, batch: Callable[..., pa.RecordBatch]
 ) -> None:
@@ -86,7 +155,7 @@ def test_a_slow_route_that_passes_entries_has_not_delivered_them(
     world.log.append(batch(2), "in", "1")
     world.log.append(batch(1), "in", "2")
     world.deliver(0)
-    resume.supersede()
+    world.supersede(resume)
     looked = resume.recent()
     assert next(looked)[1].offsets == []
     world.run()
@@ -110,6 +179,35 @@ def test_a_source_may_hear_of_the_newest_position_that_is_delivered_whole(
     assert found == [None, None, "1", "1", "1", "2", "2"]
 
 
+def test_what_is_undelivered_is_told_oldest_first(
+    world: World, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """Parked entries come from their copies; what was superseded, or is another's, is not told."""
+    resume = world.resume()
+    world.log.append(batch(2), "in", "1")
+    world.parking.park(0, "refused", 2)
+    world.parking.park(1, "refused", 2)
+    world.supersede(resume)
+    world.log.append(batch(3), "in", "2")
+    world.log.append(batch(1), "other", "x")
+    world.log.append(batch(2), "in", "3")
+    world.parking.park(3, "refused", 2)
+    world.deliver(4)
+    found = [(position, entries.offsets) for position, entries in world.resume().undelivered()]
+    assert found == [(None, [3]), ("3", [6, 7])]
+
+
+def test_a_parked_entry_before_the_watermark_in_its_frame_comes_once(
+    world: World, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """Opened twice it would be released once, and fill max_in_flight with the other for good."""
+    world.log.append(batch(4), "in", "1")
+    world.parking.park(0, "refused", 2)
+    world.deliver(1)
+    found = [(position, entries.offsets) for position, entries in world.resume().undelivered()]
+    assert found == [(None, [0]), ("1", [2, 3])]
+
+
 def test_what_was_delivered_is_known_over_many_ends(
     world: World, batch: Callable[..., pa.RecordBatch]
 ) -> None:
@@ -118,7 +216,7 @@ def test_what_was_delivered_is_known_over_many_ends(
     for number in range(3):
         world.log.append(batch(2), "in", str(number))
         world.deliver(world.log.durable - 1)
-        resume.supersede()
+        world.supersede(resume)
         world.run()
     assert known(resume) == [0, 2, 4]
 
@@ -131,10 +229,57 @@ def test_only_so_many_ends_are_remembered(
     for number in range(100):
         world.log.append(batch(1), "in", str(number))
         world.deliver(number)
-        resume.supersede()
+        world.supersede(resume)
         world.run()
     assert known(resume)[-1] == 99
     assert 10 < len(known(resume)) < 90
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Give the frames whose reader was looked at, in a log with an index entry every few."""
+    found, source = list[int](), Located.source
+
+    def noted(self: Located) -> Any:
+        found.append(self.frame.first)
+        return source(self)
+
+    monkeypatch.setattr("transporter.log.index.STRIDE", 4096)
+    monkeypatch.setattr(Located, "source", noted)
+    return found
+
+
+def test_a_reader_without_entries_does_not_walk_the_log(
+    world: World, batch: Callable[..., pa.RecordBatch], looks: list[int]
+) -> None:
+    """However long the log of others is, a little of its end tells that nothing is there."""
+    resume = world.resume()
+    counts = []
+    for _ in range(2):
+        for number in range(1_000):
+            world.log.append(batch(1), "other", str(number))
+        world.deliver(world.log.durable)
+        looks.clear()
+        assert (known(resume), resume.committable) == ([], None)
+        counts.append(len(looks))
+    assert max(counts) < 1_200
+    assert counts[1] - counts[0] < 20
+
+
+def test_a_reader_that_was_silent_for_long_finds_its_entries(
+    world: World, batch: Callable[..., pa.RecordBatch], looks: list[int]
+) -> None:
+    """Where others alone have logged, a frame of each block is looked at, and no more."""
+    resume = world.resume()
+    world.log.append(batch(2), "in", None)
+    world.log.append(batch(1), "in", "1")
+    for number in range(2_000):
+        world.log.append(batch(1), "other", str(number))
+    world.deliver(world.log.durable)
+    looks.clear()
+    assert known(resume) == [0, 1, 2]
+    assert len(looks) < 1_200
+    assert resume.committable == "1"
 
 
 def test_what_a_run_without_deliveries_has_logged_is_not_passed(tmp_path: Path) -> None:

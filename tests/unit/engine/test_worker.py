@@ -6,6 +6,7 @@ import fcntl
 import os
 import queue
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import pytest
 from engine_tools import PATIENCE, hello, offsets, worker_spec
 
 from transporter.engine import worker
+from transporter.engine.delivery import PART_SECONDS
 from transporter.engine.listener import Listener
 from transporter.engine.protocol import (
     FailureKind,
@@ -22,10 +24,16 @@ from transporter.engine.protocol import (
     OpenFailed,
     Outcome,
     Output,
+    PartialOutcome,
+    Proceed,
+    Progress,
+    Retry,
     Slice,
 )
 from transporter.log.commit_log import CommitLog
+from transporter.message import with_offsets
 from transporter.offsets.offset_log import route_folder
+from transporter.offsets.parked import Parked, ParkedStore, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -255,3 +263,56 @@ def test_an_engine_that_dies_during_a_slice_ends_its_worker_quietly(
         (tmp_path / "out.paused").unlink()
         assert side.ended.get(timeout=PATIENCE) is None
     assert offsets(tmp_path / "out.jsonl") == list(range(10))
+
+
+def paused_in(side: Side, folder: Path, connection: Connection, asked: Slice) -> None:
+    """Have a slice delivered up to where its writer waits, for longer than parts do."""
+    (folder / "out.paused").touch()
+    connection.send(asked)
+    while not (folder / "out.waiting").exists():
+        assert side.ended.empty()
+    time.sleep(PART_SECONDS)
+
+
+def test_what_is_acked_is_reported_while_the_rest_is_delivered(
+    tmp_path: Path, side: Side, log: CommitLog
+) -> None:
+    """A report comes with the first ack after a while, and what was printed comes before it."""
+    spec = worker_spec(tmp_path, side.listener, pause_at=6, show=True)
+    with opened(side, spec) as connection:
+        paused_in(side, tmp_path, connection, Slice(4, 9, 0))
+        assert not connection.poll(0)
+        (tmp_path / "out.paused").unlink()
+        assert answer(connection) == Output("delivered 4\ndelivered 5\ndelivered 6\n")
+        assert answer(connection) == PartialOutcome(Outcome(6, 3, 0, 72, {"a": 5, "b": 6}))
+        assert isinstance(answer(connection), Output)
+        assert answer(connection) == Outcome(9, 3, 0, 72, {"b": 9})
+
+
+def test_a_report_that_nobody_hears_is_no_failure_of_the_sink(
+    tmp_path: Path, side: Side, log: CommitLog
+) -> None:
+    """A writer whose engine has gone delivers its slice to the end, as one without reports."""
+    with opened(side, worker_spec(tmp_path, side.listener, pause_at=2)) as connection:
+        paused_in(side, tmp_path, connection, Slice(0, 9, 0))
+        connection.close()
+        (tmp_path / "out.paused").unlink()
+        assert side.ended.get(timeout=PATIENCE) is None
+    assert offsets(tmp_path / "out.jsonl") == list(range(10))
+
+
+def test_a_parked_entry_reports_nothing_before_its_outcome(
+    tmp_path: Path, side: Side, log: CommitLog, batch: Callable[..., pa.RecordBatch]
+) -> None:
+    """A retry is not a part of any slice, so nothing of it moves the watermark."""
+    store = ParkedStore(route_folder(tmp_path / "log", "out"))
+    entry = with_offsets(batch(1, "a"), 3, 0)
+    store.park(Parked(3, entry, Reason("no", 1, 0)))
+    with opened(side, worker_spec(tmp_path, side.listener, pause_at=3)) as connection:
+        (tmp_path / "out.paused").touch()
+        connection.send(Retry(3))
+        assert answer(connection) == Progress(3)
+        connection.send(Proceed())
+        time.sleep(PART_SECONDS)
+        (tmp_path / "out.paused").unlink()
+        assert isinstance(answer(connection), Outcome)

@@ -71,6 +71,7 @@ def test_defaults(pipeline_file: Write, valid: str) -> None:
     assert pipeline.log.model_dump() == {
         "dir": file.parent / "data/orders",
         "segment_bytes": 1024**3,
+        "segment_age": 86400.0,
         "compression": "lz4",
         "compaction": {
             "after": 7 * 86400.0,
@@ -86,6 +87,27 @@ def test_defaults(pipeline_file: Write, valid: str) -> None:
     assert (route.namespace, route.slice_rows, route.slice_bytes) == (".*", 50_000, 16 * 1024**2)
     assert (pipeline.commit_interval, pipeline.shutdown_timeout) == (1.0, 30.0)
     assert (pipeline.spark.master, pipeline.spark.config) == ("local", {})
+
+
+@pytest.mark.parametrize(
+    ("log", "seconds"),
+    [
+        ("{}", 86400.0),
+        ("{segment_age: 1h}", 3600.0),
+        ("{segment_age: 30d}", 7 * 86400.0 / 4),
+        ("{segment_age: 30d, compaction: {after: off}}", 30 * 86400.0),
+        ("{segment_age: 30d, compaction: {after: off}, retention: {age: 4d}}", 86400.0),
+        ("{retention: {age: 1h}}", 900.0),
+        ("{compaction: {after: 1h}, retention: {age: 2h}}", 900.0),
+        ("{retention: {age: 1s}}", 10.0),
+        ("{segment_age: 2s, retention: {age: 1s}}", 2.0),
+    ],
+)
+def test_segments_are_sealed_before_what_they_hold_is_old(
+    pipeline_file: Write, valid: str, log: str, seconds: float
+) -> None:
+    """A segment's entries outlive retention and compaction by a quarter of their age at most."""
+    assert load(pipeline_file(f"{valid}log: {log}\n"), {}).log.roll_after == seconds
 
 
 def test_every_key_arrives(pipeline_file: Write) -> None:

@@ -95,6 +95,7 @@ def test_it_knows_what_is_installed() -> None:
             assert "adaptor" in definitions[f"{kind}.{name}"]["required"]
     assert set(definitions["StepConfig"]["properties"]) == set(KINDS)
     assert definitions["LogConfig"]["properties"]["segment_bytes"]["default"] == "1GiB"
+    assert definitions["LogConfig"]["properties"]["segment_age"]["default"] == "1d"
 
 
 def test_cases_have_a_schema() -> None:

@@ -1,0 +1,185 @@
+"""A large slice is settled part by part: what a death repeats, and what operators do meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engine_tools import Events, delivered, make_pipeline, offsets, run_to_end, running, until
+
+from transporter.engine.delivery import PART_ROWS
+from transporter.log.commit_log import CommitLog
+from transporter.message import Message, messages_to_batch
+from transporter.offsets.offset_log import read_state
+from transporter.offsets.state import Range
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.engine.engine import Engine
+    from transporter.offsets.offset_log import OffsetLog
+    from transporter.pipeline.config import Pipeline
+
+ROWS = 3 * PART_ROWS
+AT = 2 * PART_ROWS + PART_ROWS // 2
+PARTS = AT - PART_ROWS
+"""What is settled at least when a writer comes to :data:`AT`; more on a slow machine."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Have everything in the log before a route begins, so that it is one slice."""
+    with CommitLog.open(tmp_path / "log") as log:
+        for first in range(0, ROWS, PART_ROWS):
+            rows = range(first, first + PART_ROWS)
+            log.append(messages_to_batch([Message("orders", b"%d" % row) for row in rows]), "in")
+    return tmp_path
+
+
+def pipeline(folder: Path, **route: Any) -> Pipeline:
+    """Return a pipeline whose writer waits in the middle of the slice."""
+    writer = {"pause_at": AT, **route.pop("writer", {})}
+    return make_pipeline(folder, [], out={**route, "writer": writer})
+
+
+def await_parts(folder: Path, engine: Engine) -> OffsetLog:
+    """Wait until the writer waits and its parts are settled; return the route's offset log."""
+    until((folder / "out.waiting").exists)
+    found = engine.route("out")
+    assert found is not None
+    until(lambda: found[1].state.next_offset() >= PARTS)
+    return found[1]
+
+
+def test_a_slice_is_settled_while_it_is_delivered(folder: Path) -> None:
+    """Watermark, lag and counts move before its end, and what a kill would leave says so."""
+    (folder / "out.paused").touch()
+    with running(pipeline(folder)) as engine:
+        settled = await_parts(folder, engine).state.watermark
+        (status,) = engine.status().routes
+        assert PARTS - 1 <= settled < AT
+        assert (status.watermark, status.lag) == (settled, ROWS - 1 - settled)
+        assert (status.delivered, sum(status.slices.counts)) == (settled + 1, 0)
+        state = read_state(folder / "log", "out")
+        assert (state.watermark, state.namespaces) == (settled, {"orders": settled})
+        (folder / "out.paused").unlink()
+    (status,) = engine.status().routes
+    assert (status.watermark, status.delivered) == (ROWS - 1, ROWS)
+    assert sum(status.slices.counts) == 1
+    assert offsets(folder / "out.jsonl") == list(range(ROWS))
+
+
+def test_a_worker_s_death_repeats_no_part_that_it_reported(folder: Path) -> None:
+    """The next worker begins behind the last part; what became of the parts was counted."""
+    events = Events()
+    engine = run_to_end(pipeline(folder, writer={"die_at": AT}), events)
+    found = offsets(folder / "out.jsonl")
+    begins = found[AT]
+    assert PARTS <= begins <= AT
+    assert found == [*range(AT), *range(begins, ROWS)]
+    assert len(events.named("worker-lost")) == 1
+    assert engine.status().routes[0].delivered == ROWS
+
+
+def test_a_worker_that_dies_again_is_suspected_behind_its_parts(folder: Path) -> None:
+    """After the second death the entries are delivered one at a time from the last part on."""
+    sink = {"adaptor": "deadly_sink:DeadlyWriter", "pause_at": -1, "die_at": AT}
+    route = {"on_error": "skip", "retry": {"attempts": 1}, "writer": sink}
+    events = Events()
+    run_to_end(pipeline(folder, **route), events)
+    (divided,) = events.named("slice-divided")
+    assert PARTS <= divided["first"] <= AT
+    assert divided["last"] == ROWS - 1
+    assert [event["offset"] for event in events.named("entry-skipped")] == [AT]
+    assert set(offsets(folder / "out.jsonl")) == {*range(ROWS)} - {AT}
+
+
+def test_a_replay_that_begins_in_a_slice_is_not_settled_by_its_parts(folder: Path) -> None:
+    """Parts of a slice from before a replay settle that slice, and nothing of the replay."""
+    (folder / "out.paused").touch()
+    with running(pipeline(folder)) as engine:
+        log = await_parts(folder, engine)
+        log.begin_replay(0, 9)
+        (folder / "out.paused").unlink()
+    lines = delivered(folder / "out.jsonl")
+    assert [line["offset"] for line in lines] == [*range(ROWS), *range(10)]
+    assert log.state.watermark == ROWS - 1
+
+
+def test_a_replay_moves_on_by_parts(folder: Path) -> None:
+    """A kill in a replay repeats no more of it than one in a first delivery."""
+    run_to_end(pipeline(folder))
+    (folder / "out.paused").touch()
+    with running(pipeline(folder)) as engine:
+        found = engine.route("out")
+        assert found is not None
+        found[1].begin_replay(0, ROWS - 1)
+        log = await_parts(folder, engine)
+        assert log.state.replay is not None
+        assert PARTS <= log.state.replay.next <= AT
+        assert log.state.watermark == ROWS - 1
+        (folder / "out.paused").unlink()
+    assert len(offsets(folder / "out.jsonl")) == 2 * ROWS
+
+
+def test_a_replay_that_is_cancelled_in_a_slice_stays_so(folder: Path) -> None:
+    """What is delivered of it after that settles nothing."""
+    run_to_end(pipeline(folder))
+    (folder / "out.paused").touch()
+    with running(pipeline(folder)) as engine:
+        found = engine.route("out")
+        assert found is not None
+        found[1].begin_replay(0, ROWS - 1)
+        log = await_parts(folder, engine)
+        log.cancel_replay()
+        (folder / "out.paused").unlink()
+    assert (log.state.replay, log.state.watermark) == (None, ROWS - 1)
+
+
+def test_what_an_operator_acks_in_a_slice_stays_acked(folder: Path) -> None:
+    """Parts that come to a range that was acked meanwhile pass over it."""
+    (folder / "out.paused").touch()
+    with running(pipeline(folder)) as engine:
+        log = await_parts(folder, engine)
+        log.settle(Range(AT + 100, ROWS - 1, "operator"), ROWS - 1)
+        assert PARTS - 1 <= log.state.watermark < AT
+        (folder / "out.paused").unlink()
+    assert (log.state.watermark, log.state.above) == (ROWS - 1, ())
+
+
+def test_a_pause_in_a_slice_holds_what_comes_behind_it(folder: Path) -> None:
+    """A slice that is under way goes on, by parts too; the next one waits for the resume."""
+    (folder / "out.paused").touch()
+    route = {"slice_rows": ROWS - 1}
+    with running(pipeline(folder, **route)) as engine:
+        log = await_parts(folder, engine)
+        log.pause()
+        (folder / "out.paused").unlink()
+        until(lambda: log.state.watermark == ROWS - 2)
+        assert engine.status().routes[0].state.value == "paused"
+        log.resume()
+        until(lambda: log.state.watermark == ROWS - 1)
+
+
+def test_several_workers_settle_what_all_of_them_have_reported(folder: Path) -> None:
+    """While one shard waits, the watermark is no further than that shard has come."""
+    (folder / "out.paused").touch()
+    with running(pipeline(folder, parallelism=2)) as engine:
+        until((folder / "out.waiting").exists)
+        found = engine.route("out")
+        assert found is not None
+        # The shard that waits has acked every second entry before this one.
+        until(lambda: found[1].state.watermark > 0)
+        assert found[1].state.watermark < AT
+        (folder / "out.paused").unlink()
+    assert sorted(offsets(folder / "out.jsonl")) == list(range(ROWS))
+    assert engine.status().routes[0].delivered == ROWS
+
+
+def test_an_offset_that_a_sink_stores_takes_no_part_back(folder: Path) -> None:
+    """Of what the sink has stored and what was reported the further one counts."""
+    sink = {"stores_offset": True, "die_at": AT}
+    run_to_end(pipeline(folder, slice_rows=PARTS, writer=sink))
+    found = offsets(folder / "out.jsonl")
+    assert PARTS < found[AT] <= AT
+    assert found == [*range(AT), *range(found[AT], ROWS)]

@@ -1,0 +1,46 @@
+"""Regular looks at the log from outside: its lock, its clock, and files that are not its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from transporter.log.clocks import AHEAD
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.segment import stray_files
+
+if TYPE_CHECKING:
+    from transporter.engine.events import Observer
+    from transporter.log.commit_log import CommitLog
+
+
+class LogWatch:
+    """Reports once each what an operator must know about *log*. Belongs to one thread."""
+
+    def __init__(self, log: CommitLog, observe: Observer) -> None:
+        """Report to *observe*."""
+        self._log, self._observe = log, observe
+        self._was_ahead = False
+
+    def begin(self) -> None:
+        """Look at what only a start looks at."""
+        for stray in stray_files(RealFileSystem(), self._log.directory):
+            self._observe("file-ignored", file=stray.name, problem=stray.problem)
+        self._look_at_the_clock()
+
+    def look(self) -> None:
+        """Look again.
+
+        Raises:
+            LockLost: another engine can own the log by now (Invariant 12).
+
+        """
+        self._log.check_lock()
+        self._look_at_the_clock()
+
+    def _look_at_the_clock(self) -> None:
+        if (jump := self._log.take_clock_jump()) > 0:
+            self._observe("clock-jumped", seconds=round(jump))
+        ahead = self._log.ahead
+        if (is_ahead := ahead > AHEAD) and not self._was_ahead:
+            self._observe("log-time-ahead", seconds=round(ahead))
+        self._was_ahead = is_ahead

@@ -1,0 +1,98 @@
+"""The holds on an engine's log: which entries are still needed, by which route or reader.
+
+DESIGN.md, "Holds". Thread-safe: the housekeeper and the compactor ask, operators forget.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from transporter.offsets.holds import Hold, confirmed_hold, hold_of, least, release
+from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from transporter.engine.events import Observer
+    from transporter.engine.feed import Feed
+    from transporter.log.commit_log import CommitLog
+    from transporter.offsets.offset_log import StoredRoutes
+
+
+class RetentionHolds:
+    """The holds of the routes and readers of one engine, and of routes that it does not run."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        offsets: Mapping[str, OffsetLog],
+        feeds: Sequence[Feed],
+        observe: Observer,
+        stored: StoredRoutes | None = None,
+    ) -> None:
+        """Look at *log*, the *offsets* of the routes that run, and their *feeds*.
+
+        *stored* may have read the offset logs of the others already.
+        """
+        self._stored = stored
+        self._log, self._offsets, self._feeds, self._observe = log, offsets, feeds, observe
+        self._strangers: dict[str, Hold] = {}
+        self._strangers_lock = threading.Lock()
+
+    def least(self) -> Hold:
+        """Return the hold on the oldest entry, as no power cut can take it back (Invariant 11)."""
+        holds = [each for feed in self._feeds if (each := feed.hold()) is not None]
+        with self._strangers_lock:
+            routes = declared_routes(self._log.directory)
+            holds += [self._stranger(route) for route in routes if route not in self._offsets]
+        for route, offsets in self._offsets.items():
+            holds.append(hold_of(route, offsets.confirmed()))
+        return least(holds) or Hold(-1, "no route")
+
+    def acknowledged(self) -> dict[str, int]:
+        """Return for each reader an offset up to which its source needs nothing any more."""
+        # In this order: a reader that holds nothing now appends behind it.
+        durable = self._log.durable
+        holds = {feed.name: feed.hold() for feed in self._feeds}
+        return {
+            name: durable if hold is None else min(hold.through, durable)
+            for name, hold in holds.items()
+        }
+
+    def releasable(self) -> int:
+        """Return the offset up to which a release makes room: no reader holds the log there."""
+        limits = (feed.releasable() for feed in self._feeds)
+        return min((each for each in limits if each is not None), default=self._log.durable)
+
+    def release(self, route: str, through: int) -> None:
+        """Take from *route* what it needs up to *through* (``on_full: stop-route``)."""
+        offsets = self._offsets.get(route)
+        if offsets is not None:
+            self._release(offsets, through)
+            return
+        with self._strangers_lock, OffsetLog(self._log.directory, route) as stranger:
+            self._release(stranger, through)
+            self._strangers.pop(route, None)
+
+    def forget(self, route: str) -> None:
+        """Remove the offset log of *route*, which this engine does not run, durably.
+
+        Raises:
+            EnvironmentFault: there is none.
+
+        """
+        with self._strangers_lock:
+            delete_route(self._log.directory, route)
+            self._strangers.pop(route, None)
+
+    def _stranger(self, route: str) -> Hold:
+        """Return the hold of a route that does not run, so nothing changes it."""
+        if route not in self._strangers:
+            self._strangers[route] = confirmed_hold(self._log.directory, route, stored=self._stored)
+        return self._strangers[route]
+
+    def _release(self, offsets: OffsetLog, through: int) -> None:
+        lost = release(offsets, through, self._log.durable, "log.max_bytes was reached")
+        if lost is not None:
+            self._observe("entries-released", route=offsets.route, first=lost.first, last=lost.last)
