@@ -12,7 +12,7 @@ from acceptance_tools import TRANSPORTER, transporter
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import Parked, ParkedStore, Reason, parked_path
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -52,6 +52,20 @@ def test_list_shows_every_parked_entry_with_its_error(log: Path) -> None:
     shown = said("parked", "list", str(log), "out").stdout
     assert "no 1" in shown
     assert "\x1b" not in shown
+
+
+def test_a_damaged_file_does_not_hide_the_others(log: Path) -> None:
+    """A list shows what it can read, and is an error that names the rest; a skip gives that up."""
+    path = parked_path(log / "offsets" / "out", 1)
+    path.write_bytes(b"nonsense")
+    listed = said("parked", "list", str(log), "out")
+    assert listed.returncode == 1
+    assert "no 3" in listed.stdout
+    assert str(path) in listed.stderr
+    shown = said("parked", "show", str(log), "out", "1")
+    assert (shown.returncode, "not a parked entry" in shown.stderr) == (1, True)
+    transporter("parked", "skip", str(log), "out", "1")
+    assert [each["offset"] for each in transporter("parked", "list", str(log), "out")] == [3]
 
 
 def test_retry_is_a_durable_request(log: Path) -> None:

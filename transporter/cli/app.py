@@ -1,55 +1,32 @@
-"""The command ``transporter``: its commands, and the one place where errors become exit codes.
-
-A command is a plain function in a module of its own that raises
-:class:`~transporter.errors.TransporterError` and imports what is heavy inside
-its body: importing every command module must cost next to nothing, for
-``transporter --help`` does just that (a test watches over it).
+"""The command ``transporter``: the one place where errors become exit codes.
 
 Exit codes: 0 done, 1 it failed while running, 2 configuration or usage, 3 the
 environment, 130 interrupted.
+
+The commands are imported after :func:`main` has begun, so that ``transporter run``
+handles signals before anything that takes time.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
-
-from transporter import __version__
-from transporter.cli import (
-    ack,
-    adaptors,
-    check,
-    dry_run,
-    init,
-    log,
-    offsets,
-    outbox,
-    parked,
-    queue,
-    quickstart,
-    reload,
-    replay,
-    route,
-    run,
-    schema,
-    shell,
-    status,
-    test,
-    top,
-)
-from transporter.cli.groups import show_help
-from transporter.cli.output import write, write_error
 from transporter.errors import ConfigError, EnvironmentFault, TransporterError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import typer
+
 DEBUG: Final = "TRANSPORTER_DEBUG"
 _INTERRUPTED: Final = 130
+_STOPPABLE: Final = "run"
+"""The command that a signal ends with exit code 0, at any moment."""
+_STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class UsageError(ConfigError):
@@ -62,7 +39,15 @@ class InternalError(TransporterError):
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
-    code = execute(sys.argv[1:])
+    arguments = sys.argv[1:]
+    stoppable = arguments[:1] == [_STOPPABLE]
+    if stoppable:
+        _exit_on_signals()
+    code = execute(arguments)
+    if stoppable:
+        # What is left of this process ends by itself, with the code that it has earned.
+        for number in _STOPS:
+            signal.signal(number, signal.SIG_IGN)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -72,48 +57,23 @@ def main() -> None:
     sys.exit(code)
 
 
-def build() -> typer.Typer:
-    """Put the commands together."""
-    # rich would cost more time than all the rest of `--help`.
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.callback(invoke_without_command=True)(_root)
-    app.command("run")(run.run)
-    app.command("quickstart")(quickstart.quickstart)
-    app.add_typer(init.build(), name="init")
-    app.command("check")(check.check)
-    app.command("schema")(schema.schema)
-    app.command("test")(test.test)
-    app.command("dry-run")(dry_run.dry_run)
-    app.command("status")(status.status)
-    app.command("top")(top.top)
-    app.command("shell")(shell.shell)
-    app.command("ack")(ack.ack)
-    app.command("replay")(replay.replay)
-    app.command("reload")(reload.reload)
-    app.add_typer(route.build(), name="route")
-    app.add_typer(log.build(), name="log")
-    app.add_typer(offsets.build(), name="offsets")
-    app.add_typer(parked.build(), name="parked")
-    app.add_typer(queue.build(), name="queue")
-    app.add_typer(outbox.build(), name="outbox")
-    app.add_typer(adaptors.build(), name="adaptors")
-    return app
+def _exit_on_signals() -> None:
+    """Exit at once with code 0 on SIGINT and SIGTERM, until the run has handlers of its own.
 
-
-def _root(
-    context: typer.Context,
-    *,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
-) -> None:
-    """Move messages through a durable commit log into every sink, on Apache Spark."""
-    if version:
-        write(f"transporter {__version__}")
-    else:
-        show_help(context)
+    Nothing is open before that, so nothing is to be left in order. A signal that comes
+    while Python itself starts, some 20 ms, ends the process as it ends any other.
+    """
+    for number in _STOPS:
+        signal.signal(number, lambda *_: os._exit(0))
 
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; report what goes wrong."""
+    import typer  # noqa: PLC0415 - takes longer than Python itself; see main()
+
+    from transporter.cli.commands import build  # noqa: PLC0415 - the same
+    from transporter.cli.output import write_error  # noqa: PLC0415 - the same
+
     try:
         code = build()(list(arguments), standalone_mode=False, prog_name="transporter")
     except typer.TyperException as error:

@@ -21,9 +21,13 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Validate a pipeline file: every key, every adaptor's settings. Connects to nothing."""
-    from transporter.pipeline.config import load  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.pipeline.config import load_with_lines  # noqa: PLC0415 - heavy
+    from transporter.pipeline.local_paths import path_problems  # noqa: PLC0415 - the same
+    from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415 - the same
 
-    found = load(pipeline, os.environ)
+    found, document = load_with_lines(pipeline, os.environ)
+    if problems := path_problems(found, document):
+        raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
     if as_json:
         write_json(_summary(found))
     else:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory
+from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.compaction import CompactionSettings, Report
+    from transporter.log.maintenance import MaintenanceRecord
     from transporter.offsets.holds import Hold
+    from transporter.pipeline.config import Pipeline
 
 
 def compact(
@@ -30,51 +33,108 @@ def compact(
     """Drop what later entries made obsolete, as log.compaction says; no engine may be running.
 
     A running engine does this by itself. With a log directory instead of a pipeline
-    file the defaults apply. Nothing that a route still needs goes.
+    file it is done as for the last engine that ran on it. Nothing that a route or a
+    reader's source still needs goes.
 
     Example: transporter log compact pipeline.yaml --dry-run
     """
     from transporter.control.offline import locked  # noqa: PLC0415 - imports pyarrow
     from transporter.log.inspect import inspect  # noqa: PLC0415 - imports pyarrow
 
-    directory, settings = log_directory(target), _settings(target)
+    directory = log_directory(target)
     if dry_run:
         inspect(directory)
-        hold, report = _compacted(directory, settings, dry_run=True)
+        hold, report = _compacted(target, directory, dry_run=True)
     else:
         with locked(directory):
-            hold, report = _compacted(directory, settings, dry_run=False)
+            hold, report = _compacted(target, directory, dry_run=False)
     if as_json:
         write_json(_as_json(hold, report, dry_run=dry_run))
     else:
         _show(hold, report, dry_run=dry_run)
 
 
-def _settings(target: Path) -> CompactionSettings:
+def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSettings:
+    """Return how to compact the log that *target* names; *record* is that of its last engine.
+
+    Raises:
+        EnvironmentFault: nobody knows that, or how far the sources are.
+
+    """
     from transporter.log.compaction import CompactionSettings  # noqa: PLC0415 - imports pyarrow
 
     if target.is_dir():
-        return CompactionSettings()
-    from transporter.pipeline.config import load  # noqa: PLC0415 - heavy
+        if record is None or record.rules is None:
+            raise EnvironmentFault(
+                f"{target}: no engine has recorded here how this log is compacted; "
+                "give its pipeline file instead of the directory"
+            )
+        after, keep, tombstones, compression = record.rules
+    else:
+        from transporter.pipeline.config import load  # noqa: PLC0415 - heavy
 
-    log = load(target, os.environ).log
-    config = log.compaction
+        pipeline = load(target, os.environ)
+        _refuse_unknown_sources(pipeline, record)
+        log = pipeline.log
+        after, keep, tombstones = (
+            log.compaction.after,
+            log.compaction.keep,
+            log.compaction.tombstones,
+        )
+        compression = log.codec
     # Asked for by hand, it is done whether or not the engine would.
-    after = CompactionSettings().after if config.after is None else config.after
-    return CompactionSettings(after, config.keep, config.tombstones, log.codec)
+    after = CompactionSettings().after if after is None else after
+    return CompactionSettings(after, keep, tombstones, compression)
 
 
-def _compacted(
-    directory: Path, settings: CompactionSettings, *, dry_run: bool
-) -> tuple[Hold | None, Report]:
+def _refuse_unknown_sources(pipeline: Pipeline, record: MaintenanceRecord | None) -> None:
+    """Invariant 11: without a record only a clean stop tells that every source knows all."""
+    from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - as above
+    from transporter.log.meta import read_meta  # noqa: PLC0415 - as above
+
+    if record is not None:
+        return
+    directory = pipeline.log.dir
+    meta = read_meta(RealFileSystem(), directory)
+    waiting = any(reader.waits_for_delivery for reader in pipeline.readers)
+    if waiting or meta is None or meta.clean is None:
+        raise EnvironmentFault(
+            f"{directory}: no engine has recorded here how far its sources are, and they may "
+            "still need what is logged; start the pipeline once and stop it, then compact"
+        )
+
+
+def _compacted(target: Path, directory: Path, *, dry_run: bool) -> tuple[Hold | None, Report]:
     from transporter.log.compaction import compact as run  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.compaction import preview  # noqa: PLC0415
+    from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415
+    from transporter.log.maintenance import read_record  # noqa: PLC0415
     from transporter.offsets.holds import least_hold  # noqa: PLC0415
 
+    record = read_record(RealFileSystem(), directory)
+    settings = _settings(target, record)
     hold = least_hold(directory, locked=not dry_run)
     through = -1 if hold is None else hold.through
     now = time.time_ns() // 1000
-    report = run(directory, watermark=lambda: through, settings=settings, now=now, dry_run=dry_run)
+    if dry_run:
+        return hold, preview(directory, watermark=through, settings=settings, now=now)
+    report = run(directory, watermark=lambda: through, settings=settings, now=now)
+    if record is not None:
+        _remember(directory, record, report.through, settings)
     return hold, report
+
+
+def _remember(
+    directory: Path, record: MaintenanceRecord, through: int, settings: CompactionSettings
+) -> None:
+    """Spare the next engine what was compacted here."""
+    from transporter.log.filesystem import RealFileSystem, faults_of  # noqa: PLC0415
+    from transporter.log.maintenance import extent, write_record  # noqa: PLC0415
+
+    through = max(through, record.compacted_through(settings))
+    with faults_of(directory):
+        compacted = extent(through, settings)
+        write_record(RealFileSystem(), directory, replace(record, compacted=compacted))
 
 
 def _as_json(hold: Hold | None, report: Report, *, dry_run: bool) -> dict[str, Any]:

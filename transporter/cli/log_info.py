@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from transporter.cli.log_entries import time_text
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 def info(target: Target, *, as_json: AsJson = False) -> None:
     """Show the segments, offsets, times, bytes and gaps of a log, and which route holds it most."""
-    from transporter.log.overview import overview  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.overview import overview  # noqa: PLC0415
+    from transporter.log.segment import stray_files  # noqa: PLC0415
 
     found = look(log_directory(target))
     bases = [segment.base for segment in found.segments]
@@ -34,15 +37,23 @@ def info(target: Target, *, as_json: AsJson = False) -> None:
         "bytes": sum(segment.size for segment in segments),
         "engine_pid": found.owner,
         "held_by": _held_by(found.directory, found.last),
+        "ahead": (ahead := _ahead(segments)),
     }
     gaps = _gaps(segments)
+    ignored = [asdict(each) for each in stray_files(RealFileSystem(), found.directory)]
     if as_json:
-        write_json(facts | {"gaps": gaps, "segments": [_segment_json(each) for each in segments]})
+        described = [_segment_json(each) for each in segments]
+        write_json(facts | {"gaps": gaps, "ignored": ignored, "segments": described})
         return
+    del facts["ahead"]
     for name, value in facts.items():
         write(f"{name.replace('_', ' '):<12}{_plain(value)}")
+    if ahead is not None:
+        write(f"{'log time':<12}{ahead} s ahead of the wall clock; see docs/log.md, Log time")
     for gap in gaps:
         write(f"{'gap':<12}{gap['first']}..{gap['last']} {gap['kind']}")
+    for each in ignored:
+        write(f"{'ignored':<12}{printable(each['name'])}: {each['problem']}")
     write()
     columns = ("segment", "offsets", "first logged", "last logged", "bytes", "sealed", "epoch")
     table(columns, map(_segment_row, segments))
@@ -62,6 +73,16 @@ def _held_by(directory: Path, last: int) -> dict[str, Any] | None:
         return None
     watermark, kind, route = min(holds)
     return {"kind": kind, "route": route, "watermark": watermark, "lag": max(0, last - watermark)}
+
+
+def _ahead(segments: list[Overview]) -> int | None:
+    """Return by how many seconds log time is ahead of the wall clock, when that matters."""
+    from transporter.log.clocks import AHEAD  # noqa: PLC0415
+    from transporter.log.commit_log import wall_clock  # noqa: PLC0415 - imports pyarrow
+
+    newest = max((s.newest for s in segments if s.newest is not None), default=0)
+    seconds = (newest - wall_clock()) // 1_000_000
+    return seconds if seconds > AHEAD else None
 
 
 def _gaps(segments: list[Overview]) -> list[dict[str, Any]]:

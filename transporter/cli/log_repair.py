@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,15 +27,21 @@ def verify(target: Target, *, as_json: AsJson = False) -> int:
 
     Example: transporter log verify pipeline.yaml
     """
-    from transporter.offsets.health import verify as look  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.segment import stray_files  # noqa: PLC0415
+    from transporter.offsets.health import verify as look  # noqa: PLC0415
 
     directory = log_directory(target)
     with _progress(directory) as advance:
         health = look(directory, advance)
+    ignored = stray_files(RealFileSystem(), directory)
     if as_json:
-        write_json({"directory": directory, **_health_json(health)})
+        strays = [asdict(each) for each in ignored]
+        write_json({"directory": directory, **_health_json(health), "ignored": strays})
     else:
         _show(health)
+        for each in ignored:
+            write(f"ignored: {printable(each.name)}: {each.problem}")
         if not health.sound:
             command = f"transporter log repair {printable(target)}"
             write(f"damaged: stop the engine and run '{command}'")

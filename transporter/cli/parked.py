@@ -13,10 +13,10 @@ from transporter.cli.log_entries import entry_json, note, time_text
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory, offset_range
 from transporter.control.requests import RetryParked, SkipParked
-from transporter.errors import EnvironmentFault, OffsetRefused
+from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from transporter.offsets.parked import Parked
@@ -56,14 +56,17 @@ def list_parked(
     wanted = set(read_state(directory, route).retries)
     offsets = _offsets(directory, route)
     shown = offsets[:most] if most else offsets
-    found = list(_parked(directory, route, shown))
+    damaged: list[Corrupt] = []
+    found = list(_parked(directory, route, shown, damaged.append))
     if len(shown) < len(offsets):
         note(f"{len(shown)} of {len(offsets)} are shown; --first 0 shows all")
+    if not as_json:
+        columns = ("offset", "parked at", "key", "attempts", "error", "")
+        table(columns, [_row(parked, waiting=parked.offset in wanted) for parked in found])
+    for error in damaged:
+        raise error
     if as_json:
         write_json([_json(parked, waiting=parked.offset in wanted) for parked in found])
-        return
-    columns = ("offset", "parked at", "key", "attempts", "error", "")
-    table(columns, [_row(parked, waiting=parked.offset in wanted) for parked in found])
 
 
 def show(
@@ -138,16 +141,32 @@ def _offsets(directory: Path, route: str) -> list[int]:
     return parked_offsets(route_folder(directory, route), RealFileSystem())
 
 
-def _parked(directory: Path, route: str, offsets: list[int]) -> Iterator[Parked]:
-    """Yield what is parked at *offsets*, without what a running engine removes meanwhile."""
+def _raise(error: Corrupt) -> None:
+    raise error
+
+
+def _parked(
+    directory: Path,
+    route: str,
+    offsets: list[int],
+    damaged: Callable[[Corrupt], None] = _raise,
+) -> Iterator[Parked]:
+    """Yield what is parked at *offsets*, without what a running engine removes meanwhile.
+
+    *damaged* is called with what is wrong with each that cannot be read.
+    """
     from transporter.offsets.offset_log import route_folder  # noqa: PLC0415 - imports pyarrow
     from transporter.offsets.parked import ParkedStore, parked_path  # noqa: PLC0415
 
     folder = route_folder(directory, route)
     for offset in offsets:
         with suppress(EnvironmentFault):
-            if parked_path(folder, offset).exists():
+            if not parked_path(folder, offset).exists():
+                continue
+            try:
                 yield ParkedStore.read(folder, offset)
+            except Corrupt as error:
+                damaged(error)
 
 
 def _json(parked: Parked, *, waiting: bool) -> dict[str, Any]:

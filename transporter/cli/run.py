@@ -69,15 +69,24 @@ def run_pipeline(
     """Run *pipeline*, whose variables come from *environ*, to its end; return the exit code."""
     from transporter.cli.live import printable_output, reporter  # noqa: PLC0415 - imports rich
     from transporter.embed import assembled  # noqa: PLC0415 - imports the engine
+    from transporter.engine.limits import raise_descriptor_limit  # noqa: PLC0415
 
-    with (
-        reporter(log_format, live=live, hints=_hints(pipeline.log.dir)) as report,
-        printable_output(),
-        assembled(pipeline, report, environ) as engine,
-        _signals(engine.request_stop) as hung_up,
-    ):
-        gc.freeze()  # What was imported stays: collections need not look at it again and again.
-        _until_stopped(engine, report, hung_up)
+    raise_descriptor_limit()
+
+    # Before anything is opened, so that whatever a signal finds open is closed in order.
+    with _signals() as signals:
+        with (
+            reporter(log_format, live=live, hints=_hints(pipeline.log.dir)) as report,
+            printable_output(),
+            assembled(pipeline, report, environ) as engine,
+        ):
+            gc.freeze()  # What was imported stays: collections need not look at it again and again.
+            _until_stopped(engine, report, signals)
+        _report_halted(engine)
+    return 1 if engine.halted else 0
+
+
+def _report_halted(engine: Engine) -> None:
     status = engine.status()
     for reader in status.readers:
         if reader.name in engine.halted:
@@ -86,16 +95,17 @@ def run_pipeline(
         if route.name in engine.halted:
             place = f"route {route.name} stopped before offset {route.watermark + 1}"
             typer.echo(printable(f"{place}: {route.problem}"), err=True)
-    return 1 if engine.halted else 0
 
 
-def _until_stopped(engine: Engine, report: Any, hung_up: Event) -> None:  # noqa: ANN401 - the reporter
-    engine.start()
+def _until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # noqa: ANN401 - the reporter
+    signals.stop_with(engine.request_stop)
     try:
+        if not signals.stopped:
+            engine.start()
         while not engine.wait(TICK):
             report.show(engine.status())
-            if hung_up.is_set():
-                hung_up.clear()
+            if signals.hung_up.is_set():
+                signals.hung_up.clear()
                 _reload(engine.log.directory, report)
     finally:
         report.show(engine.status(), "stopping")
@@ -127,34 +137,57 @@ def _short(path: Path) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-@contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[Event]:
-    """Call *stop* at the first SIGINT or SIGTERM; leave at once at the second.
+class _Signals:
+    """The stops and reloads that signals have asked for."""
 
-    What is yielded is set at each SIGHUP.
-    """
-    seen: list[int] = []
-    hung_up = Event()
-    attended = sys.stderr.isatty()
+    def __init__(self) -> None:
+        self.stopped = False
+        """Whether a stop was asked for."""
+        self.hung_up = Event()
+        """Set at each SIGHUP."""
+        self._repeated = False
+        self._stop: Callable[[], None] | None = None
+        self._attended = sys.stderr.isatty()
 
-    def received(number: int, _frame: FrameType | None) -> None:
-        seen.append(number)
-        if len(seen) > 1:
+    def stop_with(self, stop: Callable[[], None]) -> None:
+        """Call *stop* at the first SIGINT or SIGTERM, or at once if it has come."""
+        self._stop = stop
+        if self.stopped:
+            stop()
+
+    def on_stop(self, number: int, _frame: FrameType | None) -> None:
+        """Stop in order at the first signal, and leave at once at the second."""
+        if self._repeated:
             # The Spark host sees its connection close, and ends with all its workers.
             os._exit(128 + number)
-        stop()
+        self._repeated = True
+        self._request_stop()
 
-    def called(_number: int, _frame: FrameType | None) -> None:
-        # The same signal tells that the terminal was closed, and then it ends the run.
-        if attended and not sys.stderr.isatty():
-            stop()
+    def on_hangup(self, _number: int, _frame: FrameType | None) -> None:
+        """Reload; but the same signal tells that the terminal was closed, and then stop."""
+        if self._attended and not sys.stderr.isatty():
+            self._request_stop()
         else:
-            hung_up.set()
+            self.hung_up.set()
 
-    former = {number: signal.signal(number, received) for number in (signal.SIGINT, signal.SIGTERM)}
-    former[signal.SIGHUP] = signal.signal(signal.SIGHUP, called)
+    def _request_stop(self) -> None:
+        self.stopped = True
+        if self._stop is not None:
+            self._stop()
+
+
+@contextmanager
+def _signals() -> Iterator[_Signals]:
+    """Handle SIGINT, SIGTERM and SIGHUP for the length of a block."""
+    signals = _Signals()
+    handlers = {
+        signal.SIGINT: signals.on_stop,
+        signal.SIGTERM: signals.on_stop,
+        signal.SIGHUP: signals.on_hangup,
+    }
+    former = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield hung_up
+        yield signals
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -50,24 +50,32 @@ if TYPE_CHECKING:
 _GRACE: Final = 5.0
 """Seconds after ``slice_timeout`` in which a task may end its own process, and name its reason."""
 
+_ABANDONED: Final = 15.0
+"""Seconds after that in which a sink whose jobs were cancelled must return."""
+
 _PATIENCE: Final = 2
 """Seconds until Spark's own listeners have told what they have counted."""
 
 
-def serve(spec: WorkerSpec, session: SparkSession, scratch: Path) -> None:
+def serve(
+    spec: WorkerSpec, session: SparkSession, scratch: Path, abandon: Callable[[str], None]
+) -> None:
     """Serve the route of *spec* until the engine closes the connection.
 
-    *session* is the route's own, so that no view is another one's.
+    *session* is the route's own, so that no view is another one's. *abandon* ends this process,
+    for the reason it is given: nothing else ends a thread whose sink does not return.
     """
     try:
-        _serve(spec, session, scratch)
+        _serve(spec, session, scratch, abandon)
     except BaseException as error:
         # The host tells the engine what we raise (Invariant 20).
         spec.secrets.hide_in(error)
         raise
 
 
-def _serve(spec: WorkerSpec, session: SparkSession, scratch: Path) -> None:
+def _serve(
+    spec: WorkerSpec, session: SparkSession, scratch: Path, abandon: Callable[[str], None]
+) -> None:
     directory = Path(spec.log_directory)
     with (
         suppress(EOFError, ConnectionError, TimeoutError),
@@ -78,14 +86,14 @@ def _serve(spec: WorkerSpec, session: SparkSession, scratch: Path) -> None:
             connection.recv()  # Begin
             spec = replace(spec, modules=packed(Path(spec.folder)))
         with locked(lock_path(spec, directory)):
-            _open_and_serve(spec, session, scratch, connection)
+            engine = _Engine(connection)
+            delivery = FrameDelivery(
+                spec, session, scratch, lambda text: engine.tell(Output(text)), abandon
+            )
+            _open_and_serve(spec, engine, delivery)
 
 
-def _open_and_serve(
-    spec: WorkerSpec, session: SparkSession, scratch: Path, connection: Connection
-) -> None:
-    engine = _Engine(connection)
-    delivery = FrameDelivery(spec, session, scratch, lambda text: engine.tell(Output(text)))
+def _open_and_serve(spec: WorkerSpec, engine: _Engine, delivery: FrameDelivery) -> None:
     try:
         try:
             stored = delivery.open(context_of(spec, spec.generation))
@@ -102,7 +110,7 @@ def _open_and_serve(
 class _Engine:
     """What a route in the driver says to its engine, which ends it by hanging up.
 
-    Nothing watches this thread: its jobs are cancelled when they take too long.
+    Its jobs are cancelled when they take too long, and its process ends when that does not help.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -139,6 +147,9 @@ class FrameWorker(Worker):
         self._delivery.vanished = 0
         return replace(outcome, delivered=outcome.delivered - gone, skipped=outcome.skipped + gone)
 
+    def _reporter(self) -> None:
+        """Report no parts: only at a slice's end is it known how many entries were dropped."""
+
 
 class Stopped(Exception):
     """A slice went out up to an offset, and no further."""
@@ -158,10 +169,16 @@ class FrameDelivery:
     Config: ClassVar[type[AdaptorConfig]] = AdaptorConfig
 
     def __init__(
-        self, spec: WorkerSpec, session: SparkSession, scratch: Path, show: Callable[[str], None]
+        self,
+        spec: WorkerSpec,
+        session: SparkSession,
+        scratch: Path,
+        show: Callable[[str], None],
+        abandon: Callable[[str], None],
     ) -> None:
         """Prepare the route of *spec*; *show* is given what a writer prints."""
         self._spec, self._session, self._show = spec, session, show
+        self._abandon = abandon
         self._slices = Slices(session, scratch, spec.route)
         self._tag = f"transporter-{spec.route}"
         self._sink: FrameWriter | None = None
@@ -251,12 +268,20 @@ class FrameDelivery:
 
     @contextmanager
     def _watched(self, late: threading.Event) -> Iterator[None]:
-        """Cancel the job when it takes too long; *late* then says so."""
+        """Cancel the job when it takes too long; *late* then says so.
+
+        A sink that does not return even then is left with this process.
+        """
         context = self._session.sparkContext
+        returned = threading.Event()
 
         def cancel() -> None:
             late.set()
             context.cancelJobsWithTag(self._tag)
+            if not returned.wait(_ABANDONED):
+                limit = self._spec.slice_timeout
+                text = f"its sink has not returned long after slice_timeout ({limit:g} s)"
+                self._abandon(f"route {self._spec.route}: {text}")
 
         timer = threading.Timer(self._spec.slice_timeout + _GRACE, cancel)
         timer.name = f"watch-{self._spec.route}"
@@ -264,6 +289,7 @@ class FrameDelivery:
         try:
             yield
         finally:
+            returned.set()
             timer.cancel()
             timer.join()
 

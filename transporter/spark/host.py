@@ -1,25 +1,29 @@
 """The Spark host: holds the SparkContext and submits one job for each worker.
 
 A child of the engine, ``python -m transporter.spark.host``. It ends when the
-engine does, and when its JVM does: neither leaves anything of it running.
+engine does, when its JVM ends or hangs, and when Spark has stopped in it: nothing of
+it is left running, and the engine starts another one.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Client
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 
 from transporter.engine.protocol import (
+    HostEnding,
     HostHello,
     HostReady,
     StartWorker,
@@ -28,14 +32,22 @@ from transporter.engine.protocol import (
     WorkerSpec,
 )
 from transporter.pipeline.secrets import tells
+from transporter.spark.jvm import start_jvm
+from transporter.spark.log_file import last_error, rotate
 from transporter.spark.pump import has_ended, pump
+from transporter.spark.user import name_login_user
 
 if TYPE_CHECKING:
-    import subprocess
     from multiprocessing.connection import Connection
 
     from pyspark.sql import SparkSession
 
+TICK: Final = 1.0
+"""Seconds between two looks at Spark, and at the length of its log."""
+_HUNG: Final = 60
+"""Looks in a row that the JVM leaves unanswered before it is taken to hang."""
+_PARTING: Final = 4.0
+"""Seconds that Spark has to stop in order, and then its JVM to end."""
 SLOTS: Final = 128
 """Task slots of a local master. Each worker holds one for as long as it lives; one is a thread."""
 _LOCAL: Final = {
@@ -94,42 +106,68 @@ def configuration(
     }
 
 
-def _on_the_command_line(settings: dict[str, str]) -> SparkConf:
+def _on_the_command_line(settings: dict[str, str]) -> dict[str, str]:
     """Return what the JVM is started with: everybody here can read that (Invariant 20).
 
     Secrets are set when the context is made, which is early enough for all of them.
     """
-    shown = [(name, value) for name, value in settings.items() if not tells(name, value)]
-    return SparkConf(loadDefaults=False).setAll(shown)
+    return {name: value for name, value in settings.items() if not tells(name, value)}
 
 
 class Host:
     """One SparkContext and the jobs that run in it."""
 
-    def __init__(self, connection: Connection, settings: dict[str, str], scratch: Path) -> None:
-        """Start the JVM and Spark, whose files go into *scratch*."""
-        self._connection, self._scratch = connection, scratch
+    def __init__(
+        self, connection: Connection, settings: dict[str, str], scratch: Path, log: Path
+    ) -> None:
+        """Start the JVM and Spark, whose files go into *scratch*, and which writes to *log*."""
+        self._connection, self._scratch, self._log = connection, scratch, log
         self._sending = threading.Lock()
+        self._stopping = False
+        self._problem, self._unanswered = "", 0
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        # The JVM in a session of its own: a signal to our group must not kill it mid-slice.
-        gateway = launch_gateway(_on_the_command_line(settings), {"start_new_session": True})
-        threading.Thread(target=_die_with, args=(gateway.proc,), name="jvm", daemon=True).start()
+        self._jvm, gateway = start_jvm(_on_the_command_line(settings))
+        threading.Thread(target=self._await_jvm, name="jvm", daemon=True).start()
+        name_login_user(gateway.jvm)
         self._context = SparkContext(conf=conf, gateway=gateway)
+        self._scala: Any = self._context._jsc.sc()  # noqa: SLF001 - Python's has no isStopped()
         self._session: SparkSession | None = None
         self._opening = threading.Lock()
 
     def serve(self) -> None:
         """Start workers as asked, until told to stop. EOFError: the engine is gone."""
         self._say(HostReady(self._context.version, self._context.master))
-        while not isinstance(asked := self._connection.recv(), StopHost):
-            if isinstance(asked, StartWorker):
-                threading.Thread(
-                    target=self._run, args=(asked.spec,), name=asked.spec.route, daemon=True
-                ).start()
+        threading.Thread(target=self._watch_spark, name="watch", daemon=True).start()
+        due = time.monotonic() + TICK
+        while True:
+            if self._connection.poll(max(0.0, due - time.monotonic())):
+                asked = self._connection.recv()
+                if isinstance(asked, StopHost):
+                    return
+                if isinstance(asked, StartWorker):
+                    self._start(asked.spec)
+            if time.monotonic() >= due:
+                due = time.monotonic() + TICK
+                self._look()
 
     def stop(self) -> None:
-        """Stop Spark in order."""
-        self._context.stop()
+        """Stop Spark in order, or by force when it takes too long; its JVM has ended then."""
+        self._stopping = True
+        stopping = threading.Thread(target=self._context.stop, name="stop", daemon=True)
+        stopping.start()
+        stopping.join(_PARTING)
+        if self._jvm.stdin is not None:
+            self._jvm.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._jvm.wait(_PARTING if not stopping.is_alive() else 0)
+        self._jvm.kill()
+
+    def _start(self, spec: WorkerSpec) -> None:
+        thread = threading.Thread(target=self._run, args=(spec,), name=spec.route, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._say(WorkerEnded(spec.route, spec.shard, str(error), spec.attempt))
 
     def _run(self, spec: WorkerSpec) -> None:
         problem, gone = "", True
@@ -137,12 +175,17 @@ class Host:
             if spec.on_frames:
                 from transporter.spark.frames import serve  # noqa: PLC0415 - takes a second
 
-                serve(spec, self._new_session(), self._scratch)
+                serve(spec, self._new_session(), self._scratch, self.end)
             else:
                 # The spec travels in the closure, never in Spark's configuration (Invariant 20).
                 self._context.parallelize([0], 1).mapPartitions(partial(pump, spec)).count()
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine must hear of it
             problem, gone = _last_line(str(error)), has_ended(str(error))
+        except BaseException as error:  # noqa: BLE001 - a writer's own may end a driver's thread
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            self._problem = problem
+            self._end_if_stopped()
         self._say(WorkerEnded(spec.route, spec.shard, problem, spec.attempt, gone))
 
     def _new_session(self) -> SparkSession:
@@ -159,11 +202,41 @@ class Host:
         with self._sending, suppress(OSError):
             self._connection.send(message)
 
+    def _look(self) -> None:
+        """Keep Spark's log short, and end when the JVM hangs."""
+        rotate(self._log)
+        # Counted and not timed: a machine that has slept has not given the JVM its chance.
+        self._unanswered += 1
+        if self._unanswered > _HUNG:
+            self.end(f"Spark's JVM has not answered for {_HUNG * TICK:.0f} s")
 
-def _die_with(jvm: subprocess.Popen[bytes]) -> None:
-    """End this process when the JVM has ended: the engine then starts a new host."""
-    jvm.wait()
-    os._exit(1)
+    def _watch_spark(self) -> None:
+        # Without a JVM there is no answer, and _await_jvm() ends this process.
+        with suppress(Py4JError, OSError):
+            while True:
+                self._end_if_stopped()
+                self._unanswered = 0
+                time.sleep(TICK)
+
+    def _end_if_stopped(self) -> None:
+        """End if Spark has stopped by itself: its master has removed the application, say."""
+        with suppress(Py4JError, OSError):
+            if self._scala.isStopped():
+                # Jobs fail because Spark has stopped; why it has, only its log says for certain.
+                cause = last_error(self._log) or self._problem or "spark.log may say why"
+                self.end(f"Spark has stopped: {cause}")
+
+    def _await_jvm(self) -> None:
+        code = self._jvm.wait()
+        self.end(f"Spark's JVM has ended with code {code}")
+
+    def end(self, problem: str) -> None:
+        """End this process and its JVM at once, unless it is being stopped; say why."""
+        if self._stopping:
+            return
+        self._say(HostEnding(problem))
+        self._jvm.kill()
+        os._exit(1)
 
 
 def _last_line(text: str) -> str:
@@ -182,12 +255,16 @@ def main() -> None:
     settings = configuration(
         options["master"], options["config"], options["scratch"], frames=frames
     )
-    host = Host(connection, settings, Path(options["scratch"]))
+    try:
+        host = Host(connection, settings, Path(options["scratch"]), Path(options["log"]))
+    except Exception as error:
+        connection.send(HostEnding(_last_line(str(error))))
+        raise
     try:
         host.serve()
     except (EOFError, OSError):
-        # The engine is gone. Without us the JVM ends too, and with it every worker.
-        os._exit(1)
+        # With the JVM every worker ends.
+        host.end("the engine is gone")
     host.stop()
     os._exit(0)
 

@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.spark.java import find_java
+from transporter.spark.log_file import rotate
+from transporter.spark.parent_death import bound_to_parent
 from transporter.spark.shipping import on_a_cluster
+from transporter.spark.user import nameless_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 
 LOG: Final = "spark.log"
 SCRATCH: Final = "spark"
-_MAX_LOG: Final = 10 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class HostOptions:
     master: str
     config: dict[str, str]
     scratch: str
+    log: str
     frames: bool = False
 
     def to_json(self) -> str:
@@ -75,7 +78,7 @@ class SparkLauncher:
         return self._directory / LOG
 
     def __call__(self, address: Any, authkey: bytes) -> subprocess.Popen[bytes]:  # noqa: ANN401 - what multiprocessing takes
-        """Start a host that calls *address*."""
+        """Start a host that calls *address*; it ends with the thread that calls this."""
         scratch = self._directory / SCRATCH
         # Whatever an earlier Spark left behind when it was killed.
         shutil.rmtree(scratch, ignore_errors=True)
@@ -84,13 +87,18 @@ class SparkLauncher:
         if self._network is not None:
             config = on_a_cluster(self._network, config, scratch, frames=self._frames)
         options = HostOptions(
-            address, authkey.hex(), self._master, config, str(scratch), self._frames
+            address=address,
+            authkey=authkey.hex(),
+            master=self._master,
+            config=config,
+            scratch=str(scratch),
+            log=str(self.log),
+            frames=self._frames,
         )
+        rotate(self.log)
         with self.log.open("ab") as log:
-            if log.tell() > _MAX_LOG:
-                log.truncate(0)
             process = subprocess.Popen(
-                [sys.executable, "-m", "transporter.spark.host"],
+                bound_to_parent([sys.executable, "-m", "transporter.spark.host"]),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -105,6 +113,7 @@ class SparkLauncher:
 
     def _environment(self) -> dict[str, str]:
         mine = {"JAVA_HOME": str(self._java), "PYSPARK_PYTHON": sys.executable}
+        mine |= nameless_environment(os.environ, str(self._directory / SCRATCH))
         if self._network is None:
             return {**os.environ, **mine, "SPARK_LOCAL_HOSTNAME": "localhost"}
         # Executors have a Python of their own; Spark reads this setting from spark-submit only.

@@ -175,7 +175,7 @@ def _rows_done(
 
     Of several shards nobody knows: a query that was changed may have given an entry another key.
     """
-    known = reached(spec, stored, generation) if spec.shards == 1 else -1
+    known = reached(spec, stored, generation, offsets[-1]) if spec.shards == 1 else -1
     return bisect_right(offsets, known)
 
 

@@ -21,11 +21,13 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import Row, VariantVal
 
 from transporter.shown import text_of
+from transporter.spark.user import name_login_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,10 +87,11 @@ def _session(request: Request) -> SparkSession:
         "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
         **request.conf,
     }
-    builder = SparkSession.builder
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    # The JVM before Spark: a user may need a name in it first.
+    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - pyspark has no other way
+    name_login_user(SparkContext._jvm)  # noqa: SLF001 - as above
+    return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def _table(session: SparkSession, request: Request) -> DataFrame:

@@ -17,7 +17,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def explode(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("transporter.pipeline.config.load", explode)
+    monkeypatch.setattr("transporter.pipeline.config.load_with_lines", explode)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from compaction_tools import Frame, everything, letters, write_log
 from engine_tools import make_pipeline
+from log_tools import crash
 
 from transporter.cli.log_compact import compact
 from transporter.errors import EnvironmentFault, LogLocked
+from transporter.log.commit_log import CommitLog
+from transporter.log.compaction import CompactionSettings
+from transporter.log.filesystem import RealFileSystem
 from transporter.log.lock import DirectoryLock
+from transporter.log.maintenance import MaintenanceRecord, Rules, read_record, write_record
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.state import Range
 
@@ -72,23 +77,65 @@ def test_it_compacts_as_the_pipeline_says(
     assert list(everything(pipeline.parent / "log")) == [2, 3, 4]
 
 
-def test_a_log_directory_gets_the_defaults(
-    pipeline: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def recorded(log: Path, readers: dict[str, int], keep: str = "key") -> None:
+    """Let the log have had an engine that kept by *keep*, and told its sources as *readers* say."""
+    rules = Rules(1e-6, keep, 86400.0, "lz4")
+    write_record(RealFileSystem(), log, MaintenanceRecord(rules, readers))
+
+
+def test_a_log_directory_is_compacted_as_its_last_engine_would(
+    pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a pipeline file a segment must be a week old."""
-    compact(pipeline.parent / "log", as_json=True)
-    assert said(capsys)["looked_at"] == 1
-    last = write_log(pipeline.parent / "young", [[Frame(letters("AA"))]] * 2, clock=_now)
-    with OffsetLog(pipeline.parent / "young", "out") as route:
-        route.settle(Range(0, last), last)
-    compact(pipeline.parent / "young", as_json=True)
-    assert said(capsys)["looked_at"] == 0
+    """What it kept stays kept: here every entry without a key."""
+    log = pipeline.parent / "log"
+    recorded(log, {"in": 100})
+    compact(log, as_json=True)
+    found = said(capsys)
+    assert (found["looked_at"], found["dropped"]) == (1, 0)
+    assert len(everything(log)) == 5
 
 
-def _now() -> int:
-    from transporter.log.commit_log import wall_clock  # noqa: PLC0415 - as its name says
+def test_a_log_directory_without_a_record_is_refused(pipeline: Path) -> None:
+    """Defaults could drop what the pipeline keeps; the error says what to give instead."""
+    with pytest.raises(EnvironmentFault, match="give its pipeline file"):
+        compact(pipeline.parent / "log")
+    assert len(everything(pipeline.parent / "log")) == 5
 
-    return wall_clock()
+
+@pytest.mark.parametrize("given", ["pipeline", "directory"])
+def test_what_a_source_was_not_told_of_stays(
+    pipeline: Path, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    """Invariant 11: its source gives it again, and it is recognised by what is in the log."""
+    log = pipeline.parent / "log"
+    recorded(log, {"in": 1, "other": 100}, keep="namespace")
+    compact(pipeline if given == "pipeline" else log, as_json=True)
+    found = said(capsys)
+    assert (found["held_by"], found["below"], found["dropped"]) == ("reader in", 1, 0)
+    assert len(everything(log)) == 5
+
+
+def test_without_a_record_a_crashed_log_is_refused(pipeline: Path) -> None:
+    """Nobody knows what its sources still have; the engine finds out."""
+    log = pipeline.parent / "log"
+    crash(CommitLog.open(log))
+    with pytest.raises(EnvironmentFault, match="start the pipeline once"):
+        compact(pipeline)
+
+
+def test_the_next_engine_is_spared_what_was_compacted(
+    pipeline: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The record says how far, and for which settings."""
+    log = pipeline.parent / "log"
+    recorded(log, {"in": 100})
+    compact(pipeline)
+    assert "dropped 2" in capsys.readouterr().out
+    record = read_record(RealFileSystem(), log)
+    assert record is not None
+    assert record.readers == {"in": 100}
+    assert record.compacted_through(CompactionSettings(1e-6)) == 3
+    assert record.compacted_through(CompactionSettings(1e-6, "key")) == -1
 
 
 def test_a_running_engine_is_named(pipeline: Path) -> None:

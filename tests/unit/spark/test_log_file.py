@@ -1,0 +1,52 @@
+"""Spark's log: bounded while it is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from transporter.spark.log_file import last_error, rotate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_long_log_is_cut_and_its_end_is_kept(tmp_path: Path) -> None:
+    """Whoever holds it open goes on at its beginning; both parts are bounded."""
+    log = tmp_path / "spark.log"
+    with log.open("ab", buffering=0) as writer:
+        for turn in range(3):
+            writer.write(b"old%d" % turn + b"x" * 100 + b"newest%d" % turn)
+            rotate(log, 50)
+            assert log.read_bytes() == b""
+            kept = (tmp_path / "spark.log.1").read_bytes()
+            assert len(kept) == 50
+            assert kept.endswith(b"xnewest%d" % turn)
+        writer.write(b"next")
+        rotate(log, 50)
+    assert log.read_bytes() == b"next"
+    assert (tmp_path / "spark.log.1").stat().st_mode & 0o077 == 0
+
+
+def test_a_log_is_cut_even_where_nothing_of_it_can_be_kept(tmp_path: Path) -> None:
+    """A disk that takes no copy gets its room back; a log that is gone is nobody's problem."""
+    log = tmp_path / "spark.log"
+    (tmp_path / "spark.log.1").mkdir()
+    log.write_bytes(b"x" * 100)
+    rotate(log, 50)
+    assert log.read_bytes() == b""
+    rotate(tmp_path / "gone.log", 50)
+
+
+def test_the_last_error_of_spark_is_found(tmp_path: Path) -> None:
+    """Warnings, traces and what workers write are passed over, and a missing log has none."""
+    log = tmp_path / "spark.log"
+    assert last_error(log) == ""
+    log.write_text(
+        "x" * 100_000 + "\n26/11/23 09:49:47 ERROR Backend: no\n"
+        "26/11/23 09:49:48 ERROR StandaloneSchedulerBackend: Master removed our application\n"
+        "26/11/23 09:49:48 ERROR Utils: Uncaught exception in thread stop-spark-context\n"
+        "\tat org.apache.spark\nERROR of a worker's\n26/11/23 09:49:49 WARN X: y\n"
+    )
+    assert last_error(log) == "Master removed our application"
+    log.write_text("26/11/23 09:49:48 ERROR Utils: first\n26/11/23 09:49:48 ERROR Utils: last\n")
+    assert last_error(log) == "last"

@@ -1,0 +1,61 @@
+"""The file that Spark and its workers write to, kept within a size while they run."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST: Final = 10 << 20
+"""Bytes above which the file is cut, and the most that is kept of it."""
+
+_TAIL: Final = 64 << 10
+_ERROR: Final = re.compile(rb"^\S+ \S+ ERROR (\w+): (.{1,500})", re.MULTILINE)
+
+
+def rotate(path: Path, most: int = MOST) -> None:
+    """Begin *path* again if it is longer than *most*; keep its end as ``<path>.1``.
+
+    Its writers keep it open, for appending, so it is cut and not moved. What they write
+    between the copy and the cut is lost.
+    """
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return
+    if size <= most:
+        return
+    # A full disk must not keep the file from being cut.
+    with suppress(OSError):
+        _keep(path, size - most, most)
+    with suppress(OSError):
+        os.truncate(path, 0)
+
+
+def last_error(path: Path) -> str:
+    """Return the last error that Spark has written to *path*; empty where none is to be seen.
+
+    One of its scheduler comes first: that has ended it, and what follows are consequences.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            found: list[tuple[bytes, bytes]] = _ERROR.findall(file.read(_TAIL))
+    except OSError:
+        return ""
+    ending = [text for logger, text in found if b"Scheduler" in logger]
+    others = [text for _, text in found]
+    return (ending or others or [b""])[-1].decode(errors="replace")
+
+
+def _keep(path: Path, start: int, count: int) -> None:
+    with path.open("rb") as file:
+        file.seek(start)
+        end = file.read(count)
+    kept = os.open(f"{path}.1", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(kept, "wb") as file:
+        file.write(end)

@@ -1,0 +1,54 @@
+"""The user that Spark runs as, where the system has no name for it.
+
+Containers often run with an arbitrary user id that no passwd entry describes. Java then
+knows neither the user's name nor their home, and Hadoop refuses to start.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+"""What Spark's launcher puts on the command line of the JVM."""
+_HADOOP: Final = "HADOOP_USER_NAME"
+
+
+def is_nameless() -> bool:
+    """Return whether this process's user has no passwd entry."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return True
+    return False
+
+
+def nameless_environment(environ: Mapping[str, str], home: str) -> dict[str, str]:
+    """Return what a JVM needs besides *environ* to run for this process's user.
+
+    Empty for a user with a passwd entry. *home* is used where ``HOME`` is not set.
+    """
+    if not is_nameless():
+        return {}
+    name = _name(environ)
+    home = environ.get("HOME") or home
+    options = [f"-Duser.name={name}", f"-Duser.home={home}"]
+    given = environ.get(_OPTIONS, "")
+    return {_HADOOP: name, _OPTIONS: f"{shlex.join(options)} {given}".rstrip()}
+
+
+def name_login_user(jvm: Any) -> None:  # noqa: ANN401 - a view of py4j's
+    """Give Hadoop in *jvm* a login user if the system has none; call it before Spark starts."""
+    if is_nameless():
+        # Hadoop's own login asks the system for a name and fails, whatever the environment says.
+        users = jvm.org.apache.hadoop.security.UserGroupInformation
+        users.setLoginUser(users.createRemoteUser(_name(os.environ)))
+
+
+def _name(environ: Mapping[str, str]) -> str:
+    return environ.get(_HADOOP) or str(os.getuid())
