@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
+from adaptors.kafka.client import left
 from adaptors.kafka.failures import is_bystander, is_shared
 from transporter.message import headers_of, microseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     import pyarrow as pa
     from confluent_kafka import Message, Producer
@@ -23,6 +25,8 @@ _CHUNK: Final = 1000
 """Rows between two looks at what has failed so far."""
 
 _PURGE_SECONDS: Final = 5.0
+_HURRY_SECONDS: Final = 0.001
+"""The least that the client can wait."""
 
 Header = tuple[str, bytes | None]
 Row = tuple[str, bytes | None, bytes | None, int, list[Header] | None]
@@ -54,7 +58,8 @@ class Slice:
 
     producer: Producer
     rows: list[Row]
-    seconds: float
+    ends: float
+    """The monotonic time at which it is given up."""
     batch_bytes: int
     sent: int = 0
     refused: KafkaError | None = None
@@ -66,16 +71,39 @@ class Slice:
     """Why the client can never be used again."""
 
     def deliver(self) -> None:
-        """Send the rows and wait until each is settled, at most ``seconds``."""
-        deadline = time.monotonic() + self.seconds
-        try:
-            self._send(deadline)
-            if self.producer.flush(max(0.0, deadline - time.monotonic())):
+        """Send the rows and wait until each is settled, at most until ``ends``."""
+        self.send()
+        self.settle()
+
+    def send(self) -> None:
+        """Hand the rows to the client, which gathers them for a while."""
+        with self._fatal():
+            self._send()
+
+    def hurry(self) -> None:
+        """Have the client send what it still gathers: it does when it is waited for."""
+        with self._fatal():
+            self.producer.flush(_HURRY_SECONDS)
+
+    def settle(self) -> None:
+        """Wait until each row is settled, at most until ``ends``."""
+        if self.fatal is not None:
+            return
+        with self._fatal():
+            if self.producer.flush(left(self.ends)):
                 self.producer.purge(blocking=False)
                 self.unsettled = self.producer.flush(_PURGE_SECONDS)
+
+    @contextmanager
+    def _fatal(self) -> Iterator[None]:
+        """Keep what the client raises when it can never be used again.
+
+        It raises that while it serves callbacks. A callback that runs after that makes a
+        SystemError of it, with the fatal error as its cause.
+        """
+        try:
+            yield
         except (KafkaException, SystemError) as error:
-            # The client raises what is fatal while it serves callbacks. A callback that runs
-            # after that makes a SystemError of it, with the fatal error as its cause.
             self.fatal = _fatal_of(error)
             self.unsettled = 1
 
@@ -99,35 +127,34 @@ class Slice:
             return Failure(error, first, alone)
         return Failure(self.refused, self.sent, alone=True) if self.refused else None
 
-    def _send(self, deadline: float) -> None:
+    def _send(self) -> None:
         for row in self.rows:
             large = self._is_large(row)
-            if large and not self._settled(deadline):
+            if large and not self._settled():
                 return
-            if not self._produce(row, deadline):
+            if not self._produce(row):
                 return
             self.sent += 1
-            if large and not self._settled(deadline):
+            if large and not self._settled():
                 return
             if self.sent % _CHUNK == 0:
                 self.producer.poll(0)
                 if self.failures:
                     return  # Invariant 9: after the first failure nothing more is sent.
 
-    def _settled(self, deadline: float) -> bool:
+    def _settled(self) -> bool:
         """Wait for all that was sent, so that nothing passes a row that may be refused."""
-        return not (self.producer.flush(max(0.0, deadline - time.monotonic())) or self.failures)
+        return not (self.producer.flush(left(self.ends)) or self.failures)
 
-    def _produce(self, row: Row, deadline: float) -> bool:
+    def _produce(self, row: Row) -> bool:
         topic, value, key, timestamp, headers = row
         while True:
             try:
                 self.producer.produce(topic, value, key, -1, self._failed, None, timestamp, headers)
             except BufferError:
-                left = deadline - time.monotonic()
-                if left <= 0 or self.failures:
+                if time.monotonic() >= self.ends or self.failures:
                     return False
-                self.producer.poll(left)
+                self.producer.poll(left(self.ends))
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - a public code
                     raise

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer, TopicPartition
 
     from adaptors.kafka.client import Client
+    from adaptors.kafka.parts import Outgoing
     from adaptors.kafka.slice import Row
-    from transporter.adaptor import StoredOffset, WriterContext
+    from transporter.adaptor import Ack, StoredOffset, WriterContext
     from transporter.errors import SinkError
     from transporter.message import Entries
 
@@ -59,6 +60,8 @@ class Delivered(NamedTuple):
     rows: int
     error: SinkError | None = None
     offset: int | None = None
+    acked: int = 0
+    """How many of the rows were acked already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +115,10 @@ class Transactions:
             return None
         return known.stored
 
-    def deliver(self, batch: Entries, rows: list[Row]) -> Delivered:
-        """Commit *rows*, the first ones of *batch*, or those before the first that is refused."""
+    def deliver(self, outgoing: Outgoing, ack: Ack) -> Delivered:  # noqa: ARG002 - all at the end
+        """Commit all rows of *outgoing*, or those before the first that is refused."""
+        batch = outgoing.batch
+        rows = outgoing.rows(0, len(batch))
         ends = time.monotonic() + self._client.seconds
         done = 0
         try:
@@ -269,7 +274,7 @@ class Transactions:
             if count == done:
                 break
             producer = self._began()
-            part = Slice(producer, rows[done:count], left(ends), self._client.batch_bytes())
+            part = Slice(producer, rows[done:count], ends, self._client.batch_bytes())
             part.deliver()
             if part.fatal is not None:
                 raise KafkaException(part.fatal)

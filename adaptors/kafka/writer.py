@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, ClassVar
 
 from confluent_kafka import KafkaException
@@ -9,7 +10,8 @@ from confluent_kafka import KafkaException
 from adaptors.kafka.client import Client
 from adaptors.kafka.config import KafkaWriterConfig, is_topic
 from adaptors.kafka.failures import sink_error
-from adaptors.kafka.slice import Slice, rows_of
+from adaptors.kafka.parts import Outgoing, Pace
+from adaptors.kafka.slice import Slice
 from adaptors.kafka.transactions import Delivered, Transactions
 from transporter.errors import Rejected
 
@@ -57,19 +59,16 @@ class KafkaWriter:
     def write(self, batch: Entries, ack: Ack) -> None:
         """Send *batch* and wait for the brokers' word, at most the context's deadline."""
         assert self._line is not None  # noqa: S101 - the engine has opened it
-        offsets = batch.offsets
-        rows = rows_of(batch, self._topic)
-        nameless = next((index for index, row in enumerate(rows) if not row[0]), len(rows))
-        named = batch.whole(nameless)
-        found = self._line.deliver(batch, rows[:named]) if rows else Delivered(0)
-        if found.rows == len(rows):
+        outgoing = Outgoing(batch, self._topic)
+        found = self._line.deliver(outgoing, ack) if len(batch) else Delivered(0)
+        if found.rows == len(batch):
             ack.all()
             return
-        ack(offsets[: found.rows])
+        ack(outgoing.offsets[found.acked : found.rows])
         if found.error is not None:
             ack.fail(found.error, found.offset)
-        else:
-            ack.fail(self._no_topic(batch, nameless), offsets[nameless])
+        elif outgoing.nameless is not None:
+            ack.fail(self._no_topic(batch, outgoing.nameless), outgoing.offsets[outgoing.nameless])
 
     def close(self) -> None:
         """Drop the client and what it still holds; safe to call twice."""
@@ -94,6 +93,7 @@ class _Plain:
         """Connect to nothing yet."""
         self._client = client
         self._producer: Producer | None = None
+        self._pace = Pace()
 
     def open(self) -> StoredOffset | None:
         """Connect; Kafka stores no offset for us, so there is none to return."""
@@ -106,19 +106,44 @@ class _Plain:
             raise sink_error(self._client.trouble or error.args[0], place) from error
         return None
 
-    def deliver(self, batch: Entries, rows: list[Row]) -> Delivered:
-        """Send *rows*, the first ones of *batch*, once; return what is confirmed of them."""
-        client = self._client
-        found = Slice(self._connect(), rows, client.seconds, client.batch_bytes())
-        found.deliver()
-        delivered = found.delivered()
-        if delivered == len(rows):
-            client.trouble = None
-            return Delivered(delivered)
-        told = Delivered(delivered, *client.reason(found, batch.offsets))
-        if found.fatal is not None:
-            self.close()  # Only a new client helps; otherwise the old one keeps the order.
-        return told
+    def deliver(self, outgoing: Outgoing, ack: Ack) -> Delivered:
+        """Send each row of *outgoing* once, part by part; return what is confirmed of them.
+
+        A part is acked when all of it is confirmed, before another one is sent.
+        """
+        client, offsets = self._client, outgoing.offsets
+        ends = time.monotonic() + client.seconds
+        done, rows = 0, outgoing.rows(0, self._pace.rows)
+        while True:
+            part = Slice(self._connect(), rows, ends, client.batch_bytes())
+            end = done + len(rows)
+            rows = self._settle(part, outgoing, end)
+            delivered = part.delivered()
+            if delivered < len(part.rows):
+                told = client.reason(part, offsets[done:end])
+                if part.fatal is not None:
+                    self.close()  # Only a new client helps; otherwise the old one keeps the order.
+                return Delivered(done + delivered, *told, acked=done)
+            if not rows:
+                client.trouble = None
+                return Delivered(end, acked=done)
+            ack(offsets[done:end])
+            done = end
+
+    def _settle(self, part: Slice, outgoing: Outgoing, end: int) -> list[Row]:
+        """Send *part* and wait for it; return the rows that follow, from row *end* on."""
+        begun = time.monotonic()
+        part.send()
+        rows: list[Row] = []
+        if end < len(outgoing.offsets):
+            part.hurry()
+            rows = outgoing.rows(end, self._pace.rows)
+        waited = time.monotonic()
+        part.settle()
+        if rows:
+            now = time.monotonic()
+            self._pace.waited(now - waited, now - begun)
+        return rows
 
     def close(self) -> None:
         """Drop the producer and what it still holds."""

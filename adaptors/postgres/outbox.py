@@ -19,7 +19,7 @@ import pyarrow as pa
 from adaptors.postgres.columns import Columns
 from adaptors.postgres.leaders import of_one_log
 from adaptors.postgres.packed import Packed, unpacked
-from adaptors.postgres.recognition import logged_ids, same
+from adaptors.postgres.recognition import logged_ids, logged_rows, same
 from adaptors.postgres.rows import Large, Row, to_batch, told, unloggable
 from adaptors.postgres.session import faults
 from adaptors.postgres.statements import compose
@@ -133,14 +133,18 @@ class Outbox:
 
         A large one that someone has deleted meanwhile is not told of.
         """
+        rows, kept = self._with_large([Row(*row[:-1]) for row in self.read(ids)], large)
+        self._kept.update(kept)
+        return [row.id for row in rows], to_batch(rows, self._source, self._columns)
+
+    def _with_large(self, found: list[Row], large: Iterable[int]) -> tuple[list[Row], set[int]]:
+        """Return *found* and *large* rows in order, and which of them are only told of."""
         table, columns = self._source, self._columns
-        found = [Row(*row[:-1]) for row in self.read(ids)]
         kept = [big for row in found if (big := unloggable(row, table, columns))]
         kept += [Large(*row) for row in self._run(self._sql.large, ids=_array(large))]
-        self._kept.update(big.id for big in kept)
         told_of = {big.id: told(big, self._name, table, columns) for big in kept}
         rows = sorted(({row.id: row for row in found} | told_of).values(), key=itemgetter(0))
-        return [row.id for row in rows], to_batch(rows, table, columns)
+        return rows, set(told_of)
 
     def begin(self) -> None:
         """Begin a transaction whose statements all see what the first of them sees."""
@@ -205,6 +209,28 @@ class Outbox:
         logged = [(row[0], row[-1]) for row, known in zip(found, equal, strict=True) if known]
         for leader in {leader for _, leader in logged}:
             self._purge_marked_by(leader, [number for number, by in logged if by == leader])
+
+    def adopt(self, entries: Entries) -> list[tuple[int, int]]:
+        """Mark as this term's the rows that *entries* were made from and that are still the same.
+
+        Returns the offset and the id of each; no later look of this term finds them. An entry
+        that only tells of a row adopts it without a mark, so it is not told of again.
+        """
+        logged = logged_rows(entries, self._source)
+        found = self.read(number for _, number in logged)
+        missing = {number for _, number in logged} - {row[0] for row in found}
+        rows, kept = self._with_large([Row(*row[:-1]) for row in found], missing)
+        equal = same(entries, to_batch(rows, self._source, self._columns))
+        adopted = {row.id for row, known in zip(rows, equal, strict=True) if known}
+        self._kept |= kept & adopted
+        marked = {row[0]: row[-1] for row in found if row[0] in adopted - kept}
+        for leader in set(marked.values()):
+            self._mark_of(leader, [number for number, by in marked.items() if by == leader])
+        return [(offset, number) for offset, number in logged if number in adopted]
+
+    def _mark_of(self, leader: UUID | None, ids: Iterable[int]) -> None:
+        ((term,),) = self._run(self._sql.adopt, ids=_array(ids), marked_by=leader)
+        self._require(term)
 
     def _purge_marked_by(self, leader: UUID | None, ids: Iterable[int]) -> None:
         ((term,),) = self._run(self._sql.purge, ids=_array(ids), marked_by=leader)

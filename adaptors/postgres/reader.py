@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -15,6 +16,7 @@ from adaptors.postgres.claims import Mark, Take
 from adaptors.postgres.config import OutboxConfig
 from adaptors.postgres.gaps import LOWEST, Gaps, Look
 from adaptors.postgres.inspection import locate
+from adaptors.postgres.leaders import lineage_of
 from adaptors.postgres.meter import Meter
 from adaptors.postgres.outbox import Bounds, Fenced, Outbox
 from adaptors.postgres.pacing import Pace
@@ -26,12 +28,18 @@ from transporter.adaptor import Batch
 from transporter.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from adaptors.postgres.claims import Claim, Claimed
     from adaptors.postgres.session import Connection
     from transporter.adaptor import Entries, Resume
 
+_PATIENCE: Final = 30.0
+"""Seconds that entries of our last term wait at least for us to be elected again."""
+_SPARSE: Final = 8
+"""How many rows a batch had for each that is left, before only these are kept."""
+_REOPENED: Final = -1
+"""The batch of all that earlier terms have logged and that is not delivered."""
 _CLAIMS: Final[dict[str, type[Mark | Take]]] = {"mark": Mark, "take": Take}
 
 
@@ -39,9 +47,33 @@ _CLAIMS: Final[dict[str, type[Mark | Take]]] = {"mark": Mark, "take": Take}
 class _Logged:
     """A batch that was handed out: its rows, how to purge them all, and how many are left."""
 
-    ids: Sequence[int]
+    ids: Sequence[int] | dict[int, int]
     purge: Callable[[], None]
     left: int
+    _told: bytearray = field(default_factory=bytearray)
+
+    def tell(self, rows: Sequence[int]) -> None:
+        """Take note that *rows* have left the table.
+
+        Parked rows may be left for long, one of a batch: then only they are kept (Invariant 17).
+        """
+        self.left -= len(rows)
+        if isinstance(self.ids, dict):
+            for row in rows:
+                del self.ids[row]
+            return
+        self._told = self._told or bytearray(len(self.ids))
+        for row in rows:
+            self._told[row] = 1
+        if self.left * _SPARSE < len(self.ids):
+            pairs = zip(self.ids, self._told, strict=True)
+            self.ids = {row: each for row, (each, told) in enumerate(pairs) if not told}
+            # Whole batches are purged only where single rows are not told of.
+            self.purge, self._told = _nothing, bytearray()
+
+
+def _nothing() -> None:
+    """Purge nothing."""
 
 
 class OutboxReader:
@@ -67,13 +99,15 @@ class OutboxReader:
         self._claim: Claim | None = None
         self._known: list[Entries] = []
         self._found, self._number = self._table, 0
+        self._lineage, self._undecided_until = "", 0.0
+        self._undecided = False
         self._meter = Meter()
         self._reset(Position(0, 0))
 
     def _reset(self, last: Position) -> None:
         self._gaps = Gaps()
         self._pace = Pace(self._config.poll_interval)
-        self._batch = self._purged = last.batch
+        self._batch, self._purged = last.batch, last.purged
         self._logged: dict[int, _Logged] = {}
         self._due: deque[_Logged] = deque()
 
@@ -94,7 +128,11 @@ class OutboxReader:
         )
         self._listen(connection)
         self._candidacy = Candidacy(config.elector, str(self._found), config.dsn, resume)
-        self._give_up()
+        self._lineage = Position.parse(position).lineage if position else ""
+        patience = max(_PATIENCE, 2 * (self._term_length or 0.0))
+        self._undecided, self._undecided_until = True, monotonic() + patience
+        if not self._goes_on(connection):
+            self._give_up()
         self.keep_alive()
 
     def _listen(self, connection: Connection) -> None:
@@ -102,6 +140,11 @@ class OutboxReader:
         channel = sql.Identifier(self._config.notify_channel)
         with faults("cannot listen to the outbox's notifications"):
             connection.execute(sql.SQL("LISTEN {}").format(channel))
+
+    def _goes_on(self, connection: Connection) -> bool:
+        """Tell whether nobody else has led since what the log holds was read."""
+        last = term.holder(connection, self._found)
+        return last is not None and lineage_of(last) == self._lineage
 
     def _stand(self) -> bool:
         """Take part in the election; begin a term when it is won. Tell whether a term goes on."""
@@ -112,25 +155,69 @@ class OutboxReader:
             self._give_up()
         if self._outbox is None and candidacy.may_begin(monotonic()):
             self._begin(connection, candidacy)
+        if self._undecided and monotonic() >= self._undecided_until:
+            # Whoever is elected does not begin either; entries of other readers wait, too.
+            self._give_up()
         return self._outbox is not None
 
     def _begin(self, connection: Connection, candidacy: Candidacy) -> None:
-        """Begin a term, and purge what was delivered under the last one (Invariant 7)."""
+        """Begin a term: go on with what is logged, or have it superseded (Invariant 10).
+
+        What was delivered until now is purged in either case (Invariant 7).
+        """
         log_id = self._resume.log_id if self._resume else ""
-        leading = term.acquire(connection, self._found, self._config.dsn, self._term_length, log_id)
+        leading = term.acquire(
+            connection, self._found, self._config.dsn, self._term_length, log_id, self._lineage
+        )
         columns = self._config.columns.names
         outbox = Outbox(connection, self._found, leading, str(self._table), columns)
+        if self._undecided and not leading.continues:
+            self._give_up()
+        # What is logged from now on names it, also if it has to begin again.
+        self._lineage = lineage_of(leading.leader)
+        goes_on = self._undecided
+        adopted = self._adopted(outbox, candidacy) if goes_on else []
+        if adopted is None:
+            return
         for entries in self._known:
             outbox.purge_logged(entries)
         self._known = []
-        self._reset(Position(self._batch, self._batch))
+        self._reset(Position(self._batch, self._purged if adopted else self._batch))
         self._number, self._outbox = leading.number, outbox
         self._claim = _CLAIMS[self._config.claim](outbox)
+        self._undecided = False
+        if goes_on and self._resume is not None:
+            self._resume.reopen(self._reopened(adopted, outbox))
         candidacy.begun(leading)
+
+    def _reopened(
+        self, adopted: list[tuple[int, int]], outbox: Outbox
+    ) -> Iterator[tuple[str, Sequence[int]]]:
+        if adopted:
+            offsets, ids = zip(*adopted, strict=True)
+            self._logged[_REOPENED] = _Logged(ids, partial(outbox.purge, ids), len(ids))
+            yield str(Position(_REOPENED, 0)), offsets
+
+    def _adopted(self, outbox: Outbox, candidacy: Candidacy) -> list[tuple[int, int]] | None:
+        """Adopt what earlier terms have logged and not delivered: offset and id of each row.
+
+        ``None`` if the election went to somebody else meanwhile.
+        """
+        adopted = list[tuple[int, int]]()
+        if self._resume is not None:
+            # In this order: what is delivered in between is among both, not among neither.
+            for _, part in self._resume.undelivered():
+                adopted += outbox.adopt(part)
+                candidacy.pulse(monotonic())
+                if not candidacy.may_begin(monotonic()):
+                    return None
+            self._known = list(unpurged(self._resume))
+        return adopted
 
     def _give_up(self) -> None:
         """Lead no more: what the log holds and is not delivered comes again, to whoever leads."""
         self._outbox = self._claim = None
+        self._undecided = False
         if self._resume is not None:
             self._known = list(unpurged(self._resume))
             self._resume.supersede()
@@ -213,7 +300,8 @@ class OutboxReader:
         found = claimed.found
         # Not the messages: they may wait for their delivery for long (Invariant 17).
         self._logged[self._batch] = _Logged(found.ids, claimed.purge, len(found.ids))
-        return Batch(found.messages, str(Position(self._batch, self._purged)), self._number)
+        position = Position(self._batch, self._purged, self._lineage)
+        return Batch(found.messages, str(position), self._number)
 
     def commit(self, position: str) -> None:
         """Purge exactly the rows of the batches up to *position* (Invariants 1 and 7).
@@ -242,7 +330,7 @@ class OutboxReader:
         except Fenced as error:
             self._fenced(error)
             return
-        logged.left -= len(rows)
+        logged.tell(rows)
         if not logged.left:
             del self._logged[batch]
         self._purged = max(self._purged, batch - 1)
@@ -255,13 +343,20 @@ class OutboxReader:
         except Fenced as error:
             self._fenced(error)
 
-    def confirm(self) -> None:
-        """Ask the database whether our term is the last one that was begun (Invariant 10)."""
+    def confirm(self) -> bool:
+        """Ask the database whether our term is the last one that was begun (Invariant 10).
+
+        While we stand for election with entries of our last term, and nobody has led since,
+        nobody knows yet who delivers them.
+        """
         if self._outbox is not None:
             try:
                 self._outbox.confirm()
             except Fenced as error:
                 self._fenced(error)
+        elif self._undecided and self._connection and not self._goes_on(self._connection):
+            self._give_up()
+        return not self._undecided
 
     def _purge_due(self) -> None:
         while self._due:

@@ -35,14 +35,20 @@ def unpurged(resume: Resume) -> Iterator[Entries]:
         yield entries
 
 
-def logged_ids(entries: Entries, table: str) -> list[int]:
-    """Return the ids of the rows of *table* that *entries* were made from."""
+def logged_rows(entries: Entries, table: str) -> list[tuple[int, int]]:
+    """Return offset and id of the rows of *table* that *entries* were made from."""
     prefix = f"{table}/"
+    source_ids = entries.batch.column("source_id").to_pylist()
     return [
-        int(source_id.removeprefix(prefix))
-        for source_id in entries.batch.column("source_id").to_pylist()
+        (offset, int(source_id.removeprefix(prefix)))
+        for offset, source_id in zip(entries.offsets, source_ids, strict=True)
         if source_id is not None and source_id.startswith(prefix)
     ]
+
+
+def logged_ids(entries: Entries, table: str) -> list[int]:
+    """Return the ids of the rows of *table* that *entries* were made from."""
+    return [number for _, number in logged_rows(entries, table)]
 
 
 def same(entries: Entries, rows: pa.RecordBatch) -> list[bool]:

@@ -157,6 +157,16 @@ purged AS (
 SELECT (SELECT term FROM fence)
 """
 
+# Rows that a leader before us has marked: they are in the log, so they are not read again.
+_ADOPT: Final = """
+WITH {fence},
+adopted AS (
+    UPDATE {table} AS o SET {leader_name} = %(leader)s FROM fence
+    WHERE {id} = ANY(%(ids)s::bigint[]) AND {leader} IS NOT DISTINCT FROM %(marked_by)s::uuid
+)
+SELECT (SELECT term FROM fence)
+"""
+
 _READ: Final = """
 SELECT {columns}, {leader} FROM {table} AS o WHERE {id} = ANY(%(ids)s::bigint[])
     AND CASE
@@ -190,6 +200,7 @@ class Statements:
     delete_ids: bytes
     peek: bytes
     purge: bytes
+    adopt: bytes
     read: bytes
     large: bytes
     holder: bytes
@@ -213,9 +224,22 @@ def compose(
     }
     for name, text in _FRAGMENTS.items():
         names[name] = sql.SQL(text).format(**names)
-    templates = (_MARK, _COPY, _DELETE_RANGE, _DELETE_IDS, _PEEK, _PURGE, _READ, _LARGE, _HOLDER)
-    rendered = (sql.SQL(text).format(**names).as_bytes(connection) for text in templates)
-    return Statements(*rendered)
+    templates = {
+        "mark": _MARK,
+        "copy": _COPY,
+        "delete_range": _DELETE_RANGE,
+        "delete_ids": _DELETE_IDS,
+        "peek": _PEEK,
+        "purge": _PURGE,
+        "adopt": _ADOPT,
+        "read": _READ,
+        "large": _LARGE,
+        "holder": _HOLDER,
+    }
+    rendered = {
+        name: sql.SQL(text).format(**names).as_bytes(connection) for name, text in templates.items()
+    }
+    return Statements(**rendered)
 
 
 def _lengths(

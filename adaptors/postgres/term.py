@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 import psycopg
 from psycopg import errors, sql
 
-from adaptors.postgres.leaders import new_leader
+from adaptors.postgres.leaders import lineage_of, new_leader
 from adaptors.postgres.session import connect, faults
 from adaptors.postgres.table import TableName, term_ddl
 from transporter.errors import EnvironmentFault, TransporterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from uuid import UUID
 
     from pydantic import SecretStr
 
     from adaptors.postgres.session import Connection
 
+_LEADER: Final = sql.SQL("SELECT leader_id FROM {terms} WHERE outbox = %s")
+_LEADER_LOCKED: Final = sql.SQL("SELECT leader_id FROM {terms} WHERE outbox = %s FOR UPDATE")
 _END_BLOCKERS: Final = (
     "SELECT pg_catalog.pg_terminate_backend(pid)"
     " FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids(%s)) AS pid"
@@ -41,6 +43,17 @@ class Term:
     terms: TableName
     number: int
     leader: UUID
+    continues: bool = False
+    """Whether nobody else has led since the leader whose lineage it was to go on with."""
+
+
+def holder(connection: Connection, table: TableName) -> UUID | None:
+    """Return who has begun the newest term for *table* (its full name), if anybody has."""
+    terms = table.sibling("transporter_term")
+    with faults(f"cannot look who leads in the outbox {table}"):
+        if not _value(connection, "SELECT to_regclass(%s) IS NOT NULL", str(terms)):
+            return None
+        return _leader(connection, _LEADER, table, terms)
 
 
 def acquire(
@@ -49,6 +62,7 @@ def acquire(
     dsn: SecretStr,
     length: float | None = None,
     log_id: str = "",
+    lineage: str = "",
 ) -> Term:
     """Begin a new term for *table* (its full name), ending every earlier one.
 
@@ -57,7 +71,9 @@ def acquire(
     leader as long as the session's ``lock_timeout`` allows, then raises
     ``SourceUnavailable``. Whoever is in the way for half of *length*, which is
     how long a term is in seconds, is ended: a leader that was stopped inside of
-    a statement would be in the way for ever. *log_id* is the log that is read into.
+    a statement would be in the way for ever. *log_id* is the log that is read into, *lineage*
+    that of the leader before, if the log knows it: the term goes on with it, unless somebody
+    else has led since.
     """
     terms = table.sibling("transporter_term")
     doing = (
@@ -68,7 +84,7 @@ def acquire(
         if not _value(connection, "SELECT to_regclass(%s) IS NOT NULL", str(terms)):
             _create(connection, terms)
         with _ending_blockers(connection, dsn, length):
-            return _bump(connection, table, terms, new_leader(log_id))
+            return _begin(connection, table, terms, (log_id, lineage))
 
 
 @contextmanager
@@ -111,6 +127,26 @@ def _create(connection: Connection, terms: TableName) -> None:
 def _value(connection: Connection, query: str, argument: str | None) -> object:
     row = connection.execute(query, [argument]).fetchone()
     return row[0] if row else None
+
+
+def _begin(
+    connection: Connection, table: TableName, terms: TableName, ours: tuple[str, str]
+) -> Term:
+    log_id, lineage = ours
+    # Who led is read under the lock that the new number takes: nobody comes in between.
+    with connection.transaction():
+        last = _leader(connection, _LEADER_LOCKED, table, terms)
+        continues = last is not None and bool(lineage) and lineage_of(last) == lineage
+        leader = new_leader(log_id, lineage if continues else "")
+        return replace(_bump(connection, table, terms, leader), continues=continues)
+
+
+def _leader(
+    connection: Connection, query: sql.SQL, table: TableName, terms: TableName
+) -> UUID | None:
+    statement = query.format(terms=terms.in_query)
+    row = connection.execute(statement, [str(table)]).fetchone()
+    return None if row is None else UUID(str(row[0]))
 
 
 def _bump(connection: Connection, table: TableName, terms: TableName, leader: UUID) -> Term:

@@ -86,8 +86,9 @@ class SparkWriter:
     def _written(self, part: FrameSlice, folder: DataFolder) -> int:
         """Return up to where a commit that seemed to fail has written *part* all the same."""
         done, context = self._done, folder.context
-        if done is None or (done.log_id, done.generation) != (context.log_id, part.generation):
-            return -1
+        mine = (context.log_id, part.generation, context.run)
+        if done is None or (done.log_id, done.generation, done.run) != mine:
+            return -1  # What another run has written says nothing of a commit of ours.
         return done.offset
 
     def _recovered(self, folder: DataFolder) -> StoredOffset | None:

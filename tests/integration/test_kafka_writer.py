@@ -17,7 +17,7 @@ from transporter.message import Entries, Message
 from transporter.testing import RecordingAck, entries, hostile_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from confluent_kafka import Message as Record
     from services.kafka import Broker
@@ -464,3 +464,61 @@ def in_runs(values: list[bytes]) -> list[bytes]:
             seen.append(value)
         previous = number
     return seen
+
+
+class WatchingAck(RecordingAck):
+    """Counts what the topic holds whenever something is acked."""
+
+    def __init__(self, batch: Entries, broker: Broker, topic: str) -> None:
+        super().__init__(batch)
+        settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "count"}
+        self._consumer, self._place = Consumer(settings), TopicPartition(topic, 0)
+        self.seen: list[tuple[int, int]] = []
+        """Each time: how many entries are acked, how many are there."""
+
+    def __call__(self, offsets: Iterable[int]) -> None:
+        super().__call__(offsets)
+        _, there = self._consumer.get_watermark_offsets(self._place, timeout=10)
+        self.seen.append((len(self.acked), there))
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def test_a_large_slice_is_acked_part_by_part(
+    make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
+) -> None:
+    """What is acked is there, and no more than that: a kill repeats a part, not the slice."""
+    batch = entries(numbered(9_000))
+    ack = WatchingAck(batch, kafka_broker, kafka_topic)
+    make_writer().write(batch, ack)
+    ack.close()
+    assert ack.complete
+    assert ack.seen == [(rows, rows) for rows in range(1_500, 9_000, 1_500)]
+
+
+@pytest.mark.parametrize("at", [100, 4_500, 5_999, 8_999])
+def test_parts_end_before_what_is_refused(
+    make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str, at: int
+) -> None:
+    """Invariant 9: in whatever part it is, it is named, and all before it is acked once."""
+    messages = numbered(9_000)
+    messages[at] = replace(messages[at], data=b"x" * 1_200_000)
+    ack = write(make_writer(), entries(messages))
+    assert ack.acked == ack.prefix == list(range(1, at + 1))
+    ((error, offset),) = ack.failures
+    assert (type(error), offset) == (Rejected, at + 1)
+    assert len(read(kafka_broker, kafka_topic)) == at
+
+
+def test_a_namespace_without_a_topic_in_a_later_part_is_rejected(
+    make_writer: Callable[..., KafkaWriter], kafka_broker: Broker
+) -> None:
+    """All before that entry arrives, in the same part, too, and nothing behind it."""
+    topic = kafka_broker.create_topic(f"named-{uuid.uuid4().hex[:8]}")
+    messages = [replace(each, namespace=topic) for each in numbered(6_000)]
+    messages[4_500] = replace(messages[4_500], namespace="no topic name")
+    ack = write(make_writer(topic="{namespace}"), entries(messages))
+    assert ack.acked == ack.prefix == list(range(1, 4_501))
+    assert [offset for _, offset in ack.failures] == [4_501]
+    assert len(read(kafka_broker, topic)) == 4_500

@@ -64,7 +64,9 @@ def drained(database: Database) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Take each point with one release in turn, and with all of them for ``--exhaustive``."""
     if "point" in metafunc.fixturenames:
-        cases = [(point, release) for point in POINTS for release in RELEASES]
+        # What only a restart does is met in test_outbox_restarts.
+        points = [point for point in POINTS if "adopted" not in point and "super" not in point]
+        cases = [(point, release) for point in points for release in RELEASES]
         # Neighbours have other points and other releases.
         step = 1 if metafunc.config.getoption("--exhaustive") else 2 * len(RELEASES) + 1
         metafunc.parametrize(("point", "release"), cases[::step])

@@ -142,6 +142,20 @@ def test_what_was_handed_out_is_not_kept(outbox: Database, opened: Callable[...,
     assert reader._logged == {}
 
 
+def test_of_a_batch_only_parked_rows_are_kept(outbox: Database, opened: Callable[..., Any]) -> None:
+    """Invariant 17: a row that stays for long keeps the ids of its batch no longer in memory."""
+    for number in range(20):
+        insert(outbox, value=str(number))
+    reader = opened()
+    position = reader.poll(5).position
+    reader.delivered(position, [row for row in range(20) if row not in (3, 17)])
+    assert [logged.ids for logged in reader._logged.values()] == [{3: 4, 17: 18}]
+    assert remaining(outbox) == [4, 18]
+    reader.delivered(position, [17])
+    reader.delivered(position, [3])
+    assert (remaining(outbox), reader._logged) == ([], {})
+
+
 def test_who_is_alone_knows_after_an_outage_what_was_delivered(
     outbox: Database, tmp_path: Path
 ) -> None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from adaptors.spark import folder as module
+from adaptors.spark.config import SparkWriterConfig
 from adaptors.spark.folder import DataFolder
-from transporter.adaptor import WriterContext
+from adaptors.spark.writer import SparkWriter
+from transporter.adaptor import FrameSlice, WriterContext
 from transporter.errors import RouteFault
 
 if TYPE_CHECKING:
@@ -291,3 +293,15 @@ def test_a_slice_without_files_is_committed(data: DataFolder) -> None:
     stored = data.recover()
     assert stored is not None
     assert (stored.offset, found(data), left_aside(data)) == (9, [], [])
+
+
+@pytest.mark.parametrize(("run", "through"), [("mine", 14), ("another", -1), ("", -1)])
+def test_only_a_commit_of_this_run_stands_for_one_whose_answer_was_lost(
+    tmp_path: Path, run: str, through: int
+) -> None:
+    """What a copy of the log has committed with the same offsets is not taken for this slice."""
+    context = replace(CONTEXT, run="mine")
+    writer = SparkWriter(SparkWriterConfig(path=str(tmp_path / "daily")))
+    writer.open(context)
+    writer._done = replace(context, run=run).stored(0, 14)
+    assert writer._written(FrameSlice(10, 14, 0), DataFolder(tmp_path, context)) == through

@@ -1,0 +1,85 @@
+"""How a batch is divided into parts, and how many rows are in one."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from adaptors.kafka.parts import Outgoing, Pace
+from transporter.message import Entries, Message
+from transporter.testing import entries
+
+LEAST = 1500
+
+
+def outgoing(*namespaces: str, offsets: list[int] | None = None) -> Outgoing:
+    """Return rows of these namespaces, of entries at *offsets*; that named ``bad`` has no topic."""
+    batch = entries([Message(namespace, b"") for namespace in namespaces], 0)
+    if offsets is not None:
+        column = pa.array(offsets, pa.int64())
+        batch = Entries(batch.batch.set_column(0, batch.batch.schema.field(0), column))
+    return Outgoing(batch, lambda namespace: "" if namespace == "bad" else namespace)
+
+
+def topics(found: Outgoing, first: int, most: int) -> list[str]:
+    """Return where these rows go."""
+    return [row[0] for row in found.rows(first, most)]
+
+
+def test_rows_come_part_by_part() -> None:
+    """Each part follows the one before it, and the last one has what is left."""
+    found = outgoing("a", "b", "c", "d", "e")
+    assert [topics(found, first, 2) for first in (0, 2, 4)] == [["a", "b"], ["c", "d"], ["e"]]
+    assert (topics(found, 0, 100), found.nameless) == (["a", "b", "c", "d", "e"], None)
+
+
+def test_a_part_ends_with_an_entry() -> None:
+    """The rows that a step made of one entry are in the same part, so that it can be acked."""
+    found = outgoing("a", "b", "c", "d", "e", offsets=[1, 2, 2, 2, 3])
+    assert topics(found, 0, 2) == ["a", "b", "c", "d"]
+    assert topics(found, 4, 2) == ["e"]
+
+
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_nothing_comes_of_an_entry_without_a_topic_or_behind_it(most: int) -> None:
+    """Not even those of its rows that have one."""
+    found = outgoing("a", "b", "bad", "c", "d", offsets=[1, 2, 2, 3, 4])
+    assert topics(found, 0, most) == ["a"]
+    assert topics(found, 1, most) == []
+    assert found.nameless == 2
+    assert topics(found, 3, most) == []
+
+
+def test_a_wait_now_and_then_changes_nothing() -> None:
+    """A broker that pauses once in a while is no reason for parts that a kill repeats."""
+    pace = Pace()
+    for _ in range(20):
+        for _ in range(31):
+            pace.waited(0.9, 1.0)
+        pace.waited(0.0, 1.0)
+    assert pace.rows == LEAST
+
+
+def test_parts_grow_while_the_brokers_are_waited_for() -> None:
+    """Where brokers are far away there are more rows on the way, up to a bound."""
+    pace = Pace()
+    for _ in range(32):
+        pace.waited(0.26, 1.0)
+    assert pace.rows == 2 * LEAST
+    for _ in range(1000):
+        pace.waited(0.9, 1.0)
+    assert pace.rows == 32 * LEAST
+
+
+def test_parts_shrink_when_nothing_is_waited_for() -> None:
+    """Once brokers answer at once again, a kill repeats as little as before."""
+    pace = Pace()
+    for _ in range(64):
+        pace.waited(0.5, 1.0)
+    assert pace.rows == 4 * LEAST
+    for _ in range(199):
+        pace.waited(0.1, 1.0)
+    assert pace.rows == 4 * LEAST
+    for _ in range(1000):
+        pace.waited(0.1, 1.0)
+    assert pace.rows == LEAST
