@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak crash check format bench lock clean
+.PHONY: help demo test soak crash storm check format bench lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -18,13 +18,18 @@ test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka 
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour
+soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour (PART=1/2: half)
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
 	$(BIN)/pytest -n 2 --dist loadfile tests/soak tests/property/test_hostile_configuration.py \
-		tests/integration/test_outbox_crashes.py --exhaustive
+		tests/integration/test_outbox_crashes.py --exhaustive $(if $(PART),--part $(PART))
 
-crash: $(VENV)/dev  ## Every crash, damage and failing call, and real power cuts (as root); an hour
-	$(BIN)/pytest -n 2 --dist loadfile tests/crash tests/power --exhaustive
+crash: $(VENV)/dev  ## Every crash, damage and failing call, real power cuts (as root); PART=1/2: half
+	$(BIN)/pytest -n 2 --dist loadfile tests/crash tests/power --exhaustive \
+		$(if $(PART),--part $(PART))
+
+storm: $(VENV)/dev  ## A thousand fresh storms of the whole engine (SEED=n: from there on); an hour
+	PYTHONPATH=tests $(BIN)/python -m storm --seed $(or $(SEED),$$(date +%s)) --seeds $(or $(SEEDS),1000) \
+		--jobs 3 --keep build/storms $(STORM)
 
 check: $(VENV)/dev  ## Formatting, lint rules, types, and which package may import which
 	$(BIN)/ruff format --check .

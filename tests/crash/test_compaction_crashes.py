@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -15,6 +16,12 @@ from disks.crashes import crash_states
 from disks.simulated import SimulatedDisk
 
 from transporter.log.compaction import CompactionSettings, compact
+from transporter.log.maintenance import (
+    MaintenanceRecord,
+    extent,
+    read_record,
+    write_record,
+)
 from transporter.log.reader import LogReader
 from transporter.log.retention import RetentionSettings, retain
 from transporter.message import Entries
@@ -146,6 +153,35 @@ def test_a_compaction_that_was_cut_off_is_done_by_the_next(exhaustive: bool) -> 
                 open_log(disk).close()
                 compacting(disk)
                 assert entries_on(disk) == wanted
+
+
+SETTINGS = CompactionSettings(0.0, "key", 1e10, None)
+
+
+def recording(disk: SimulatedDisk) -> None:
+    """Compact, and record how far, as an engine does that has recorded something before."""
+    old = MaintenanceRecord(readers={"one": 1})
+    write_record(disk, LOG, old)
+    compacting(disk)
+    write_record(disk, LOG, replace(old, compacted=extent(NEEDED - 1, SETTINGS)))
+
+
+def test_the_record_of_a_compaction_is_whole_and_never_ahead(exhaustive: bool) -> None:
+    """What it calls compacted is; and in no crash state is it torn."""
+    with tiny() as numbers:
+        done = filled()
+        compacting(done)
+        least = set(entries_on(done))
+        seen = set()
+        for disk in states_of(recording, 100 if exhaustive else 10):
+            record = read_record(disk, LOG)
+            through = record.compacted_through(SETTINGS) if record else -1
+            seen.add((record is None, through))
+            assert record is None or record.readers == {"one": 1}
+            if through >= 0:
+                with numbers.aside():
+                    assert set(entries_on(disk)) == least
+        assert seen == {(True, -1), (False, -1), (False, NEEDED - 1)}
 
 
 def releasing(disk: SimulatedDisk) -> None:

@@ -31,6 +31,7 @@ FAULTS: Final = {
     "ENOSPC": Fault(0, errno.ENOSPC),
     "EDQUOT": Fault(0, errno.EDQUOT),
     "EINTR": Fault(0, errno.EINTR),
+    "EMFILE": Fault(0, errno.EMFILE, frozenset({"open", "names", "sync_directory"})),
     "torn write": Fault(0, errno.EIO, frozenset({"pwrite"}), part=0.6),
     "short of space": Fault(0, errno.ENOSPC, frozenset({"pwrite", "allocate"}), part=0.4),
     "full disk": Fault(0, errno.ENOSPC, SPACE, lasts=True),

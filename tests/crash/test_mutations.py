@@ -31,7 +31,7 @@ from transporter.offsets.parked import Parked, ParkedStore, Reason
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -180,8 +180,13 @@ def rename_before_sync(patch: pytest.MonkeyPatch) -> None:
             sync(file)
         sync_directory(files, path.parent)
 
-    for module in ("log.meta", "log.segment", "offsets.parked"):
+    def replace_all_hastily(files: FileSystem, folder: Path, contents: Mapping[str, bytes]) -> None:
+        for name, data in contents.items():
+            replace_hastily(files, folder / name, [data])
+
+    for module in ("log.meta", "log.segment"):
         patch.setattr(f"transporter.{module}.replace_durably", replace_hastily)
+    patch.setattr("transporter.offsets.parked.replace_all_durably", replace_all_hastily)
 
 
 def no_floor(patch: pytest.MonkeyPatch) -> None:

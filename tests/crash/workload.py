@@ -10,8 +10,8 @@ import pytest
 from log_tools import held
 
 from transporter.errors import EnvironmentFault, LogFull, LogPoisoned
-from transporter.log.active import NO_SPACE
 from transporter.log.commit_log import CommitLog
+from transporter.log.filesystem import BACK_PRESSURE
 from transporter.log.reader import LogReader
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import (
@@ -183,14 +183,18 @@ class Life:
             return self._told(ask)
 
     def _move(self, ask: Callable[[], RouteState]) -> None:
-        """Let the route's state move; what a call left unanswered may be there or not."""
+        """Let the route's state move; what a call left unanswered may be there or not.
+
+        Nor is what waits for room (Invariant 14): a kill delivers it again.
+        """
         ledger = self._ledger
         try:
-            ledger.states = [self._told(ask)]
+            state = self._patiently(ask)
         except LogPoisoned:
             ledger.states.append(self.offsets.state)
             self._stay_poisoned(self.offsets.cancel_replay)
             raise
+        ledger.states = [*ledger.states, state] if self.offsets.pending else [state]
 
     def _stay_poisoned(self, ask: Callable[[], object]) -> None:
         """Ask again and again, with a disk that is as good as new (Invariant 13)."""
@@ -203,7 +207,7 @@ class Life:
 def _check_kind(error: LogFull | EnvironmentFault) -> None:
     """Only what waiting may mend is retriable (Invariant 14)."""
     assert isinstance(error.__cause__, OSError)
-    assert error.retriable is (error.__cause__.errno in NO_SPACE)
+    assert error.retriable is (error.__cause__.errno in BACK_PRESSURE)
 
 
 def live(directory: Path, disk: FaultyDisk, ledger: Ledger) -> None:

@@ -1,0 +1,130 @@
+"""A process that has imported everything, and forks the processes of storms: each in 10 ms.
+
+Run as a program it forks a child for every request; the child runs an engine, or does
+one thing to a log without an engine, and answers on a channel of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+class Child:
+    """A process that the nursery has forked: what it is told, and what it answers."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        self.pid, self._channel = pid, channel
+        self._pidfd = os.pidfd_open(pid)
+        self._buffer = b""
+        # It begins only now: of a child that has ended there is no descriptor to be had.
+        channel.sendall(b"\n")
+
+    def ask(self, timeout: float, **request: Any) -> dict[str, Any] | None:
+        """Return the answer to *request*; ``None`` if the child ended, or has none in time."""
+        try:
+            self._channel.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            return None
+        return self.answer(timeout)
+
+    def answer(self, timeout: float) -> dict[str, Any] | None:
+        """Return the next answer; ``None`` as :meth:`ask`."""
+        self._channel.settimeout(timeout)
+        while b"\n" not in self._buffer:
+            try:
+                found = self._channel.recv(1 << 16)
+            except OSError:
+                return None
+            if not found:
+                return None
+            self._buffer += found
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ended(self, timeout: float = 0.0) -> bool:
+        """Tell whether the process has ended, waiting up to *timeout* seconds."""
+        return bool(select.select([self._pidfd], [], [], timeout)[0])
+
+    def kill(self) -> None:
+        """End it as ``kill -9`` does, and wait for that."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        assert self.ended(20.0), f"process {self.pid} does not die"
+
+    def close(self) -> None:
+        """Release what belongs to it."""
+        self._channel.close()
+        os.close(self._pidfd)
+
+
+class Nursery:
+    """Forks children on demand; ends with the process that made it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._channel, theirs = socket.socketpair()
+        tests = str(Path(__file__).parents[1])
+        path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "storm.nursery"],
+            stdin=theirs,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        theirs.close()
+
+    def bear(self, **request: Any) -> Child:
+        """Fork a child that does what *request* says."""
+        ours, theirs = socket.socketpair()
+        with self._lock:
+            socket.send_fds(self._channel, [json.dumps(request).encode()], [theirs.fileno()])
+            pid = int.from_bytes(self._channel.recv(4), "little")
+        theirs.close()
+        return Child(pid, ours)
+
+    def close(self) -> None:
+        """End the nursery; its children end by themselves or by their drivers."""
+        self._channel.close()
+        self._process.wait()
+
+
+@cache
+def nursery() -> Nursery:
+    """Return the nursery of this process."""
+    return Nursery()
+
+
+def main() -> None:
+    """Fork a child for every request that comes on standard input."""
+    from storm.life import live  # noqa: PLC0415 - the driver does without
+
+    channel = socket.socket(fileno=0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        said, descriptors, _, _ = socket.recv_fds(channel, 1 << 16, 1)
+        if not said:
+            return
+        if (pid := os.fork()) == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            channel.close()
+            child = socket.socket(fileno=descriptors[0])
+            child.recv(1)
+            live(json.loads(said), child)
+            os._exit(0)
+        os.close(descriptors[0])
+        channel.sendall(pid.to_bytes(4, "little"))
+
+
+if __name__ == "__main__":
+    main()
