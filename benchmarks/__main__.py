@@ -51,6 +51,7 @@ CATALOGUE: Final = {
     "file-file": "benchmarks.file_file",
     "queue": "benchmarks.queue",
     "memory": "benchmarks.memory",
+    "growth": "benchmarks.growth",
 }
 
 
