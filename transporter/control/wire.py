@@ -11,6 +11,7 @@ import json
 import os
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter import errors
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pydantic import TypeAdapter
 
 VERSION: Final = 1
 SOCKET: Final = "control.sock"
@@ -112,15 +115,23 @@ def decode(message: dict[str, Any]) -> Request:
 
 
 def _checked(kind: type[Any], arguments: dict[str, Any]) -> Request:
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - the asking side does without
+    from pydantic import ValidationError  # noqa: PLC0415 - the asking side does without
 
     try:
-        checked: Request = TypeAdapter(kind).validate_json(json.dumps(arguments), strict=True)
+        checked: Request = _adapters()[kind].validate_json(json.dumps(arguments), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ActionRefused(f"{place}: {first['msg']}") from error
     return checked
+
+
+@cache
+def _adapters() -> dict[type[Any], TypeAdapter[Any]]:
+    """Return what checks each kind of request: to make one takes longer than most answers."""
+    from pydantic import TypeAdapter  # noqa: PLC0415 - as above
+
+    return {kind: TypeAdapter(kind) for kind in KINDS.values()}
 
 
 def encode_error(error: TransporterError) -> dict[str, Any]:

@@ -90,6 +90,8 @@ class Feed:
         self._state, self._problem, self._logged = State.STARTING, "", 0
         self._size, self._moved, self._haste = 0, time.monotonic(), HASTY
         self._open, self._stale = OpenBatches(), False
+        self._by_rows: DeliveredReader | None = None
+        """The open reader, if it is told of single rows."""
         # Once every route has delivered what was logged by then, the source gives again what was
         # released from one of them: nothing is taken from a route that delivers.
         self._again_behind = 0
@@ -262,8 +264,10 @@ class Feed:
         left = self._deliveries is not None
         while not self._stopping.is_set():
             reader = self._config.cls(self._config.config)
+            # Asked once: to ask a protocol at every poll costs more than an idle poll.
+            self._by_rows = reader if isinstance(reader, DeliveredReader) else None
             try:
-                if left and not isinstance(reader, DeliveredReader):
+                if left and self._by_rows is None:
                     self._take_up()
                 left = False
                 reader.open(self._resume)
@@ -318,7 +322,7 @@ class Feed:
         self._stopping.wait(delay)
 
     def _poll_until_ended(self, reader: Reader) -> None:
-        by_rows = self._deliveries is not None and isinstance(reader, DeliveredReader)
+        by_rows = self._deliveries is not None and self._by_rows is not None
         while not self._stopping.is_set():
             self._attend(reader)
             if self._deliveries is not None:
@@ -368,7 +372,7 @@ class Feed:
             if whole:
                 # Invariant 1: only now, when the frames are durable.
                 reader.commit(position)
-        elif whole or isinstance(reader, DeliveredReader):
+        elif whole or self._by_rows is not None:
             # Also of a batch that a stop has cut short single rows can be told.
             self._open.add(position, logged)
             self._haste = HASTY
@@ -433,9 +437,9 @@ class Feed:
             return
         # Whoever waits for a route is not stuck himself.
         self._moved = time.monotonic()
-        if isinstance(reader, DeliveredReader):
-            reader.keep_alive()
-        self._make_sure(reader)
+        if self._by_rows is not None:
+            self._by_rows.keep_alive()
+        self._make_sure()
         self._tell(reader, self._deliveries)
 
     def _tell(self, reader: Reader, deliveries: Deliveries) -> None:
@@ -445,9 +449,9 @@ class Feed:
         known = self._open.given_up
         told = self._open.deliver(through, deliveries.parked, deliveries.released)
         whole = self._open.whole()
-        if isinstance(reader, DeliveredReader):
+        if self._by_rows is not None:
             for position, rows in told:
-                reader.delivered(position, rows)
+                self._by_rows.delivered(position, rows)
         elif whole is not None:
             reader.commit(whole)
         if told:
@@ -463,10 +467,10 @@ class Feed:
         if self._open.given_up and deliveries.through >= self._again_behind:
             raise _OpenAgain
 
-    def _make_sure(self, reader: Reader) -> None:
+    def _make_sure(self) -> None:
         """Have the reader look whether it still leads, if a route has asked for that."""
         if (asked := self._asked) > self._sure:
-            if isinstance(reader, DeliveredReader) and reader.confirm() is False:
+            if self._by_rows is not None and self._by_rows.confirm() is False:
                 return
             self._undecided = False
             with self._confirming:

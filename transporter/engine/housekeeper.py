@@ -127,33 +127,37 @@ class Housekeeper:
 
     def keep(self, now: int) -> None:
         """Make once the room that is due at the wall time *now*, µs UTC."""
-        self._retain(now)
-        self._watch_the_budget(now)
+        wanted = self._log.take_wanted()
+        self._retain(now, wanted)
+        self._watch_the_budget(now, wanted)
         # Last of what needs room: on a full disk it fails.
         self._log.roll_if_old()
 
-    def _retain(self, now: int) -> None:
-        budget, wanted = self._config.max_bytes, self._config.retention
-        limits = [wanted.bytes, None if budget is None else round(EARLY * budget)]
-        least = min((each for each in limits if each is not None), default=None)
-        if least is None and wanted.age is None:
+    def _retain(self, now: int, wanted: int) -> None:
+        """Remove what is due, and what an append of *wanted* bytes has no room beside."""
+        budget, kept = self._config.max_bytes, self._config.retention
+        limits = [] if kept.bytes is None else [kept.bytes]
+        if budget is not None:
+            limits.append(max(0, min(round(EARLY * budget), budget - wanted)))
+        least = min(limits, default=None)
+        if least is None and kept.age is None:
             return
         for gone in retain(
             self._log.directory,
             watermark=lambda: self._holds.least().through,
-            settings=RetentionSettings(least, wanted.age),
+            settings=RetentionSettings(least, kept.age),
             now=now,
             size=self._log.used,
             gate=self._log.gate,
         ):
             self._observe("segment-removed", file=gone.name, through=gone.end, bytes=gone.size)
 
-    def _watch_the_budget(self, now: int) -> None:
+    def _watch_the_budget(self, now: int, wanted: int) -> None:
         budget = self._config.max_bytes
         if budget is None:
             return
         if self._log.over_budget and self._config.on_full == "stop-route":
-            self._release_who_is_stuck(now, budget)
+            self._release_who_is_stuck(now, budget, wanted)
         else:
             self._unmoved = None
         used, hold = self._log.used, self._holds.least()
@@ -170,7 +174,7 @@ class Housekeeper:
             self._observe("log-has-room", used=used, max_bytes=budget)
         self._warned = told
 
-    def _release_who_is_stuck(self, now: int, budget: int) -> None:
+    def _release_who_is_stuck(self, now: int, budget: int, wanted: int) -> None:
         """Release the route that holds the log, unless it goes on: then it makes room by itself."""
         hold, moment = self._holds.least(), time.monotonic()
         if self._unmoved is None or self._unmoved[0] != hold:
@@ -180,9 +184,9 @@ class Housekeeper:
         end = excess(
             self._log.directory,
             self._log.used,
-            budget - self._config.segment_bytes,
+            max(0, budget - max(self._config.segment_bytes, wanted)),
             through=self._holds.releasable(),
         )
         if end is not None and end > hold.through:
             self._holds.release(hold.name, end)
-            self._retain(now)
+            self._retain(now, wanted)

@@ -87,6 +87,7 @@ class CommitLog:
         self._files, self._lock, self._clock = files, lock, clock
         self._segment_bytes, self._compression = segment_bytes, compression
         self.pressed, self.over_budget = threading.Event(), False
+        self._wanted = 0
         self.gate = RetentionGate()
         self._max_bytes: int | None = None
         self._segment_age: float | None = None
@@ -218,6 +219,12 @@ class CommitLog:
         """Return by how many seconds the wall clock has jumped ahead since the last call."""
         with self._state:
             return self._jumps.take()
+
+    def take_wanted(self) -> int:
+        """Return the bytes of the largest append that was refused since the last call, or 0."""
+        with self._state:
+            wanted, self._wanted = self._wanted, 0
+            return wanted
 
     @property
     def used(self) -> int:
@@ -355,6 +362,7 @@ class CommitLog:
         used = self._sealed + self._active.byte
         self.over_budget = bool(self._sealed) and used + size > most
         if self.over_budget:
+            self._wanted = max(self._wanted, size)
             self.pressed.set()
             raise BudgetSpent(
                 f"{self.directory}: log.max_bytes is reached ({used} of {most}); readers wait"

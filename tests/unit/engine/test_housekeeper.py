@@ -119,6 +119,21 @@ def test_what_is_due_is_compacted_once(log: CommitLog) -> None:
     assert len(kept.events.named("log-compacted")) == 1
 
 
+def test_room_is_made_for_what_is_larger_than_what_the_budget_leaves(tmp_path: Path) -> None:
+    """A batch of half the budget, or of more than all of it, finds room once all is delivered."""
+    with CommitLog.open(tmp_path, compression=None, segment_bytes=65536) as log:
+        log.limit(SMALL["max_bytes"])
+        kept = Kept(log, config(tmp_path, **SMALL), through=OLD)
+        for size in (90_000, 90_000, 150_000, 400_000):
+            large = messages_to_batch([Message("n", b"x" * size)])
+            with suppress(BudgetSpent):
+                log.append(large, "r")
+                continue
+            kept.keep(OLD)
+            log.append(large, "r")
+        assert len(bases(log)) == 2
+
+
 def test_compaction_can_be_off(log: CommitLog) -> None:
     """With ``after: off`` nothing is ever compacted."""
     kept = Kept(log, config(log.directory, compaction={"after": "off"}), through=14)
