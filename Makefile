@@ -16,7 +16,7 @@ demo: $(VENV)/demo  ## A shop's outbox through the log and Spark into LMDB, live
 
 test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka and Spark
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --max-worker-restart 2 --dist loadfile --no-loadscope-reorder
 
 soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour (PART=1/2: half)
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch

@@ -457,6 +457,8 @@ def worker_spec(folder: Path, engine: Any, **settings: Any) -> WorkerSpec:
         writer=settings.pop("writer", "engine_tools:LinesWriter"),
         settings={"path": "out.jsonl", **settings},
         folder=str(folder),
+        # Some workers are threads of the test's own process: a watch that fires would end that.
+        slice_timeout=3600.0,
     )
 
 

@@ -24,11 +24,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import engine_tools
+import pyarrow.acero  # noqa: F401 - whatever is forked finds it imported
 import storm.sinks
-import storm.sources  # noqa: F401 - whatever is forked finds both imported
+import storm.sources  # noqa: F401 - the same
 from storm.disk import HostileDisk
 from storm.journal import Journal
 
+import transporter.cli.commands  # noqa: F401 - the same
+from transporter.cli import app
 from transporter.control.live import Live
 from transporter.control.offline import Offline
 from transporter.control.requests import KINDS, Operator
@@ -43,7 +46,8 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
 from transporter.offsets.health import verify
 from transporter.offsets.offset_log import OffsetLog
-from transporter.pipeline.config import load
+from transporter.pipeline import config
+from transporter.pipeline.document import from_values
 
 if TYPE_CHECKING:
     from transporter.pipeline.config import Pipeline
@@ -56,7 +60,7 @@ NUMBERS: Final[dict[str, Any]] = {
     "transporter.engine.route.IDLE": 0.02,
     "transporter.engine.talk.IDLE": 0.02,
     "transporter.engine.feed.POLL": 0.02,
-    "transporter.engine.feed.GRACE": 1.0,
+    "transporter.engine.feed.GRACE": 0.4,
     "transporter.engine.feed.Backoff": partial(Backoff, 0.005, 0.05),
     "transporter.engine.carrier.Backoff": partial(Backoff, 0.005, 0.05),
     "transporter.engine.housekeeper.TICK": 0.1,
@@ -90,7 +94,11 @@ def live(request: dict[str, Any], channel: socket.socket) -> None:
 
 
 def shrink_numbers() -> None:
-    """Make files small and timers short; one that is not there any more is a mistake here."""
+    """Make files small and timers short; one that is not there any more is a mistake here.
+
+    Pipelines are read as what they are, JSON: the parser of YAML takes longer than a life.
+    """
+    config.read = lambda path, *_: from_values(json.loads(path.read_text()))  # type: ignore[assignment]
     for place, value in NUMBERS.items():
         module, _, name = place.rpartition(".")
         found = importlib.import_module(module)
@@ -129,7 +137,7 @@ class _Life:
         self._bear_hosts()
         shrink_numbers()
         self._jump_clocks()
-        pipeline = load(Path(self._request["pipeline"]), {})
+        pipeline = config.load(Path(self._request["pipeline"]), {})
         self._disk = HostileDisk(pipeline.log.dir, record=self._request["record"])
         self._disk.install()
         self._disk.set_fault(self._request.get("fault", {}))
@@ -271,7 +279,7 @@ class _Life:
             problem = [type(error).__name__, str(error)]
         took = time.monotonic() - begun
         if any(each.name.startswith("reader-") for each in threading.enumerate()):
-            time.sleep(1.5)  # it was left behind, and may come back to a log that is closed
+            time.sleep(0.6)  # it was left behind, and may come back to a log that is closed
         ended = {"asked": asked, "problem": problem, "took": took, "misused": self._disk.misused}
         self._journal.write(what="ended", **ended)
         _tell(self._channel, ended=ended)
@@ -302,8 +310,6 @@ def _alone(request: dict[str, Any]) -> dict[str, Any]:
 
 def _command(words: list[str]) -> dict[str, Any]:
     """Run a command of the command line in this process."""
-    from transporter.cli import app  # noqa: PLC0415 - few children need it
-
     sys.argv = ["transporter", *words]
     try:
         app.main()

@@ -323,7 +323,7 @@ class Lives:
                 "readers": [self._reader(name, engine.name) for name in self.plan.sources],
                 "routes": [self._route(name) for name in self._routes],
                 "commit_interval": "50ms",
-                "shutdown_timeout": "3s",
+                "shutdown_timeout": "1s",
             }
             draft = engine.pipeline.with_suffix(".draft")
             draft.write_text(json.dumps(document))

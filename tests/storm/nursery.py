@@ -6,6 +6,7 @@ one thing to a log without an engine, and answers on a channel of its own.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -111,6 +112,8 @@ def main() -> None:
 
     channel = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # Else each child's collector would write to, and so copy, every page of what is imported.
+    gc.freeze()
     while True:
         said, descriptors, _, _ = socket.recv_fds(channel, 1 << 16, 1)
         if not said:

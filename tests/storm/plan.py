@@ -22,26 +22,26 @@ SEGMENT: Final = 64 << 10
 FILTERS: Final = (".*", ".*", "^a", "x$", "^b\\.y$")
 
 WEIGHTS: Final[dict[str, float]] = {
-    "produce": 30,
+    "produce": 45,
     "wait": 4,
-    "sink_fault": 9,
-    "sink_heal": 6,
+    "sink_fault": 12,
+    "sink_heal": 9,
     "source_fault": 2,
     "source_heal": 2,
     "elect": 4,
-    "pause": 3,
-    "resume": 4,
+    "pause": 4,
+    "resume": 6,
     "step": 2,
-    "ack": 3,
-    "replay": 5,
+    "ack": 5,
+    "replay": 7,
     "dry_replay": 1.5,
     "cancel_replay": 1,
-    "park_retry": 4,
+    "park_retry": 6,
     "park_skip": 1.5,
     "reload": 2.5,
     "reload_file": 0.5,
-    "status": 2,
-    "look": 3,
+    "status": 4,
+    "look": 4,
     "compact": 1,
     "export": 0.7,
     "verify": 0.7,
@@ -88,7 +88,7 @@ class Plan:
         return cls(**json.loads(path.read_text()))
 
 
-_MANY: Final = ("produce", {"rows": 90})
+_MANY: Final = ("produce", {"rows": 25})
 _MOST: Final = {"from": 0.0, "to": 1.0, "namespace": ""}
 _REFUSED: Final = ("sink_fault", {"mode": "refuse", "every": 4, "at": 1, "id": 1})
 _SLOW: Final = {"mode": "slow", "kinds": ["pread"], "seconds": 0.1}
@@ -96,14 +96,14 @@ EPISODES: Final[list[tuple[Any, ...]]] = [
     # An older copy of the log comes back while sinks are further on, and open late.
     (
         *(_MANY, ("wait", {"milliseconds": 100}), "stop", "backup", "start", _MANY, _MANY),
-        *(("wait", {"milliseconds": 400}), "stop", "restore", "start", _MANY, "produce", "settle"),
+        *(("wait", {"milliseconds": 150}), "stop", "restore", "start", _MANY, "produce", "settle"),
     ),
     # A replay begins while segments are rewritten.
     (_MANY, _MANY, _MANY, "settle", _MANY, _MANY, "settle", ("replay", _MOST), "settle"),
     # Much is parked, replayed and retried, one here and one there.
     (
-        *(_REFUSED, _MANY, ("wait", {"milliseconds": 400}), ("replay", _MOST)),
-        *(("wait", {"milliseconds": 200}), ("sink_heal", {}), ("park_retry", {"one": True})),
+        *(_REFUSED, _MANY, ("wait", {"milliseconds": 150}), ("replay", _MOST)),
+        *(("wait", {"milliseconds": 100}), ("sink_heal", {}), ("park_retry", {"one": True})),
         *(("park_retry", {"one": True}), "settle"),
     ),
     # A long look on a slow disk, and somebody who wants to stop.
@@ -112,7 +112,7 @@ EPISODES: Final[list[tuple[Any, ...]]] = [
         *(("dry_replay", _MOST), ("wait", {"milliseconds": 100}), "pause", "stop", "start"),
     ),
     # The budget is spent by a route that stands still.
-    (("pause", {}), _MANY, _MANY, _MANY, _MANY, _MANY, ("wait", {"milliseconds": 900}), "settle"),
+    (("pause", {}), _MANY, _MANY, _MANY, _MANY, _MANY, ("wait", {"milliseconds": 300}), "settle"),
     # Terms end while slices linger.
     (_MANY, "elect", "produce", "elect", _MANY, "elect", "produce", "elect", "settle"),
     # The clock is wrong for a while.
@@ -189,13 +189,13 @@ def _route(rng: Random, before: list[str]) -> dict[str, Any]:
         "park_limit": {"entries": rng.choice((3, 30, 10_000))},
         "slice_rows": rng.choice((2, 7, 40, 50_000)),
         "retry": {"attempts": rng.choice((1, 2, 3)), "backoff": f"{first}ms..20ms"},
-        "slice_timeout": "1500ms",
+        "slice_timeout": "700ms",
         "worker_memory": None,
     }
     if before and rng.random() < 0.15:
         keys["after"] = rng.choice(before)
     if rng.random() < 0.25:
-        keys["linger"] = rng.choice(("30ms", "300ms"))
+        keys["linger"] = rng.choice(("20ms", "100ms"))
     if rng.random() < 0.2:
         keys["parallelism"] = rng.choice((2, 3))
     if rng.random() < 0.2:
@@ -217,7 +217,7 @@ def _log(rng: Random, _: list[str]) -> dict[str, Any]:
             "rate": rng.choice((64 << 10, 64 << 10, 1 << 20, 64 << 20)),
         }
     if rng.random() < 0.4:
-        log["retention"] = rng.choice(({"bytes": 3 * SEGMENT}, {"age": "1s"}))
+        log["retention"] = rng.choice(({"bytes": 3 * SEGMENT}, {"age": "400ms"}))
     if rng.random() < 0.4:
         log["max_bytes"] = rng.choice((4, 6)) * SEGMENT
         log["on_full"] = rng.choice(("wait", "stop-route"))
@@ -240,7 +240,7 @@ def _act(rng: Random, plan: Plan, name: str) -> Act:
 def _of_source(rng: Random, name: str) -> dict[str, Any]:
     match name:
         case "produce":
-            return {"rows": rng.choice((1, 3, 10, 40, 90))}
+            return {"rows": rng.choice((1, 1, 2, 4, 10, 25))}
         case "source_fault":
             return {"mode": rng.choice(("away", "away", "hang", "end"))}
     return {}
@@ -249,7 +249,7 @@ def _of_source(rng: Random, name: str) -> dict[str, Any]:
 def _of_engine(rng: Random, name: str) -> dict[str, Any]:
     match name:
         case "wait":
-            return {"milliseconds": rng.choice((20, 100, 400))}
+            return {"milliseconds": rng.choice((5, 30, 120))}
         case "clock":
             return {"seconds": rng.choice((-3600, 30, 3600, 2_400_000_000))}
         case "disk_fault":

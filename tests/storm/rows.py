@@ -13,7 +13,7 @@ NAMESPACES: Final = ("a.x", "a.y", "b.x", "b.y")
 _KEYS: Final = 5
 _KEYLESS: Final = 0.1
 _POISON: Final = 0.004
-_SIZES: Final = (40, 200, 900, 1500)
+_SIZES: Final = (40, 600, 3000, 8000)
 
 
 @dataclass(frozen=True, slots=True)

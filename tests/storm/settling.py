@@ -24,10 +24,14 @@ QUIET: Final = 60.0
 """Seconds within which everything must come to rest once all faults are healed."""
 SILENT: Final = 15.0
 """Seconds for which something may stand still without saying why."""
-PACE: Final = 0.25
+PACE: Final = 0.1
 """Seconds between two acts of the same kind on the same route, while all comes to rest."""
 _BUSY: Final = 0.6
 """The share of a core that a quiet engine must not use."""
+_WATCHED: Final = 0.2
+"""Seconds for which that is watched, at the end of every storm and in each rest of a short one."""
+_SHORT: Final = 3
+"""The acts of a storm that is short."""
 
 
 class Settling:
@@ -256,7 +260,10 @@ class Settling:
                 )
             truth.judge(engine.name, marks, parked)
             truth.replays = [each for each in truth.replays if each.engine != engine.name]
-            self._judge_busy(engine)
+            self._judge_files(engine)
+            self._judge_clock(engine)
+        if self._retry or len(world.plan.acts) < _SHORT:
+            self._judge_busy()
         truth.judge_rows(
             world.available, {each: rows.get(each, set()) for each in world.plan.routes}
         )
@@ -282,23 +289,25 @@ class Settling:
         if truth.logged_ahead[engine.name] and engine.skew < YEARS and not told:
             raise Violation(f"engine {engine.name} has logged in 2100, and nobody is told")
 
-    def _judge_busy(self, engine: Engine) -> None:
-        """Find out whether a quiet engine uses the processor, or keeps files that are gone open."""
+    def _judge_busy(self) -> None:
+        """Find out whether a quiet engine uses the processor."""
         world = self._world
-        if self._retry or len(world.plan.acts) < 3:
-            begun = time.monotonic()
-            first = world.command(engine, do="look")
-            time.sleep(0.3)
-            last = world.command(engine, do="look")
+        begun = time.monotonic()
+        before = {each.name: world.command(each, do="look") for each in world.engines.values()}
+        time.sleep(_WATCHED)
+        for engine in world.engines.values():
+            first, last = before[engine.name], world.command(engine, do="look")
             took = time.monotonic() - begun
             if first and last and last["cpu"] - first["cpu"] > _BUSY * took:
                 share = (last["cpu"] - first["cpu"]) / took
                 raise Violation(f"engine {engine.name} uses {share:.0%} of a core for nothing")
+
+    def _judge_files(self, engine: Engine) -> None:
+        """Find out whether an engine keeps segments open that are gone."""
         if engine.child is not None:
             gone = _deleted_segments(engine.child.pid)
-            if gone > 2 * len(world.plan.routes) and "removed segments" not in IGNORED:
+            if gone > 2 * len(self._world.plan.routes) and "removed segments" not in IGNORED:
                 raise Violation(f"engine {engine.name} keeps {gone} removed segments open")
-        self._judge_clock(engine)
 
 
 def _deleted_segments(pid: int) -> int:

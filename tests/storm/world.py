@@ -225,10 +225,10 @@ class World(Lives):
         """Stop while syncs are slow and a source hangs: appends outlive the stop."""
         each = self.engines[engine]
         if each.runs:
-            slow = {"mode": "slow", "kinds": ["sync"], "files": ".log", "seconds": 1.2}
+            slow = {"mode": "slow", "kinds": ["sync"], "files": ".log", "seconds": 0.5}
             self.set_fault(each, slow)
             for source in self.plan.sources:
-                self.do_produce(source, 30)
+                self.do_produce(source, 10)
             time.sleep(0.02)
             self.stop(each)
 

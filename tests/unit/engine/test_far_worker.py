@@ -32,6 +32,7 @@ from transporter.engine.protocol import (
     Opened,
     OpenFailed,
     Outcome,
+    PartialOutcome,
     Proceed,
     Progress,
     Retry,
@@ -94,11 +95,13 @@ def connect(carrier: Carrier, spec: WorkerSpec) -> Line:
 
 
 def answer(line: Line) -> Any:
-    """Return what the worker says next; what it needs meanwhile it is lent."""
+    """Return what the worker says next, but for parts; what it needs meanwhile it is lent."""
     deadline = time.monotonic() + PATIENCE
-    while not line.poll(0.05):
-        assert time.monotonic() < deadline, "the worker says nothing"
-    return line.recv()
+    while True:
+        while not line.poll(0.05):
+            assert time.monotonic() < deadline, "the worker says nothing"
+        if not isinstance(said := line.recv(), PartialOutcome):
+            return said
 
 
 @contextmanager
