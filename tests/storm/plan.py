@@ -23,7 +23,7 @@ FILTERS: Final = (".*", ".*", "^a", "x$", "^b\\.y$")
 
 WEIGHTS: Final[dict[str, float]] = {
     "produce": 45,
-    "wait": 4,
+    "wait": 3,
     "sink_fault": 12,
     "sink_heal": 9,
     "source_fault": 2,
@@ -59,7 +59,7 @@ WEIGHTS: Final[dict[str, float]] = {
     "stray": 0.7,
     "damage_parked": 0.7,
     "start": 5,
-    "settle": 3,
+    "settle": 2,
 }
 
 
@@ -234,7 +234,7 @@ def _act(rng: Random, plan: Plan, name: str) -> Act:
         settings = {"engine": engine} | _of_engine(rng, name)
     else:
         settings = of_route | _of_route(rng, name)
-    return [name, settings, rng.choice((0, 0, 1, 5, 20))]
+    return [name, settings, rng.choice((0, 0, 0, 1, 6))]
 
 
 def _of_source(rng: Random, name: str) -> dict[str, Any]:
