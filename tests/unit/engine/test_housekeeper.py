@@ -324,15 +324,19 @@ def test_room_is_made_while_a_compaction_runs(log: CommitLog) -> None:
     sizeable(log, 4)
     kept = Kept(log, settings, through=log.durable)
     kept.keeper.start()
-    until(lambda: not kept.keeper.compactor.idle)
-    log.limit(4 * 65536)
-    kept.keeper.configure(config(log.directory, **SMALL, compaction={"after": 0.0, "rate": 65536}))
-    began = time.monotonic()
-    with pytest.raises(BudgetSpent):
-        log.append(messages_to_batch(letters("A")), "r")
-    until(lambda: len(bases(log)) == 1)
-    assert time.monotonic() - began < 1.5
-    kept.keeper.stop()
+    try:
+        until(lambda: not kept.keeper.compactor.idle)
+        log.limit(4 * 65536)
+        kept.keeper.configure(
+            config(log.directory, **SMALL, compaction={"after": 0.0, "rate": 65536})
+        )
+        began = time.monotonic()
+        with pytest.raises(BudgetSpent):
+            log.append(messages_to_batch(letters("A")), "r")
+        until(lambda: len(bases(log)) == 1)
+        assert time.monotonic() - began < 1.5
+    finally:
+        kept.keeper.stop()
     assert kept.failures == []
     assert kept.events.named("housekeeping-failed") == []
 

@@ -86,6 +86,11 @@ def supersede(engine: Engine) -> None:
     out(engine)[0].supersede("in", engine.log.durable)
 
 
+def begin_superseding(engine: Engine) -> None:
+    """Record that it is to, as before the route is called."""
+    out(engine)[1].begin_superseding("in", engine.log.durable)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -93,6 +98,7 @@ def supersede(engine: Engine) -> None:
         (ack, [0, 1, 2, 3, 5]),
         (pause, [0, 1, 2]),
         (supersede, [0, 1, 2]),
+        (begin_superseding, [0, 1, 2]),
     ],
 )
 def test_what_is_changed_after_a_slice_was_cut_holds_for_it(
@@ -117,10 +123,22 @@ def test_what_is_changed_after_a_slice_was_cut_holds_for_it(
         with (tmp_path / "source.txt").open("a") as file:
             file.write("a 3\na 4\na 5\n")
         assert changed.wait(PATIENCE)
-        until(lambda: offsets(tmp_path / "out.jsonl") == expected)
+        until(lambda: len(offsets(tmp_path / "out.jsonl")) >= len(expected))
         time.sleep(0.1)
         assert offsets(tmp_path / "out.jsonl") == expected
         engine.stop(0)
+
+
+def test_an_errand_sends_nothing_out_that_lingers(tmp_path: Path) -> None:
+    """What is asked for is done before the slice that waits, and does not end its linger."""
+    pipeline = make_pipeline(tmp_path, LINES, end=False, out={"linger": "60s"})
+    with running(pipeline) as engine:
+        until(lambda: lingers(engine))
+        time.sleep(0.1)
+        seen = out(engine)[0].ask(lambda: offsets(tmp_path / "out.jsonl")).result(PATIENCE)
+        assert seen == []
+        engine.stop(0)
+    assert offsets(tmp_path / "out.jsonl") == []
 
 
 def test_errands_do_not_prolong_a_linger(tmp_path: Path) -> None:

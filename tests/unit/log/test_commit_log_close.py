@@ -85,7 +85,7 @@ def test_a_closed_log_writes_nothing_more(tmp_path: Path, batch: Make) -> None:
     log.close()
     log.close()
     others = _open_all(tmp_path / "others", 40)
-    with pytest.raises(LogPoisoned, match="closed"):
+    with pytest.raises(LogPoisoned, match="the log is closed"):
         log.append(batch(1), "r")
     log.check_lock()
     assert not log.roll_if_old()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from transporter.log import rewriting
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem
+from transporter.log.gate import RetentionGate
 from transporter.log.index import index_path, marks
 from transporter.log.open_segments import MOST
 from transporter.log.reader import LogReader
@@ -624,6 +626,31 @@ def test_a_replay_that_begins_during_the_copy_loses_nothing(tmp_path: Path) -> N
     assert report.segments == ()
     assert list(everything(tmp_path)) == list(range(last + 1))
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_copy_leaves_the_gate_to_others(tmp_path: Path) -> None:
+    """Retention and replays wait for the switch of two files, never for the paced copy."""
+    last = write_log(tmp_path, [[Frame(letters("AAB"))], [Frame(letters("A"))]])
+    gate, passed = RetentionGate(), threading.Event()
+
+    def enter() -> None:
+        with gate:
+            passed.set()
+
+    def wait() -> None:
+        threading.Thread(target=enter).start()
+        assert passed.wait(10)
+
+    report = compact(
+        tmp_path,
+        watermark=lambda: last,
+        settings=CompactionSettings(0.0, compression=None),
+        now=LATE * SECOND,
+        progress=_while_it_is_written(tmp_path, wait),
+        gate=gate,
+    )
+    assert report.dropped == 1
+    assert passed.is_set()
 
 
 def test_a_segment_that_retention_removed_meanwhile_stays_removed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from compaction_tools import Frame, compacted, letters, write_log
 from log_tools import Disk
 
 from transporter.engine.protocol import Failure, FailureKind
@@ -25,6 +26,7 @@ from transporter.log.open_segments import (
     sweep_open_segments,
 )
 from transporter.log.reader import LogReader
+from transporter.log.retention import RetentionSettings, retain
 from transporter.log.segment import segment_bases, segment_name
 
 if TYPE_CHECKING:
@@ -108,6 +110,22 @@ def test_a_sweep_closes_what_was_removed_or_replaced(log_of_many: Path) -> None:
         sweep_open_segments()
         assert descriptors(log_of_many, removed=True) == 0
         assert descriptors(log_of_many) == before - 2
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_what_this_process_removes_or_replaces_is_closed_at_once(tmp_path: Path, how: str) -> None:
+    """Retention and compaction give room back without a sweep, whoever has read the segment."""
+    last = write_log(tmp_path, [[Frame(letters("AAB"))], [Frame(letters("A"))]])
+    with LogReader(tmp_path) as reader:
+        assert sum(map(len, reader.read(0, last))) == last + 1
+        before = descriptors(tmp_path)
+        if how == "removed":
+            settings = RetentionSettings(bytes=0)
+            assert list(retain(tmp_path, watermark=lambda: last, settings=settings, now=0))
+        else:
+            assert compacted(tmp_path, last).segments
+        assert descriptors(tmp_path, removed=True) == 0
+        assert descriptors(tmp_path) == before - 1
 
 
 def test_any_read_sweeps_now_and_then(log_of_many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
