@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from crc32c import crc32c
+from engine_tools import PATIENCE, until
 from log_tools import Disk, crash, offsets_of
 
 from transporter.errors import (
@@ -149,7 +150,7 @@ class _HeldSync(RealFileSystem):
 
             def held() -> None:
                 self.begun.set()
-                assert self.go.wait(30)
+                assert self.go.wait(2 * PATIENCE)
                 sync()
 
             file.sync = held  # type: ignore[method-assign]
@@ -166,10 +167,8 @@ def test_what_no_sync_covers_is_bounded(tmp_path: Path, batch: Make) -> None:
         threads = [threading.Thread(target=log.append, args=(large, f"r{n}")) for n in range(9)]
         for thread in threads:
             thread.start()
-        assert disk.begun.wait(30)
-        with log._state:
-            # All that can join the group has joined it, for nobody else waits for the lock.
-            log._state.wait_for(lambda: log._group._bytes > MAX_APPEND // 2, 30)
+        # All that can join the group joins it; nobody is told of that while a sync runs.
+        until(lambda: disk.begun.is_set() and log._group._bytes > MAX_APPEND // 2)
         time.sleep(0.1)
         written = log._active.byte
         disk.go.set()

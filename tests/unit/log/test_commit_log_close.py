@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from engine_tools import PATIENCE
 from log_tools import Disk, crash, offsets_of
 
 from transporter.errors import LockLost, LogFull, LogPoisoned
@@ -42,7 +43,7 @@ class _FirstSyncHeld(RealFileSystem):
             def held() -> None:
                 if not self.begun.is_set():
                     self.begun.set()
-                    assert self.go.wait(30)
+                    assert self.go.wait(2 * PATIENCE)
                 sync()
 
             file.sync = held  # type: ignore[method-assign]
@@ -116,7 +117,7 @@ class _Counting(RealFileSystem):
 
             def slow() -> None:
                 before = self.unsynced
-                assert self.go.wait(30)
+                assert self.go.wait(2 * PATIENCE)
                 time.sleep(0.02)
                 sync()
                 self.unsynced -= before
