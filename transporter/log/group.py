@@ -73,3 +73,5 @@ class SyncGroup:
             self._state.acquire()
             self.syncing = False
             self._took, self._company = time.monotonic() - began, served + self._writes
+            # Also after an error of any kind: whoever waits for this sync now runs his own.
+            self._state.notify_all()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import queue
 import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from engine_tools import PATIENCE
+from engine_tools import PATIENCE, until
 from log_tools import Disk, crash, offsets_of
 
 from transporter.errors import LockLost, LogFull, LogPoisoned
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
 
 
 class _FirstSyncHeld(RealFileSystem):
-    """The real disk, whose first sync of a segment lasts until ``go`` is set."""
+    """The real disk, whose first sync lasts until ``go`` is set, and ends with ``error`` if any."""
 
     def __init__(self) -> None:
         self.go, self.begun = threading.Event(), threading.Event()
+        self.error: Exception | None = None
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
         file = super().open(path, write=write, create=create)
@@ -44,6 +46,8 @@ class _FirstSyncHeld(RealFileSystem):
                 if not self.begun.is_set():
                     self.begun.set()
                     assert self.go.wait(2 * PATIENCE)
+                    if self.error is not None:
+                        raise self.error
                 sync()
 
             file.sync = held  # type: ignore[method-assign]
@@ -54,6 +58,28 @@ def _open_all(folder: Path, count: int) -> list[int]:
     """Open *count* new files: they take the numbers of all descriptors that are free."""
     folder.mkdir()
     return [os.open(folder / str(number), os.O_RDWR | os.O_CREAT) for number in range(count)]
+
+
+def test_an_error_of_any_kind_in_a_sync_leaves_nobody_waiting(tmp_path: Path, batch: Make) -> None:
+    """Who waits for a sync that ends with a bug, not with a failed call, goes on by himself."""
+    disk, ended = _FirstSyncHeld(), queue.Queue[object]()
+    with CommitLog.open(tmp_path, files=disk) as log:
+
+        def append(reader: str) -> None:
+            try:
+                ended.put(log.append(batch(3), reader))
+            except TypeError as error:
+                ended.put(str(error))
+
+        threads = [threading.Thread(target=append, args=(name,), daemon=True) for name in "ab"]
+        threads[0].start()
+        until(disk.begun.is_set)
+        threads[1].start()
+        until(lambda: log._group._writes)
+        disk.error = TypeError("a bug")
+        disk.go.set()
+        assert {ended.get(timeout=PATIENCE), ended.get(timeout=PATIENCE)} == {"a bug", (3, 5)}
+    assert offsets_of(tmp_path) == list(range(6))
 
 
 def test_close_waits_for_an_append_that_syncs(tmp_path: Path, batch: Make) -> None:
