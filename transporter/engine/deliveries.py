@@ -38,7 +38,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from transporter.errors import EnvironmentFault
+from transporter.errors import Corrupt, EnvironmentFault
 from transporter.offsets.offset_log import declared_routes
 from transporter.offsets.parked import ParkedStore
 from transporter.offsets.state import MOST_RELEASED, RELEASED, Range
@@ -119,11 +119,11 @@ class Deliveries:
         return min(self.routes, key=lambda route: route.offsets.state.watermark)
 
     def copy_of(self, offset: int) -> Parked | None:
-        """Return a copy of the parked entry at *offset*; ``None`` when it is parked no more."""
+        """Return a copy of the parked entry at *offset*; ``None`` without one that can be read."""
         for route in self.routes:
             if offset in route.parking.known:
-                # Its route may remove it at this moment.
-                with suppress(EnvironmentFault):
+                # Its route may remove it at this moment; what is damaged another may have whole.
+                with suppress(EnvironmentFault, Corrupt):
                     return ParkedStore.read(route.offsets.folder, offset)
         return None
 

@@ -239,7 +239,9 @@ class Feed:
             if not self._over.is_set():
                 self._end_reading()
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
-            self._halt(error)
+            # Of one that was left behind that has been told; the log may be closed by now.
+            if not self._abandoned:
+                self._halt(error)
         finally:
             self._over.set()
 

@@ -218,10 +218,9 @@ class LogResume:
         Copies of earlier versions do not name their reader: their entries come again.
         """
         for offset in sorted(each for each in look.parked if self._passed < each <= look.through):
-            with suppress(Corrupt):
-                copy = deliveries.copy_of(offset)
-                if copy is not None and copy.reason.reader == self._reader:
-                    yield Entries(copy.entries, self._log.log_id)
+            copy = deliveries.copy_of(offset)
+            if copy is not None and copy.reason.reader == self._reader:
+                yield Entries(copy.entries, self._log.log_id)
 
     def _look(self) -> _Look:
         last = self._log.durable

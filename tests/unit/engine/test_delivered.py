@@ -11,11 +11,13 @@ import pytest
 from engine_tools import PATIENCE, Events, delivered, offsets, running, until
 from table_tools import TableReader, table, told
 
+from transporter.control.live import Live
+from transporter.control.requests import Operator, Resume, SkipParked
 from transporter.engine.events import State
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.log.reader import LogReader
 from transporter.offsets.holds import release
-from transporter.offsets.offset_log import OffsetLog, delete_route, read_state
+from transporter.offsets.offset_log import OffsetLog, delete_route, read_state, route_folder
 from transporter.pipeline.config import LogConfig
 
 if TYPE_CHECKING:
@@ -331,6 +333,35 @@ def test_no_position_is_told_beyond_a_parked_entry_also_after_a_restart(tmp_path
         found[1].request_retries([1])
         found[0].ask(lambda: None)
         until(lambda: told(lines) == [1, 4])
+
+
+def test_no_position_is_told_beyond_a_parked_entry_of_which_one_copy_is_damaged(
+    tmp_path: Path,
+) -> None:
+    """Another route's copy tells whose it is, also once the damaged one is given up."""
+    lines = tmp_path / "source.txt"
+    lines.write_text("n a\nn b\nn c\n")
+    keys = {"adaptor": "table_tools:Committed", "path": "source.txt", "rows": 1}
+    routes = [{"name": name, "on_error": "park", "writer": {"reject": [1]}} for name in "ab"]
+    given = table(tmp_path, [], *routes, release="delivered", end=False, **keys)
+    with running(given) as engine:
+        until(lambda: all(each.parked == 1 for each in engine.status().routes))
+        until(lambda: engine.log.durable == 2 and told(lines) == [1])
+    (copy,) = (route_folder(tmp_path / "log", "a") / "parked").glob("*.entry")
+    data = bytearray(copy.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    copy.write_bytes(data)
+    with lines.open("a") as file:
+        file.write("n d\n")
+    with running(given) as engine:
+        until(lambda: "cannot be read" in engine.status().routes[0].problem)
+        operate = Live(engine, {}, Events()).perform
+        operate(SkipParked("a", 1, 1), Operator("somebody", 0, 0))
+        operate(Resume("a"), Operator("somebody", 0, 0))
+        until(lambda: offsets(tmp_path / "a.jsonl")[-1:] == [3])
+        until(lambda: offsets(tmp_path / "b.jsonl")[-1:] == [3])
+        time.sleep(0.2)
+        assert told(lines) == [1]
 
 
 def test_positions_of_an_earlier_run_are_told_without_a_new_batch(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_tools import (
     Events,
+    LinesReader,
     SparklessHost,
     delivered,
     make_pipeline,
@@ -21,12 +22,15 @@ from engine_tools import (
 )
 from log_tools import offsets_of
 
+from transporter.adaptor import Batch
 from transporter.engine.engine import Engine
 from transporter.engine.events import RouteStatus, State
 from transporter.errors import Corrupt, EnvironmentFault, HostFailed, LogLocked, SourceUnavailable
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
+from transporter.message import Message
 from transporter.offsets.offset_log import OffsetLog, read_state, route_folder
+from transporter.pipeline.config import load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -469,3 +473,44 @@ def test_an_engine_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, part:
     assert not [each for each in threading.enumerate() if each.name == "listener"]
     run_to_end(pipeline)
     assert offsets(tmp_path / "out.jsonl") == [0]
+
+
+class LateReader(LinesReader):
+    """Answers its second poll only when the log is closed."""
+
+    closed = threading.Event()
+
+    def poll(self, timeout: float) -> Batch:
+        """Return lines, and hang where there are none."""
+        batch = super().poll(timeout)
+        if batch.messages:
+            return batch
+        assert self.closed.wait(60)
+        return Batch([Message("n", b"late")], "late")
+
+
+def test_a_source_that_answers_after_the_stop_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it gives then is not logged and comes again; the stop says that it was left behind."""
+    monkeypatch.setattr("transporter.engine.feed.GRACE", 0.1)
+    monkeypatch.setattr(LateReader, "closed", threading.Event())
+    pipeline = make_pipeline(tmp_path, numbers(3), end=False, out={})
+    document = json.loads(pipeline.file.read_text())
+    document["readers"][0]["adaptor"] = f"{__name__}:LateReader"
+    pipeline.file.write_text(json.dumps(document))
+    close = CommitLog.close
+
+    def closing(log: CommitLog) -> None:
+        close(log)
+        LateReader.closed.set()
+        for thread in threading.enumerate():
+            if thread.name == "reader-in":
+                thread.join(60)
+
+    monkeypatch.setattr(CommitLog, "close", closing)
+    events = Events()
+    with running(load(pipeline.file, {}), events=events):
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0, 1, 2])
+    assert "did not end" in events.named("reader-stopped")[0]["problem"]
+    assert offsets_of(tmp_path / "log") == [0, 1, 2]
