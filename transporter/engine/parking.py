@@ -120,8 +120,9 @@ class Parking:
     def failed_again(self, offset: int, error: str) -> None:
         """Keep the parked entry at *offset*, and with it all retries of its key."""
         parked = self._store.load(offset)
-        reason = Reason(error, parked.reason.attempts + 1, self._clock(), parked.reason.behind)
-        self._store.park(replace(parked, reason=reason))
+        known = parked.reason
+        again = replace(known, error=error, attempts=known.attempts + 1, parked_at=self._clock())
+        self._store.park(replace(parked, reason=again))
         retries = self._offsets.state.retries
         self._answer([e for e in retries if e == offset or self._store.same_key(e, offset)])
 

@@ -220,16 +220,24 @@ def _mend_parked(
     """Replace an unreadable parked entry; tell whether the log still held it."""
     path = parked_path(route_folder(directory, route), offset)
     quarantine.keep(path)
-    entries = _entry(files, directory, offset)
-    if entries is None:
+    found = _entry(files, directory, offset)
+    if found is None:
         files.remove(path)
         return False
-    reason = Reason("its parked copy was damaged, and taken from the log again", 0, now)
+    entries, reader = found
+    error = "its parked copy was damaged, and taken from the log again"
+    reason = Reason(error, 0, now, reader=reader)
     replace_durably(files, path, [Parked(offset, entries, reason).encode()])
     return True
 
 
-def _entry(files: FileSystem, directory: Path, offset: int) -> pa.RecordBatch | None:
+def _entry(
+    files: FileSystem, directory: Path, offset: int
+) -> tuple[pa.RecordBatch, str | None] | None:
+    """Return the entry at *offset*, and who has logged it, if the log holds it."""
     with suppress(Corrupt, OffsetRefused), LogReader(directory, files) as reader:
-        return next((batch for batch in reader.read(offset, offset) if batch.num_rows), None)
+        for batch in reader.read(offset, offset):
+            if batch.num_rows:
+                source = next(reader.frames(offset, offset)).source()
+                return batch, source.reader if source is not None else None
     return None

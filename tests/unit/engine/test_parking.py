@@ -13,7 +13,9 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.message import Message, messages_to_batch
+from transporter.offsets.health import mend, verify
 from transporter.offsets.offset_log import OffsetLog
+from transporter.offsets.parked import ParkedStore, Reason, parked_path
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -111,3 +113,29 @@ def test_what_is_skipped_goes_with_one_sync(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr(RealFileSystem, "sync_directory", lambda _, folder: folders.append(folder))
     assert len(world.parking.skip(range(COUNT))) == 51
     assert (len(folders), len(world.parking), world.parking.known) == (1, 0, frozenset())
+
+
+def reason_of(world: World) -> Reason:
+    """Return why the first entry is parked."""
+    return ParkedStore.read(world.offsets.folder, 0).reason
+
+
+def test_an_entry_that_fails_again_is_its_readers_still(world: World) -> None:
+    """The log may not hold it any more, and its source must not be told of it."""
+    before = reason_of(world)
+    world.parking.failed_again(0, "no again")
+    reason = reason_of(world)
+    assert (before.reader, reason.reader) == ("in", "in")
+    assert (reason.error, reason.attempts, reason.behind) == ("no again", 2, None)
+
+
+def test_an_entry_that_is_taken_from_the_log_again_is_its_readers_still(world: World) -> None:
+    """A repair knows it as parking does."""
+    path = parked_path(world.offsets.folder, 0)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    for each in (world.reader, world.offsets, world.log):
+        each.close()
+    mend(world.log.directory, verify(world.log.directory), 7)
+    assert reason_of(world).reader == "in"
