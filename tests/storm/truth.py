@@ -259,6 +259,8 @@ class Truth:
                 self.superseded_at[line["engine"], source].append(line["t"])
             case "term":
                 self.terms[source].append((line["engine"], line["t"]))
+                for number in line["known"]:
+                    self.told[source].setdefault(number, line["t"])
             case "committed":
                 for number in range(self.committed[source], line["position"]):
                     self.told[source].setdefault(number, line["t"])

@@ -424,6 +424,8 @@ class Feed:
                 # Somebody may wait for it, who alone can make room.
                 self._attend(reader)
                 if self._stale:
+                    # Nothing waits for room any more.
+                    self._state, self._problem = State.RUNNING, ""
                     return None
             else:
                 self._state, self._problem = State.RUNNING, ""
