@@ -211,7 +211,7 @@ class Truth:
         if self._given_up(engine, found[0], known[0]):
             return
         self._read_sources()
-        if not any(known[1] < t for t in self._others_led(engine, found[0])):
+        if not self._another_led(engine, found[0], known[1]):
             raise Violation(f"engine {engine}: {found} is logged twice, at {known[0]} and {offset}")
 
     def _given_up(self, engine: str, source: str, offset: int) -> bool:
@@ -220,8 +220,13 @@ class Truth:
         waits = self._plan.sources[source]["release"] == "delivered"
         return waits and any(each.get(offset) == "released" for each in passed)
 
-    def _others_led(self, engine: str, source: str) -> list[float]:
-        return [t for who, t in self.terms[source] if who != engine]
+    def _another_led(self, engine: str, source: str, moment: float) -> bool:
+        """Tell whether another began a term later than the one *engine* had at *moment*.
+
+        Not later than *moment*: what was polled in a term is appended when it is over, too.
+        """
+        own = max((t for who, t in self.terms[source] if who == engine and t <= moment), default=0)
+        return any(who != engine and t > own for who, t in self.terms[source])
 
     def _sink_said(self, route: str, line: dict[str, Any]) -> None:
         if "altered" in line:
