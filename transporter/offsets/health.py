@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.damage import Damage, examine
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
     from transporter.log.damage import Examination
     from transporter.log.filesystem import FileSystem
+
+
+_LOOKS: Final = 5
+"""Times that a look begins again because files went meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +101,33 @@ def verify(
     files = files or RealFileSystem()
     require_log(directory, files)
     with faults_of(directory):
-        bases = segment_bases(files, directory)
-        routes = tuple(_damaged_offset_logs(files, directory))
-        parked = tuple(_damaged_parked(files, directory))
-        proved = max(_proved(files, directory), *_meta_proof(files, directory))
-        found = examine(files, directory, log_id_of(files, directory), proved, progress)
-        gaps = [part.header for part in found.segments if part.header.lost]
-        return Health(
-            examination=found,
-            segments=len(bases),
-            through=found.floor,
-            damages=(
-                *_damaged_meta(files, directory),
-                *_without_segments(directory, found),
-                *found.damages,
-            ),
-            routes=routes,
-            parked=parked,
-            lost=tuple((header.previous + 1, header.base - 1) for header in gaps),
-        )
+        for _ in range(_LOOKS):
+            # An engine that runs meanwhile removes what is old and replaces what it compacts.
+            with suppress(FileNotFoundError):
+                return _verified(directory, progress, files)
+        return _verified(directory, progress, files)
+
+
+def _verified(directory: Path, progress: Callable[[int], None], files: FileSystem) -> Health:
+    bases = segment_bases(files, directory)
+    routes = tuple(_damaged_offset_logs(files, directory))
+    parked = tuple(_damaged_parked(files, directory))
+    proved = max(_proved(files, directory), *_meta_proof(files, directory))
+    found = examine(files, directory, log_id_of(files, directory), proved, progress)
+    gaps = [part.header for part in found.segments if part.header.lost]
+    return Health(
+        examination=found,
+        segments=len(bases),
+        through=found.floor,
+        damages=(
+            *_damaged_meta(files, directory),
+            *_without_segments(directory, found),
+            *found.damages,
+        ),
+        routes=routes,
+        parked=parked,
+        lost=tuple((header.previous + 1, header.base - 1) for header in gaps),
+    )
 
 
 def mend(directory: Path, found: Health, now: int, files: FileSystem | None = None) -> Mended:
@@ -185,6 +197,10 @@ def _damaged_parked(files: FileSystem, directory: Path) -> Iterator[tuple[str, D
         for offset in parked_offsets(folder, files):
             try:
                 ParkedStore.read(folder, offset, files)
+            except EnvironmentFault:
+                if offset in parked_offsets(folder, files):
+                    raise
+                # It was delivered meanwhile.
             except Corrupt as error:
                 file = str(parked_path(folder, offset))
                 yield route, Damage(file, 0, error.problem, offset, offset)

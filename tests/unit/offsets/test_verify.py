@@ -1,0 +1,63 @@
+"""Looking at every byte of a log while an engine runs on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from compaction_tools import Frame, append_segments, letters
+
+from transporter.errors import EnvironmentFault
+from transporter.log.commit_log import CommitLog
+from transporter.log.filesystem import RealFileSystem
+from transporter.message import messages_to_batch, with_offsets
+from transporter.offsets.health import verify
+from transporter.offsets.offset_log import OffsetLog
+from transporter.offsets.parked import Parked, ParkedStore, Reason
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.log.filesystem import File
+
+
+class Vanishing(RealFileSystem):
+    """The real disk, from which an engine removes a file when it is opened: *often* times."""
+
+    def __init__(self, suffix: str, often: int) -> None:
+        self.suffix, self.left = suffix, often
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        if path.suffix == self.suffix and self.left:
+            self.left -= 1
+            path.unlink()
+        return super().open(path, write=write, create=create)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Give a log of eight segments and a route that has parked an entry."""
+    with CommitLog.open(tmp_path, compression=None) as log:
+        append_segments(log, [[Frame(letters("AAB"))] for _ in range(8)])
+        offsets = OffsetLog(tmp_path, "out")
+        entries = with_offsets(messages_to_batch(letters("A")), 1, 0)
+        ParkedStore(offsets.folder).park(Parked(1, entries, Reason("no", 1, 0)))
+        offsets.close()
+    return tmp_path
+
+
+def test_segments_that_go_meanwhile_are_no_damage(directory: Path) -> None:
+    """Retention takes the oldest while it looks; what is left is looked at."""
+    found = verify(directory, files=Vanishing(".log", 2))
+    assert (found.sound, found.segments) == (True, 6)
+
+
+def test_a_log_that_never_holds_still_is_told_of(directory: Path) -> None:
+    """It ends with an error, not with a loop."""
+    with pytest.raises(EnvironmentFault, match="No such file"):
+        verify(directory, files=Vanishing(".log", 7))
+
+
+def test_a_parked_entry_that_is_delivered_meanwhile_is_no_damage(directory: Path) -> None:
+    """Its file goes with it."""
+    assert verify(directory, files=Vanishing(".entry", 1)).sound
