@@ -31,9 +31,16 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, so that all workers come to their end together."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes long, so that all workers come to their end together.
+
+    Cases that are marked so are left to ``make soak``, which wants every case.
+    """
     items.sort(key=lambda item: "unit" in item.path.parts)
+    if not config.getoption("--exhaustive"):
+        left = [item for item in items if item.get_closest_marker("exhaustive")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
 
 
 @pytest.fixture(scope="session")

@@ -57,7 +57,10 @@ routes:
     ("wrong", "event", "problem"),
     [
         ("exit", "worker-lost", "SystemExit: enough"),
-        ("hang", "spark-host-lost", "route frames: its sink has not returned"),
+        pytest.param(
+            *("hang", "spark-host-lost", "route frames: its sink has not returned"),
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_thread_that_is_lost_is_replaced_and_reported(

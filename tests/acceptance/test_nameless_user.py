@@ -37,7 +37,7 @@ def theirs() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("home", ["", "/nowhere"])
+@pytest.mark.parametrize("home", [pytest.param("", marks=pytest.mark.exhaustive), "/nowhere"])
 def test_spark_starts_for_a_user_without_a_name(theirs: Path, home: str) -> None:
     """A pipeline delivers by both kinds of routes, and shell runs; no home is needed."""
     (theirs / "in.jsonl").write_text('{"a": 1}\n{"a": 2}\n')

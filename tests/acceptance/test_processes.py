@@ -32,7 +32,10 @@ def pipeline(tmp_path: Path) -> Path:
     return tmp_path / "p.yaml"
 
 
-@pytest.mark.parametrize("hanging", ["host", "jvm", "worker"])
+@pytest.mark.parametrize(
+    "hanging",
+    [*(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("host", "worker")), "jvm"],
+)
 def test_what_hangs_ends_with_an_engine_that_is_killed(pipeline: Path, hanging: str) -> None:
     """A host, a JVM or a worker that does not run at all is gone within seconds."""
     with running(pipeline) as engine:
@@ -52,7 +55,7 @@ def test_a_jvm_that_hangs_while_it_starts_ends_with_its_engine(pipeline: Path) -
         assert gone(engine.kill()) == []
 
 
-@pytest.mark.parametrize("hanging", ["host", "jvm"])
+@pytest.mark.parametrize("hanging", [pytest.param("host", marks=pytest.mark.exhaustive), "jvm"])
 def test_what_hangs_is_ended_by_a_clean_stop(pipeline: Path, hanging: str) -> None:
     """A stop has a deadline for Spark, delivers all the same and exits with 0."""
     with running(pipeline) as engine:

@@ -73,7 +73,12 @@ def test_restarts_repeat_nothing_while_a_route_is_away(
 
 
 @pytest.mark.parametrize(
-    "point", ["before a supersession begins", "behind the beginning of a supersession", None]
+    "point",
+    [
+        pytest.param("before a supersession begins", marks=pytest.mark.exhaustive),
+        "behind the beginning of a supersession",
+        None,
+    ],
 )
 def test_only_a_takeover_supersedes(
     point: str | None, engine: Callable[..., Node], outbox: Database
@@ -102,7 +107,10 @@ def test_only_a_takeover_supersedes(
     assert (logged(node), set(in_file(node.folder))) == (80, set(range(50)))
 
 
-@pytest.mark.parametrize("point", ["before it is adopted", "behind it is adopted"])
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param("before it is adopted", marks=pytest.mark.exhaustive), "behind it is adopted"],
+)
 @pytest.mark.parametrize("elector", ELECTORS)
 def test_a_crash_while_rows_are_adopted_changes_nothing(
     elector: str, point: str, engine: Callable[..., Node], outbox: Database
