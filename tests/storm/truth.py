@@ -287,6 +287,8 @@ class Truth:
 
     def restored(self, engine: str, rows: dict[int, RowId], moment: float) -> None:
         """Take note that the log of *engine* holds *rows* again, an older copy of it."""
+        # Now, for what an operator has passed of the newer log is forgotten with it.
+        self.judge_told()
         log = self.logs[engine]
         log.kept = max(rows, default=-1)
         log.rows = {offset: each for offset, each in log.rows.items() if offset <= log.kept} | rows
