@@ -10,7 +10,7 @@ from acceptance_tools import await_true, running
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 SINK = """
 import threading
 from pathlib import Path
@@ -57,10 +57,7 @@ routes:
     ("wrong", "event", "problem"),
     [
         ("exit", "worker-lost", "SystemExit: enough"),
-        pytest.param(
-            *("hang", "spark-host-lost", "route frames: its sink has not returned"),
-            marks=pytest.mark.exhaustive,
-        ),
+        ("hang", "spark-host-lost", "route frames: its sink has not returned"),
     ],
 )
 def test_a_thread_that_is_lost_is_replaced_and_reported(

@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.exhaustive, pytest.mark.timeout(900)]
 NAMELESS = "54321"
 FRAMES = """
 log: {dir: log}
@@ -37,7 +37,7 @@ def theirs() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("home", [pytest.param("", marks=pytest.mark.exhaustive), "/nowhere"])
+@pytest.mark.parametrize("home", ["", "/nowhere"])
 def test_spark_starts_for_a_user_without_a_name(theirs: Path, home: str) -> None:
     """A pipeline delivers by both kinds of routes, and shell runs; no home is needed."""
     (theirs / "in.jsonl").write_text('{"a": 1}\n{"a": 2}\n')

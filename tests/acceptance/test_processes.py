@@ -55,7 +55,8 @@ def test_a_jvm_that_hangs_while_it_starts_ends_with_its_engine(pipeline: Path) -
         assert gone(engine.kill()) == []
 
 
-@pytest.mark.parametrize("hanging", [pytest.param("host", marks=pytest.mark.exhaustive), "jvm"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("hanging", ["host", "jvm"])
 def test_what_hangs_is_ended_by_a_clean_stop(pipeline: Path, hanging: str) -> None:
     """A stop has a deadline for Spark, delivers all the same and exits with 0."""
     with running(pipeline) as engine:

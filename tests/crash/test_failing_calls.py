@@ -38,7 +38,7 @@ FAULTS: Final = {
     "full disk, torn write": Fault(0, errno.ENOSPC, frozenset({"pwrite"}), part=0.9, lasts=True),
     "dead disk": Fault(0, errno.EIO, lasts=True),
 }
-SAMPLE: Final = 60
+SAMPLE: Final = 40
 """Cases of each fault that ``make test`` takes."""
 
 

@@ -42,7 +42,7 @@ SURVEYED = 60
 """Lives that show which syncs there are."""
 BUDGET = 12
 """Lives that may be looked at until one must be red."""
-SAMPLE = 4
+SAMPLE = 3
 """Call sites, and rules, that an ordinary run takes."""
 
 

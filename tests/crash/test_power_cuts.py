@@ -14,7 +14,7 @@ from crash_hunt import Plan, hunt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STATES = 12_000
+STATES = 6_000
 EXHAUSTIVE_STATES = 2_000_000
 STATES_OF_A_LIFE = 200
 """Fewer than any life has: so many lives are enough."""

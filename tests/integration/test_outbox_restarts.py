@@ -46,7 +46,9 @@ def engine(tmp_path: Path, outbox: Database) -> Iterator[Callable[..., Node]]:
         node.stop(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("elector", ELECTORS)
+@pytest.mark.parametrize(
+    "elector", ["alone", pytest.param("elected", marks=pytest.mark.exhaustive)]
+)
 def test_restarts_repeat_nothing_while_a_route_is_away(
     elector: str, engine: Callable[..., Node], outbox: Database
 ) -> None:
@@ -111,7 +113,9 @@ def test_only_a_takeover_supersedes(
     "point",
     [pytest.param("before it is adopted", marks=pytest.mark.exhaustive), "behind it is adopted"],
 )
-@pytest.mark.parametrize("elector", ELECTORS)
+@pytest.mark.parametrize(
+    "elector", ["alone", pytest.param("elected", marks=pytest.mark.exhaustive)]
+)
 def test_a_crash_while_rows_are_adopted_changes_nothing(
     elector: str, point: str, engine: Callable[..., Node], outbox: Database
 ) -> None:
