@@ -48,6 +48,7 @@ class World(Lives):
                 if engine.child is not None:
                     with suppress(AssertionError):
                         engine.child.kill()
+                    engine.child.close()
                     engine.child = None
 
     # Acts of sources, sinks and disks.
@@ -276,11 +277,13 @@ class World(Lives):
         each = self.engines[engine]
         if not each.runs:
             return
+        begun = time.monotonic()
         (each.directory / LOCK).unlink(missing_ok=True)
         first, each.child = each.child, None
         assert first is not None
         self.start(each, may_fail="another engine had its log")
         ended = first.ended(8.0) or not each.runs
+        self.truth.shared[engine].append((begun, time.monotonic()))
         self.truth.read()
         if not ended:
             first.kill()
