@@ -31,7 +31,7 @@ crash: $(VENV)/dev  ## Every crash, damage and failing call, real power cuts (as
 
 storm: $(VENV)/dev  ## A thousand fresh storms of the whole engine (SEED=n: from there on); an hour
 	PYTHONPATH=tests $(BIN)/python -m storm --seed $(or $(SEED),$$(date +%s)) --seeds $(or $(SEEDS),1000) \
-		--jobs 3 --keep build/storms $(STORM)
+		--jobs 4 --keep build/storms $(STORM)
 
 check: $(VENV)/dev  ## Formatting, lint rules, types, and which package may import which
 	$(BIN)/ruff format --check .
