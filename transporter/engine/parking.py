@@ -186,7 +186,6 @@ class Parking:
 
     def _logged_by(self, offset: int) -> str | None:
         try:
-            source = next(self._reader.frames(offset, offset)).source()
+            return self._reader.logged_by(offset)
         except OffsetRefused:
             return None
-        return source.reader if source is not None else None

@@ -129,6 +129,11 @@ class LogReader:
         overlapping = (gap for gap in self._lost if gap.first <= last and gap.last >= first)
         return next(overlapping, None)
 
+    def logged_by(self, offset: int) -> str | None:
+        """Return the reader that has logged *offset*, if its frame says so; raises as frames()."""
+        source = next(self.frames(offset, offset)).source()
+        return source.reader if source is not None else None
+
     def frames(self, first: int, last: int) -> Iterator[Located]:
         """Yield the frames that hold the offsets *first* to *last*, in order.
 

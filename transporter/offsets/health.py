@@ -254,6 +254,5 @@ def _entry(
     with suppress(Corrupt, OffsetRefused), LogReader(directory, files) as reader:
         for batch in reader.read(offset, offset):
             if batch.num_rows:
-                source = next(reader.frames(offset, offset)).source()
-                return batch, source.reader if source is not None else None
+                return batch, reader.logged_by(offset)
     return None
