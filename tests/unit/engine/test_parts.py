@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from transporter.offsets.offset_log import read_state
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from transporter.engine.engine import Engine
@@ -106,8 +108,9 @@ def test_a_replay_that_begins_in_a_slice_is_not_settled_by_its_parts(folder: Pat
     assert log.state.watermark == ROWS - 1
 
 
-def test_a_replay_moves_on_by_parts(folder: Path) -> None:
-    """A kill in a replay repeats no more of it than one in a first delivery."""
+@contextmanager
+def replaying(folder: Path) -> Iterator[OffsetLog]:
+    """Replay all, and hold the sink within a slice of which parts are settled."""
     run_to_end(pipeline(folder))
     (folder / "out.paused").touch()
     with running(pipeline(folder)) as engine:
@@ -115,6 +118,12 @@ def test_a_replay_moves_on_by_parts(folder: Path) -> None:
         assert found is not None
         found[1].begin_replay(0, ROWS - 1)
         log = await_parts(folder, engine)
+        yield log
+
+
+def test_a_replay_moves_on_by_parts(folder: Path) -> None:
+    """A kill in a replay repeats no more of it than one in a first delivery."""
+    with replaying(folder) as log:
         assert log.state.replay is not None
         assert PARTS <= log.state.replay.next <= AT
         assert log.state.watermark == ROWS - 1
@@ -124,13 +133,7 @@ def test_a_replay_moves_on_by_parts(folder: Path) -> None:
 
 def test_a_replay_that_is_cancelled_in_a_slice_stays_so(folder: Path) -> None:
     """What is delivered of it after that settles nothing."""
-    run_to_end(pipeline(folder))
-    (folder / "out.paused").touch()
-    with running(pipeline(folder)) as engine:
-        found = engine.route("out")
-        assert found is not None
-        found[1].begin_replay(0, ROWS - 1)
-        log = await_parts(folder, engine)
+    with replaying(folder) as log:
         log.cancel_replay()
         (folder / "out.paused").unlink()
     assert (log.state.replay, log.state.watermark) == (None, ROWS - 1)
