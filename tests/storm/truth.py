@@ -105,6 +105,8 @@ class Truth:
         self.lives: dict[str, list[tuple[float, int]]] = defaultdict(list)
         """When each engine's processes were started, and their ids."""
         self.terms: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        self.given_up: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        """When readers began to give up what was logged and not delivered."""
         self._copies: dict[str, dict[RowId, tuple[int, float]]] = defaultdict(dict)
         self._failing: dict[str, deque[float]] = defaultdict(deque)
         self.shared: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -203,7 +205,7 @@ class Truth:
             raise Violation(f"engine {engine}: offset {offset} is {known} and {found}")
 
     def _refuse_copies(self, engine: str, found: RowId, offset: int, moment: float) -> None:
-        """Refuse a row that is logged again, unless another engine has led meanwhile."""
+        """Refuse a row that is logged again, unless its reader has lost its term meanwhile."""
         known = self._copies[engine].get(found)
         self._copies[engine][found] = offset, moment
         if known is None or known[0] == offset or "logged twice" in IGNORED:
@@ -213,7 +215,7 @@ class Truth:
         if self._given_up(engine, found[0], known[0]):
             return
         self._read_sources()
-        if not self._another_led(engine, found[0], known[1]):
+        if not self._term_ended(engine, found[0], known[1]):
             raise Violation(f"engine {engine}: {found} is logged twice, at {known[0]} and {offset}")
 
     def _given_up(self, engine: str, source: str, offset: int) -> bool:
@@ -222,13 +224,13 @@ class Truth:
         waits = self._plan.sources[source]["release"] == "delivered"
         return waits and any(each.get(offset) == "released" for each in passed)
 
-    def _another_led(self, engine: str, source: str, moment: float) -> bool:
-        """Tell whether another began a term later than the one *engine* had at *moment*.
+    def _term_ended(self, engine: str, source: str, moment: float) -> bool:
+        """Tell whether *engine* has given up what it logged in the term of *moment*.
 
         Not later than *moment*: what was polled in a term is appended when it is over, too.
         """
         own = max((t for who, t in self.terms[source] if who == engine and t <= moment), default=0)
-        return any(who != engine and t > own for who, t in self.terms[source])
+        return any(who == engine and t > own for who, t in self.given_up[source])
 
     def _sink_said(self, route: str, line: dict[str, Any]) -> None:
         if "altered" in line:
@@ -264,6 +266,8 @@ class Truth:
                     self.told[source].setdefault(number, line["t"])
             case "superseded" if self._supersedes(source, line):
                 self.superseded_at[line["engine"], source].append(line["t"])
+            case "superseding" if line["why"] != "opened":
+                self.given_up[source].append((line["engine"], line["t"]))
             case "term":
                 self.terms[source].append((line["engine"], line["t"]))
                 for number in line["known"]:
