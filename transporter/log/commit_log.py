@@ -262,7 +262,8 @@ class CommitLog:
             LogFull: the disk is full, or the budget is spent; nothing was written.
             LogPoisoned: a sync failed, now or earlier (Invariant 13).
             LockLost: another engine can own the log by now (Invariant 12).
-            MessageTooLarge: *position* is longer than a frame allows.
+            MessageTooLarge: *messages* or *position* are longer than a frame allows;
+                nothing was written.
 
         """
         with self._state:

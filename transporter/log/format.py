@@ -17,7 +17,7 @@ from typing import Final, Self
 import pyarrow as pa
 from crc32c import crc32c
 
-from transporter.errors import Corrupt, UnknownFormat
+from transporter.errors import Corrupt, MessageTooLarge, UnknownFormat
 from transporter.message import ENTRY_SCHEMA
 
 FORMAT: Final = 1
@@ -272,8 +272,17 @@ def encode_payload(entries: pa.RecordBatch, compression: str | None) -> pa.Buffe
     With ``"lz4"`` the whole message is one LZ4 block behind its length, for a
     block a buffer, as Arrow has it, costs five times as long in small frames and
     leaves the metadata, which is most of a single entry, as large as it is.
+
+    Raises:
+        MessageTooLarge: no reader would take a payload of that many bytes.
+
     """
     message = entries.serialize()
+    if len(message) > MAX_PAYLOAD:
+        raise MessageTooLarge(
+            f"a batch of {len(message)} bytes exceeds the {MAX_PAYLOAD} that a frame may hold; "
+            "append it in parts"
+        )
     if compression is None:
         return message
     block = _LZ4.compress(message)

@@ -307,6 +307,17 @@ def test_large_batches_are_cut_and_one_giant_message_is_refused(batch: Make) -> 
         list(appendable(batch(1, size=MAX_APPEND)))
 
 
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_a_frame_that_no_reader_would_take_is_never_written(
+    tmp_path: Path, batch: Make, compression: str | None
+) -> None:
+    """Who appends without cutting is told so, however small it would be on the disk."""
+    with CommitLog.open(tmp_path, compression=compression) as log:
+        with pytest.raises(MessageTooLarge, match="in parts"):
+            log.append(batch(20, size=1 << 20), "r")
+        assert log.append(batch(1), "r") == (0, 0)
+
+
 def test_log_time_never_goes_back(tmp_path: Path, batch: Make) -> None:
     """Invariant 16: a wall clock that is set back does not set entries back."""
     times = iter([50, 100, 40, 120])
