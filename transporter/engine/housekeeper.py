@@ -83,9 +83,10 @@ class Housekeeper:
         return self._warned
 
     def configure(self, config: LogConfig) -> None:
-        """Keep from the next look on what *config* asks for."""
+        """Keep from now on what *config* asks for."""
         self._config = config
         self.compactor.configure(config)
+        self._log.pressed.set()
 
     @property
     def threads(self) -> list[threading.Thread]:
@@ -118,10 +119,11 @@ class Housekeeper:
                 if self._stopping.is_set():
                     return
                 self._report.attempt(lambda: self.keep(wall_clock()))
-                self._log.pressed.wait(PRESSED if self._log.over_budget else TICK)
                 if self._log.over_budget:
                     # Refusals come as fast as readers try: one look for many of them.
                     self._stopping.wait(PRESSED)
+                else:
+                    self._log.pressed.wait(TICK)
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._on_failure(error)
 

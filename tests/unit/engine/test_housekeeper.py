@@ -330,11 +330,10 @@ def test_room_is_made_while_a_compaction_runs(log: CommitLog) -> None:
         kept.keeper.configure(
             config(log.directory, **SMALL, compaction={"after": 0.0, "rate": 65536})
         )
+        # Nobody has been refused yet.
         began = time.monotonic()
-        with pytest.raises(BudgetSpent):
-            log.append(messages_to_batch(letters("A")), "r")
         until(lambda: len(bases(log)) == 1)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 1
     finally:
         kept.keeper.stop()
     assert kept.failures == []
