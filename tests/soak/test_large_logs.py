@@ -24,6 +24,7 @@ GIB = 1 << 30
 BLOCK = 1 << 16
 ROUTES = 64
 LINES = 20_000
+PADDING = "x" * 200
 
 
 class SparseFile:
@@ -131,7 +132,7 @@ def test_many_routes_need_few_descriptors(tmp_path: Path, monkeypatch: pytest.Mo
     """64 routes on one log run with 1 024 of them, and let go of what retention removes."""
     limited = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh", *Running.command)
     monkeypatch.setattr(Running, "command", limited)
-    lines = "".join(f"{each} {'x' * 200}\n" for each in range(LINES))
+    lines = "".join(f'"{each:05} {PADDING}"\n' for each in range(LINES))
     (tmp_path / "in.txt").write_text(lines)
     log = tmp_path / "log"
     pipeline = write_pipeline(

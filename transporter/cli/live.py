@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import structlog
@@ -222,6 +224,42 @@ def printable_output() -> Iterator[None]:
         yield
     finally:
         sys.stdout = former
+
+
+class _LastingErrors:
+    """Standard error that may be gone or full: what cannot be told holds up no delivery."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever else a stream can do
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def lasting_errors() -> Iterator[None]:
+    """Let nothing fail because standard error does: its pipe is closed, its disk is full."""
+    former = sys.stderr
+    sys.stderr = cast("TextIO", _LastingErrors(former))
+    try:
+        yield
+    finally:
+        sys.stderr = former
+        try:
+            former.flush()
+        except OSError:
+            # Else the interpreter fails at its end, for what is left in the stream's buffer.
+            with Path(os.devnull).open("w") as nowhere:
+                os.dup2(nowhere.fileno(), former.fileno())
 
 
 @contextmanager

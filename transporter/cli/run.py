@@ -67,14 +67,18 @@ def run_pipeline(
     live: bool | None = None,
 ) -> int:
     """Run *pipeline*, whose variables come from *environ*, to its end; return the exit code."""
-    from transporter.cli.live import printable_output, reporter  # noqa: PLC0415 - imports rich
+    from transporter.cli.live import (  # noqa: PLC0415 - imports rich
+        lasting_errors,
+        printable_output,
+        reporter,
+    )
     from transporter.embed import assembled  # noqa: PLC0415 - imports the engine
     from transporter.engine.limits import raise_descriptor_limit  # noqa: PLC0415
 
     raise_descriptor_limit()
 
     # Before anything is opened, so that whatever a signal finds open is closed in order.
-    with _signals() as signals:
+    with _signals() as signals, lasting_errors():
         with (
             reporter(log_format, live=live, hints=_hints(pipeline.log.dir)) as report,
             printable_output(),
