@@ -115,7 +115,7 @@ def test_a_disk_that_fails_is_named(tmp_path: Path, call: str) -> None:
     disk.failing[call] = OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(EnvironmentFault, match=r"x: No space left on device"):
         export(tmp_path / "x", [b"a"], disk)
-    assert not (tmp_path / "x.tmp").exists()
+    assert [each.name for each in tmp_path.iterdir() if each.name != "x"] == []
 
 
 def test_an_export_is_durable_before_it_takes_the_files_place(tmp_path: Path) -> None:
@@ -123,5 +123,29 @@ def test_an_export_is_durable_before_it_takes_the_files_place(tmp_path: Path) ->
     disk = Disk()
     export(tmp_path / "x", [b"a", b"b"], disk)
     names = [name for name, _ in disk.calls if name not in {"truncate", "close"}]
-    assert names == ["pwrite", "pwrite", "sync", "rename", "sync_directory"]
+    renamed = ["rename", "sync_directory"]
+    assert names == ["pwrite", "pwrite", "sync", *renamed, *renamed]
     assert (tmp_path / "x").read_bytes() == b"ab"
+
+
+@pytest.mark.parametrize("made", ["file", "link"])
+def test_an_export_writes_into_nothing_that_others_have_made(tmp_path: Path, made: str) -> None:
+    """In a shared folder, whoever makes the temporary file beforehand reads nothing."""
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(b"")
+    trap = tmp_path / "x.tmp"
+    if made == "link":
+        trap.symlink_to(theirs)
+    else:
+        trap.hardlink_to(theirs)
+    seen: list[int] = []
+
+    def parts() -> Iterator[bytes]:
+        yield b"secret"
+        (private,) = (each for each in tmp_path.iterdir() if each.is_dir())
+        seen.append(private.stat().st_mode & 0o777)
+
+    export(tmp_path / "x", parts())
+    assert (theirs.read_bytes(), seen) == (b"", [0o700])
+    assert (tmp_path / "x").read_bytes() == b"secret"
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
