@@ -8,23 +8,38 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from transporter.engine.events import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus
 
-_STUCK: Final = "it settles nothing although there is something to do"
+_READERS: Final = {
+    State.STARTING: "its source is not open yet",
+    State.RETRYING: "its source fails, and is tried again",
+    State.WAITING: "the log has no room",
+    State.STOPPED: "it waits for an operator",
+}
+_ROUTES: Final = {
+    State.STARTING: "its worker has not opened its writer yet",
+    State.RETRYING: "its sink fails, and is tried again",
+    State.STOPPED: "it waits for an operator",
+}
 _SILENT: Final = "its poll does not return"
+_STUCK: Final = "it settles nothing although there is something to do"
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why an engine is not ready: who gets nowhere, in which state, since how many seconds."""
+    """Why an engine is not ready: who gets nowhere, in which state, since how many seconds.
+
+    In words of ours and counts: an error may quote a message, and anybody may ask (Invariant 20).
+    """
 
     kind: Literal["reader", "route"]
     name: str
     state: str
-    problem: str
+    why: str
     seconds: float
+    counts: Mapping[str, int]
 
 
 def reasons(status: EngineStatus, patience: float) -> tuple[Reason, ...]:
@@ -56,8 +71,9 @@ def report(status: EngineStatus, patience: float) -> dict[str, Any]:
                 "kind": each.kind,
                 "name": each.name,
                 "state": each.state,
-                "problem": each.problem,
+                "why": each.why,
                 "seconds": round(each.seconds, 1),
+                **each.counts,
             }
             for each in found
         ],
@@ -66,20 +82,21 @@ def report(status: EngineStatus, patience: float) -> dict[str, Any]:
 
 
 def _reader(reader: ReaderStatus, patience: float) -> Iterator[Reason]:
-    state, problem = reader.state, reader.problem
+    state = reader.state
     if state in (State.ENDED, State.PAUSED):
         return
     at_once = state in (State.STOPPED, State.STARTING)
     if at_once or reader.still > patience:
-        yield Reason("reader", reader.name, state.value, problem or _SILENT, reader.still)
+        why, counts = _READERS.get(state, _SILENT), {"logged": reader.logged}
+        yield Reason("reader", reader.name, state.value, why, reader.still, counts)
 
 
 def _route(route: RouteStatus, patience: float) -> Iterator[Reason]:
-    state, problem = route.state, route.problem
+    state = route.state
     if state in (State.ENDED, State.PAUSED):
         return
     at_once = state in (State.STOPPED, State.STARTING)
     busy = route.lag > 0 or route.replaying or state is State.RETRYING
     if at_once or (busy and route.still > patience):
-        default = "its worker has not opened its writer yet" if state is State.STARTING else _STUCK
-        yield Reason("route", route.name, state.value, problem or default, route.still)
+        why, counts = _ROUTES.get(state, _STUCK), {"lag": route.lag, "parked": route.parked}
+        yield Reason("route", route.name, state.value, why, route.still, counts)

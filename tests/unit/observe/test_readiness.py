@@ -34,7 +34,7 @@ GREEN = [
     {"reader": {"state": State.WAITING, "still": 29}},
 ]
 RED = [
-    ({"state": State.STOPPED, "problem": "no 3 here"}, "out", "no 3 here"),
+    ({"state": State.STOPPED, "problem": "no 3 here"}, "out", "it waits for an operator"),
     ({"state": State.STARTING}, "out", "its worker has not opened its writer yet"),
     ({"lag": 4, "still": 31}, "out", "it settles nothing although there is something to do"),
     (
@@ -42,10 +42,22 @@ RED = [
         "out",
         "it settles nothing although there is something to do",
     ),
-    ({"state": State.RETRYING, "still": 31, "problem": "down"}, "out", "down"),
-    ({"reader": {"state": State.STOPPED, "problem": "gone"}}, "in", "gone"),
-    ({"reader": {"state": State.RETRYING, "still": 31, "problem": "down"}}, "in", "down"),
-    ({"reader": {"state": State.WAITING, "still": 31, "problem": "full"}}, "in", "full"),
+    (
+        {"state": State.RETRYING, "still": 31, "problem": "down"},
+        "out",
+        "its sink fails, and is tried again",
+    ),
+    ({"reader": {"state": State.STOPPED, "problem": "gone"}}, "in", "it waits for an operator"),
+    (
+        {"reader": {"state": State.RETRYING, "still": 31, "problem": "down"}},
+        "in",
+        "its source fails, and is tried again",
+    ),
+    (
+        {"reader": {"state": State.WAITING, "still": 31, "problem": "full"}},
+        "in",
+        "the log has no room",
+    ),
     ({"reader": {"still": 31}}, "in", "its poll does not return"),
 ]
 
@@ -56,11 +68,11 @@ def test_ready(changes: dict[str, Any]) -> None:
     assert reasons(status(**changes), 30) == ()
 
 
-@pytest.mark.parametrize(("changes", "name", "problem"), RED)
-def test_not_ready(changes: dict[str, Any], name: str, problem: str) -> None:
-    """Who gets nowhere is named with the problem."""
+@pytest.mark.parametrize(("changes", "name", "why"), RED)
+def test_not_ready(changes: dict[str, Any], name: str, why: str) -> None:
+    """Who gets nowhere is named, and what that means."""
     found = reasons(status(**changes), 30)
-    assert [(each.name, each.problem) for each in found] == [(name, problem)]
+    assert [(each.name, each.why) for each in found] == [(name, why)]
 
 
 def test_the_report_names_the_paused() -> None:
@@ -69,9 +81,20 @@ def test_the_report_names_the_paused() -> None:
     assert found == {"ready": True, "spark": True, "reasons": [], "paused": ["out"]}
 
 
-def test_the_report_tells_how_long() -> None:
-    """A reason comes with its state and its seconds."""
-    found = report(status(state=State.STOPPED, problem="x", still=1.25), 30)
-    assert found["reasons"] == [
-        {"kind": "route", "name": "out", "state": "stopped", "problem": "x", "seconds": 1.2}
-    ]
+def test_the_report_tells_how_long_and_how_much_but_quotes_nobody() -> None:
+    """Invariant 20: an error may quote a payload, and whoever reaches the port may ask."""
+    card = "4111 1111 1111 1111 is no card"
+    reader = {"state": State.STOPPED, "problem": card}
+    found = report(
+        status(state=State.STOPPED, problem=card, still=1.25, parked=7, reader=reader), 30
+    )
+    assert found["reasons"][1] == {
+        "kind": "route",
+        "name": "out",
+        "state": "stopped",
+        "why": "it waits for an operator",
+        "seconds": 1.2,
+        "lag": 0,
+        "parked": 7,
+    }
+    assert card not in str(found)
