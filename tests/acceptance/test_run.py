@@ -15,6 +15,7 @@ import pytest
 from acceptance_tools import PICKY, TRANSPORTER, await_true, gone, running, transporter
 
 ROOT = Path(__file__).parents[2]
+COMMAND = Path(sys.executable).with_name("transporter")
 FILES = """
 log: {dir: log}
 readers:
@@ -33,7 +34,10 @@ def lines(count: int) -> bytes:
 
 
 def test_finite_sources_end_the_run_with_exit_0_and_exact_bytes(tmp_path: Path) -> None:
-    """A file is copied byte for byte through log and Spark, and the command ends by itself."""
+    """A file is copied byte for byte through log and Spark, and the command ends by itself.
+
+    Wherever it is started: what lies in that folder is nobody's code.
+    """
     (tmp_path / "in.jsonl").write_bytes(lines(1000))
     (tmp_path / "p.yaml").write_text(FILES)
     with running(tmp_path / "p.yaml") as engine:
@@ -43,9 +47,25 @@ def test_finite_sources_end_the_run_with_exit_0_and_exact_bytes(tmp_path: Path) 
     assert (tmp_path / "out.jsonl").read_bytes() == lines(1000)
     routes = {route["route"]: route for route in transporter("offsets", "list", f"{tmp_path}/log")}
     assert (routes["copy"]["lag"], routes["none"]["lag"]) == (0, 0)
-    with running(tmp_path / "p.yaml") as engine:
-        assert engine.wait() == 0
-    assert (tmp_path / "out.jsonl").read_bytes() == lines(1000)
+    with (tmp_path / "in.jsonl").open("ab") as file:
+        file.write(lines(10))
+    elsewhere = trapped(tmp_path)
+    done = subprocess.run([COMMAND, "run", "../p.yaml"], cwd=elsewhere, timeout=60, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == lines(1000) + lines(10)
+    assert not (tmp_path / "caught").exists()
+
+
+def trapped(folder: Path) -> Path:
+    """Return a folder with modules of others, which note when they are imported."""
+    place = folder / "downloads"
+    place.mkdir()
+    for name in ("py4j", "pyspark", "pyarrow", "numpy", "json", "transporter"):
+        trap = (
+            f"open({str(folder / 'caught')!r}, 'a').write(__name__)\nraise ImportError(__file__)\n"
+        )
+        (place / f"{name}.py").write_text(trap)
+    return place
 
 
 def test_a_refused_entry_stops_its_route_until_an_operator_acks_it(tmp_path: Path) -> None:

@@ -104,12 +104,14 @@ def _about(found: LogInfo) -> str:
 def _environment(request: dict[str, Any]) -> dict[str, str]:
     from transporter.embed import cache_directory  # noqa: PLC0415 - heavy; `--help` does without
     from transporter.spark.java import find_java  # noqa: PLC0415
+    from transporter.spark.launch import SAFE_PATH  # noqa: PLC0415
     from transporter.spark.user import nameless_environment  # noqa: PLC0415
 
     cache = cache_directory()
     return {
         **os.environ,
         **nameless_environment(os.environ, str(cache)),
+        **SAFE_PATH,
         "JAVA_HOME": str(find_java(os.environ, cache)),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_HOSTNAME": "localhost",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LOG: Final = "spark.log"
 SCRATCH: Final = "spark"
+SAFE_PATH: Final = {"PYTHONSAFEPATH": "1"}
+"""Environment of Python processes that take no module from the folder they are started in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class SparkLauncher:
         return process
 
     def _environment(self) -> dict[str, str]:
-        mine = {"JAVA_HOME": str(self._java), "PYSPARK_PYTHON": sys.executable}
+        mine = {"JAVA_HOME": str(self._java), "PYSPARK_PYTHON": sys.executable, **SAFE_PATH}
         mine |= nameless_environment(os.environ, str(self._directory / SCRATCH))
         if self._network is None:
             return {**os.environ, **mine, "SPARK_LOCAL_HOSTNAME": "localhost"}
