@@ -19,7 +19,7 @@ from transporter.message import Message, messages_to_batch, with_offsets
 from transporter.pipeline.namespace import Namespace
 from transporter.pipeline.steps.step import StepConfig
 from transporter.spark.frames import FrameDelivery
-from transporter.spark.host import configuration
+from transporter.spark.host import configuration, socket_folder
 from transporter.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -36,13 +36,14 @@ LOG_ID = "0123456789abcdef0123456789abcdef"
 @contextmanager
 def session(scratch: Path, **config: str) -> Iterator[SparkSession]:
     """Run Spark as the host of a pipeline with DataFrame routes does."""
-    settings = configuration("local", {}, str(scratch), frames=True) | {
-        "spark.log.level": "OFF",
-        # What lives for a minute is not worth optimising.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    }
-    with launched(settings | config) as made:
-        yield made
+    with socket_folder(str(scratch)) as sockets:
+        settings = configuration("local", {}, str(scratch), sockets, frames=True) | {
+            "spark.log.level": "OFF",
+            # What lives for a minute is not worth optimising.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        }
+        with launched(settings | config) as made:
+            yield made
 
 
 @contextmanager

@@ -13,10 +13,11 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Client
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
@@ -38,6 +39,7 @@ from transporter.spark.pump import has_ended, pump
 from transporter.spark.user import name_login_user
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
     from pyspark.sql import SparkSession
@@ -46,6 +48,8 @@ TICK: Final = 1.0
 """Seconds between two looks at Spark, and at the length of its log."""
 _HUNG: Final = 60
 """Looks in a row that the JVM leaves unanswered before it is taken to hang."""
+_LONGEST_FOLDER: Final = 107 - len("/.00000000-0000-0000-0000-000000000000.sock")
+"""Bytes of the name of a folder in which Spark can make its sockets."""
 _PARTING: Final = 4.0
 """Seconds that Spark has to stop in order, and then its JVM to end."""
 SLOTS: Final = 128
@@ -82,10 +86,11 @@ _SQL_LOCAL: Final = {
 
 
 def configuration(
-    master: str, config: dict[str, str], scratch: str, *, frames: bool = False
+    master: str, config: dict[str, str], scratch: str, sockets: str, *, frames: bool = False
 ) -> dict[str, str]:
     """Return Spark's settings for *master*; *config* is the user's and wins.
 
+    Whoever reaches a socket in the folder *sockets* runs code in a worker.
     With *frames* data passes through the JVM: some route's slices are DataFrames.
     """
     local = master == "local"
@@ -93,12 +98,15 @@ def configuration(
     parallelism = {"spark.default.parallelism": cores} if local else {}
     if local and frames:
         parallelism["spark.sql.shuffle.partitions"] = cores
+    # Elsewhere executors are on other machines, in folders of their own.
+    private = {"spark.python.unix.domain.socket.dir": sockets} if local else {}
     return {
         **_ALWAYS,
         **(_LOCAL if local else {}),
         **(_SQL if frames else {}),
         **(_SQL_LOCAL if local and frames else {}),
         **parallelism,
+        **private,
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.master": f"local[{SLOTS}]" if local else master,
         "spark.local.dir": scratch,
@@ -252,21 +260,32 @@ def main() -> None:
     connection = Client(options["address"], authkey=bytes.fromhex(options["authkey"]))
     connection.send(HostHello(os.getpid()))
     frames = options["frames"]
-    settings = configuration(
-        options["master"], options["config"], options["scratch"], frames=frames
-    )
-    try:
-        host = Host(connection, settings, Path(options["scratch"]), Path(options["log"]))
-    except Exception as error:
-        connection.send(HostEnding(_last_line(str(error))))
-        raise
-    try:
-        host.serve()
-    except (EOFError, OSError):
-        # With the JVM every worker ends.
-        host.end("the engine is gone")
-    host.stop()
+    with socket_folder(options["scratch"]) as sockets:
+        settings = configuration(
+            options["master"], options["config"], options["scratch"], sockets, frames=frames
+        )
+        try:
+            host = Host(connection, settings, Path(options["scratch"]), Path(options["log"]))
+        except Exception as error:
+            connection.send(HostEnding(_last_line(str(error))))
+            raise
+        try:
+            host.serve()
+        except (EOFError, OSError):
+            # With the JVM every worker ends.
+            host.end("the engine is gone")
+        host.stop()
     os._exit(0)
+
+
+@contextmanager
+def socket_folder(scratch: str) -> Iterator[str]:
+    """Give a folder that only this user enters: *scratch*, or where sockets have shorter names."""
+    if len(os.fsencode(scratch)) <= _LONGEST_FOLDER:
+        yield scratch
+        return
+    with TemporaryDirectory(prefix="transporter-", ignore_cleanup_errors=True) as folder:
+        yield folder
 
 
 if __name__ == "__main__":

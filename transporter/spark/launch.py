@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from transporter.spark.java import find_java
 from transporter.spark.log_file import rotate
@@ -84,7 +84,8 @@ class SparkLauncher:
         scratch = self._directory / SCRATCH
         # Whatever an earlier Spark left behind when it was killed.
         shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
+        # Payloads, and sockets through which workers are given code.
+        scratch.mkdir(mode=0o700, parents=True)
         config = self._config
         if self._network is not None:
             config = on_a_cluster(self._network, config, scratch, frames=self._frames)
@@ -98,7 +99,7 @@ class SparkLauncher:
             frames=self._frames,
         )
         rotate(self.log)
-        with self.log.open("ab") as log:
+        with _private_log(self.log) as log:
             process = subprocess.Popen(
                 bound_to_parent([sys.executable, "-m", "transporter.spark.host"]),
                 stdin=subprocess.PIPE,
@@ -121,3 +122,11 @@ class SparkLauncher:
         # Executors have a Python of their own; Spark reads this setting from spark-submit only.
         theirs = self._config.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
         return {**os.environ, **mine, **({"PYSPARK_PYTHON": theirs} if theirs else {})}
+
+
+def _private_log(path: Path) -> BinaryIO:
+    """Open *path* to append to, for this user only, also where it was made for more."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "ab")

@@ -62,7 +62,9 @@ def test_executors_find_the_code_before_anything_of_the_user_s(tmp_path: Path) -
 def test_a_setting_of_the_user_s_wins(tmp_path: Path) -> None:
     """What is in the pipeline file is what Spark gets."""
     config = {"spark.driver.memory": "2g", "spark.task.maxFailures": "3", "spark.x": "y"}
-    found = configuration(MASTER, on_a_cluster(NETWORK, config, tmp_path), str(tmp_path))
+    found = configuration(
+        MASTER, on_a_cluster(NETWORK, config, tmp_path), str(tmp_path), str(tmp_path)
+    )
     assert config.items() <= found.items()
     assert found["spark.master"] == MASTER
     assert found["spark.driver.host"] == "engine.example"
