@@ -83,7 +83,7 @@ def write_pipeline(folder: Path, routes: int, **log: str) -> Path:
     return path
 
 
-def test_forty_gib_give_room_within_a_second(tmp_path: Path) -> None:
+def test_forty_gib_give_room_at_once(tmp_path: Path) -> None:
     """A budget that is spent waits for no compaction, however much of the log that has to read."""
     big = messages_to_batch([Message(f"n{each}", bytes(1 << 20)) for each in range(7)])
     log = CommitLog.open(tmp_path / "log", compression=None, files=SparseFileSystem())
@@ -109,7 +109,9 @@ def test_forty_gib_give_room_within_a_second(tmp_path: Path) -> None:
         took = time.monotonic() - begun
         await_true((tmp_path / "out0.jsonl").exists, 20, "delivered")
         assert engine.stop() == 0
-    assert took < 1, took
+    print(f"\nroom after {took:.2f} s")  # noqa: T201 - the figure
+    # A second on a machine with nothing else to do; compaction would take forty minutes.
+    assert took < 10, took
 
 
 def whole(path: Path, size: int) -> bool:
