@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import threading
+import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from transporter.pipeline.observing import Address
 
 CALLERS: Final = 16
-"""Callers that are answered at once; others are turned away."""
-_PATIENCE: Final = 5.0
-"""Seconds that a caller may take to ask, or to take the answer."""
+"""Callers that are answered at once; for one more, who has been here longest is hung up on."""
+PATIENCE: Final = 5.0
+"""Seconds that a caller may take to ask and to take the answer."""
 
 
 class Answer(NamedTuple):
@@ -81,7 +82,7 @@ class _Server(ThreadingHTTPServer):
     ) -> None:
         self.address_family = family
         self.pages, self._lock = pages, threading.Lock()
-        self._callers: set[socket.socket] = set()
+        self._callers: dict[socket.socket, float] = {}
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -90,25 +91,35 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - socketserver's
         with self._lock:
-            welcome = len(self._callers) < CALLERS
-            if welcome:
-                self._callers.add(request)
-        if welcome:
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+            # Whoever only holds a place loses it to those who come to ask.
+            while len(self._callers) >= CALLERS:
+                self._hang_up(next(iter(self._callers)))
+            self._callers[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Hang up on who has taken too long, however steadily: called twice a second."""
+        latest = time.monotonic() - PATIENCE
+        with self._lock:
+            for caller in [each for each, since in self._callers.items() if since < latest]:
+                self._hang_up(caller)
 
     def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as above
         with self._lock:
-            self._callers.discard(request)
+            self._callers.pop(request, None)
         super().shutdown_request(request)
 
     def hang_up(self) -> None:
         """Let nobody who asks slowly keep the end waiting."""
         with self._lock:
-            for caller in self._callers:
-                with suppress(OSError):
-                    caller.shutdown(socket.SHUT_RDWR)
+            for caller in list(self._callers):
+                self._hang_up(caller)
+
+    def _hang_up(self, caller: socket.socket) -> None:
+        """End the connection of *caller*; its thread finds out, and closes it."""
+        del self._callers[caller]
+        with suppress(OSError):
+            caller.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
         """Say nothing: a caller that hangs up is no news."""
@@ -116,7 +127,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = _PATIENCE
+    timeout = PATIENCE
     server_version, sys_version = "transporter", ""
 
     def do_GET(self) -> None:

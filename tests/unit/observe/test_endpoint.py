@@ -65,15 +65,32 @@ def test_whatever_a_caller_says_others_are_answered(endpoint: Endpoint, said: by
         assert page(f"{endpoint.url}/good")[0] == 200
 
 
-def test_more_callers_than_fit_are_turned_away(endpoint: Endpoint) -> None:
-    """Silent callers take no more than their places; the next one is hung up on, not kept."""
-    silent = [connected(endpoint) for _ in range(CALLERS)]
+def drip(caller: socket.socket) -> None:
+    """Send a byte now and then for as long as a test may take."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        caller.sendall(b"G")
+        time.sleep(0.05)
+
+
+def test_who_only_holds_a_place_loses_it(endpoint: Endpoint) -> None:
+    """However many say nothing, or a byte now and then, whoever asks is answered."""
+    silent = [connected(endpoint) for _ in range(4 * CALLERS)]
     try:
-        with connected(endpoint) as next_one:
-            assert next_one.recv(1) == b""
+        for each in silent[-CALLERS:]:
+            each.sendall(b"G")
+        assert page(f"{endpoint.url}/good")[0] == 200
+        assert silent[0].recv(1) == b""
     finally:
         for each in silent:
             each.close()
+
+
+def test_a_whole_request_has_its_time(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who keeps sending a byte now and then is hung up on as well."""
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    with connected(endpoint) as caller, pytest.raises(ConnectionError):
+        drip(caller)
 
 
 def test_a_silent_caller_does_not_keep_the_end_waiting(
@@ -81,6 +98,7 @@ def test_a_silent_caller_does_not_keep_the_end_waiting(
 ) -> None:
     """Stopping hangs up on who has said nothing yet."""
     monkeypatch.setattr(module._Handler, "timeout", 60)
+    monkeypatch.setattr(module, "PATIENCE", 60)
     with connected(endpoint) as caller:
         caller.sendall(b"GET /go")
         assert page(f"{endpoint.url}/good")[0] == 200
