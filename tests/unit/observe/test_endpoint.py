@@ -73,8 +73,11 @@ def drip(caller: socket.socket) -> None:
         time.sleep(0.05)
 
 
-def test_who_only_holds_a_place_loses_it(endpoint: Endpoint) -> None:
+def test_who_only_holds_a_place_loses_it(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many say nothing, or a byte now and then, whoever asks is answered."""
+    monkeypatch.setattr(module._Handler, "timeout", 60)
     silent = [connected(endpoint) for _ in range(4 * CALLERS)]
     try:
         for each in silent[-CALLERS:]:
