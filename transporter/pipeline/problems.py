@@ -11,9 +11,10 @@ from transporter.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SECRETIVE: Final = re.compile(
-    "passw|secret|token|dsn|credential|sasl|auth|ur[il]|conninfo", re.IGNORECASE
-)
+_TELLING: Final = "passw|secret|token|credential|private.?key|api.?key|key.?pem"
+TELLING: Final = re.compile(_TELLING, re.IGNORECASE)
+"""Names of keys whose values are secrets."""
+SECRETIVE: Final = re.compile(f"{_TELLING}|dsn|sasl|auth|ur[il]|conninfo", re.IGNORECASE)
 """Names of keys and variables that may hold a secret."""
 
 

@@ -6,15 +6,17 @@ of them. So every text on its way out is searched for the values themselves.
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import unquote
+from urllib.parse import quote, quote_plus, unquote
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from transporter.pipeline.explain import is_secret
-from transporter.pipeline.problems import SECRETIVE
+from transporter.pipeline.problems import SECRETIVE, TELLING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
 HIDDEN: Final = "***"
 _SHORTEST: Final = 4
 """Shorter values would match by chance."""
-_PASSWORD: Final = re.compile(
-    "passw|secret|token|credential|private.?key|api.?key|key.?pem", re.IGNORECASE
-)
+_LONG: Final = 8
+"""Letters of a part of a secret that hardly anything else has in common with it."""
 _IN_TEXT: Final = (
     re.compile(r"://[^/@\s:]*:([^@\s]+)@"),
     re.compile(r"passw(?:or)?d\s*=\s*'((?:[^'\\]|\\.)*)'", re.IGNORECASE),
@@ -80,7 +81,7 @@ class Secrets:
 
 def tells(name: str, value: str) -> bool:
     """Tell whether a setting of this *name* and *value* seems to be a secret, or to hold one."""
-    return bool(_PASSWORD.search(name)) or any(each.search(value) for each in _IN_TEXT)
+    return bool(TELLING.search(name)) or any(each.search(value) for each in _IN_TEXT)
 
 
 def secrets_of(document: Document, config: object) -> Secrets:
@@ -92,8 +93,34 @@ def secrets_of(document: Document, config: object) -> Secrets:
     found = [*document.told, *_walk(document, document.root, ())]
     if isinstance(config, BaseModel):
         found += _declared(config)
-    # As it is written, and as a driver may write it.
-    return Secrets.of([*found, *map(unquote, found), *(repr(each)[1:-1] for each in found)])
+    return Secrets.of(form for each in found if len(each) >= _SHORTEST for form in _forms(each))
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Yield *secret* as it is, and as drivers, URLs, JSON and HTTP may write it."""
+    plain = {secret, unquote(secret)}
+    for each in plain:
+        yield from (each, repr(each)[1:-1], json.dumps(each)[1:-1])
+        yield from (json.dumps(each, ensure_ascii=False)[1:-1], quote(each), quote(each, safe=""))
+        yield quote_plus(each)
+        yield from _encoded(each.encode(errors="surrogateescape"))
+    if len(lines := secret.split()) > 1:
+        # A key of several lines is often shown on one, or line by line.
+        yield from ("".join(lines), " ".join(lines))
+        yield from (each for each in secret.splitlines() if len(each) >= _LONG and "-" not in each)
+
+
+def _encoded(secret: bytes) -> Iterator[str]:
+    """Yield *secret* in base64, on its own and wherever it may stand in what is encoded."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        whole = encode(secret).decode()
+        yield from (whole, whole.rstrip("="))
+        for before in range(3):
+            # The letters that depend on nothing but the secret.
+            first, end = -(-before * 8 // 6), (before + len(secret)) * 8 // 6
+            inner = encode(bytes(before) + secret).decode()[first:end]
+            if len(inner) >= _LONG:
+                yield inner
 
 
 def _walk(document: Document, value: Any, path: tuple[str | int, ...]) -> Iterator[str]:  # noqa: ANN401 - plain values
@@ -102,7 +129,7 @@ def _walk(document: Document, value: Any, path: tuple[str | int, ...]) -> Iterat
         for step, each in pairs:
             yield from _walk(document, each, (*path, step))
     elif value is not None and not isinstance(value, bool):
-        wanted = SECRETIVE if path in document.substituted else _PASSWORD
+        wanted = SECRETIVE if path in document.substituted else TELLING
         if any(isinstance(step, str) and wanted.search(step) for step in path):
             yield str(value)
         for pattern in _IN_TEXT:
