@@ -36,7 +36,7 @@ class Row(NamedTuple):
     """One row of the outbox, in the order in which the statements name the columns."""
 
     id: int
-    create_time: int
+    create_time: int | None
     topic: bytes | None
     key: bytes | None
     value: bytes | None
@@ -52,7 +52,7 @@ class Large(NamedTuple):
     """
 
     id: int
-    create_time: int
+    create_time: int | None
     topic: bytes | None
     key: bytes | None
     topic_bytes: int
@@ -183,9 +183,13 @@ def flaw(row: Row, columns: Columns = _USUAL) -> str | None:
         return f"{columns.header_values} has more than one dimension"
     if not all(map(_is_text, (row.topic, *names))):
         return "the topic or a header name is NULL, nested or not valid UTF-8"
-    if not EARLIEST <= row.create_time <= LATEST:
-        return f"{columns.created} is not between the years 1 and 9999"
-    return None
+    return _time_flaw(row.create_time, columns.created)
+
+
+def _time_flaw(time: int | None, column: str) -> str | None:
+    if time is None:
+        return f"{column} is NULL"
+    return None if EARLIEST <= time <= LATEST else f"{column} is not between the years 1 and 9999"
 
 
 def _is_text(cell: bytes | None) -> bool:
@@ -209,7 +213,9 @@ def _raw(row: Row, columns: Columns) -> dict[str, object]:
 
 def _telling(row: Row, document: dict[str, object], why: str, table: str) -> Row:
     topic = row.topic if _is_text(row.topic) else table.encode()
-    time = min(max(row.create_time, EARLIEST), LATEST)
+    # A message has a time: without one 1970, as of every message whose source gives none.
+    time = -EPOCH_MICROSECONDS if row.create_time is None else row.create_time
+    time = min(max(time, EARLIEST), LATEST)
     data = dumps(document, ensure_ascii=False).encode()
     return Row(row.id, time, topic, row.key, data, [ERROR_HEADER.encode()], [why.encode()])
 
@@ -220,7 +226,9 @@ def _readable(cell: object) -> object:
     return [_readable(item) for item in cell] if isinstance(cell, list) else cell
 
 
-def _readable_time(microseconds: int) -> str:
+def _readable_time(microseconds: int | None) -> str | None:
+    if microseconds is None:
+        return None
     if EARLIEST <= microseconds <= LATEST:
         return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
     outside = f"{microseconds} microseconds after {_EPOCH.isoformat()}"

@@ -484,11 +484,13 @@ def test_polling_suffices_without_a_trigger(outbox: Database, opened: Callable[.
 
 def test_bad_rows_do_not_stop_the_others(outbox: Database, opened: Callable[..., Any]) -> None:
     """Rows that are no messages are published as what they are, between their neighbours."""
+    outbox.execute("ALTER TABLE outbox ALTER create_time DROP NOT NULL")
     insert(outbox)
     insert(outbox, keys=["a", "b"], values=["1"])
     insert(outbox, keys=[None], values=["1"])
     outbox.execute(
-        "INSERT INTO outbox (kafka_topic, kafka_key, create_time) VALUES ('t', 'k', 'infinity')"
+        "INSERT INTO outbox (kafka_topic, kafka_key, create_time)"
+        " VALUES ('t', 'k', 'infinity'), ('t', 'k', NULL)"
     )
     outbox.execute(
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_header_keys, kafka_header_values)"
@@ -498,7 +500,7 @@ def test_bad_rows_do_not_stop_the_others(outbox: Database, opened: Callable[...,
     reader = opened()
     batch = reader.poll(5)
     marked = [[name for name, _ in message.headers] for message in messages(batch)]
-    assert marked == [[], *[["transporter-error"]] * 4, []]
+    assert marked == [[], *[["transporter-error"]] * 5, []]
     assert json.loads(messages(batch)[1].data or b"")["kafka_header_keys"] == ["a", "b"]
     reader.commit(batch.position)
     assert remaining(outbox) == []

@@ -78,6 +78,7 @@ def test_a_row_without_a_key_has_none() -> None:
         ({"create_time": 2**63 - 1}, "create_time"),
         ({"create_time": -(2**63)}, "create_time"),
         ({"create_time": 10**18}, "create_time"),
+        ({"create_time": None}, "create_time is NULL"),
     ],
 )
 def test_a_bad_row_is_marked_and_keeps_its_columns(change: dict[str, object], reason: str) -> None:
@@ -101,6 +102,13 @@ def test_an_infinite_time_is_told_by_name() -> None:
     assert json.loads(message.data or b"")["create_time"] == "infinity"
 
 
+def test_a_row_without_a_time_is_dated_1970() -> None:
+    """The entry needs a time, and the raw columns show that the row has none."""
+    (message,) = messages(GOOD._replace(create_time=None))
+    assert message.timestamp == 0
+    assert json.loads(message.data or b"")["create_time"] is None
+
+
 def test_the_first_and_last_expressible_times_are_good() -> None:
     """Years 1 and 9999 are within what is let through."""
     assert flaw(GOOD._replace(create_time=-63_082_281_600_000_000)) is None
@@ -113,7 +121,7 @@ HEADERS = st.none() | st.lists(TEXT | st.lists(TEXT, max_size=1), max_size=2)
 ROWS = st.builds(
     Row,
     st.integers(-(2**63), 2**63 - 1),
-    st.integers(-(2**63), 2**63 - 1) | st.integers(-(10**9), 10**9),
+    st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-(10**9), 10**9),
     TEXT,
     TEXT,
     TEXT,
@@ -181,6 +189,8 @@ def test_a_large_row_without_topic_or_time_is_told_of() -> None:
     (message,) = messages(told(large, "public.outbox", "outbox"))
     assert (message.namespace, message.key) == ("outbox", None)
     assert json.loads(message.data or b"")["row"]["create_time"] == "infinity"
+    (message,) = messages(told(large._replace(create_time=None), "public.outbox", "outbox"))
+    assert json.loads(message.data or b"")["row"]["create_time"] is None
 
 
 def test_a_bad_row_may_be_too_large_as_json() -> None:
