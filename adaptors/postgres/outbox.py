@@ -21,7 +21,7 @@ from adaptors.postgres.leaders import of_one_log
 from adaptors.postgres.packed import Packed, unpacked
 from adaptors.postgres.recognition import logged_ids, logged_rows, same
 from adaptors.postgres.rows import Large, Row, to_batch, told, unloggable
-from adaptors.postgres.session import faults
+from adaptors.postgres.session import faults, texts_as_stored
 from adaptors.postgres.statements import compose
 from transporter.errors import SourceError
 from transporter.message import MESSAGE_SCHEMA
@@ -237,7 +237,7 @@ class Outbox:
         self._require(term)
 
     def _run(self, statement: bytes, **arguments: object) -> list[tuple[Any, ...]]:
-        with faults(self._doing):
+        with faults(self._doing), texts_as_stored(self._cursor.connection):
             return self._cursor.execute(statement, self._given(**arguments)).fetchall()
 
     def _change(self, statement: bytes, **arguments: object) -> int:

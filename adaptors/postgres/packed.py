@@ -19,7 +19,7 @@ from psycopg import adapters
 from psycopg.adapt import Transformer
 from psycopg.pq import Format
 
-from adaptors.postgres.rows import EARLIEST, EPOCH_MICROSECONDS, LATEST
+from adaptors.postgres.rows import EARLIEST, EPOCH_MICROSECONDS, LATEST, texts_checked
 from transporter.message import HEADERS_TYPE, JSON, MESSAGE_SCHEMA
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def unpacked(rows: Packed, table: str) -> pa.RecordBatch:
         "content_type": pa.repeat(_text(JSON), count),
         "headers": _headers(rows),
     }
-    return _by_id(rows.ids, pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA))
+    messages = pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)
+    return _by_id(rows.ids, texts_checked(messages))
 
 
 def _by_id(ids: Sequence[int], messages: pa.RecordBatch) -> pa.RecordBatch:

@@ -88,7 +88,7 @@ def to_batch(
     if not rows:
         return pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
     try:
-        return _assembled(rows, table)
+        return texts_checked(_assembled(rows, table))
     except (TypeError, ValueError, pa.ArrowException):
         cells = [Row(*row[: len(ROLES)]) for row in rows]
         sound = [_sound(row, table, columns) for row in cells]
@@ -172,6 +172,17 @@ def _headers(names: Sequence[Texts], values: Sequence[Texts]) -> pa.Array:
     return pa.ListArray.from_arrays(ends, pairs, type=HEADERS_TYPE)
 
 
+def texts_checked(messages: pa.RecordBatch) -> pa.RecordBatch:
+    """Return *messages*; raise unless keys, data and header values are UTF-8, as JSON is.
+
+    A database in SQL_ASCII stores any bytes as text.
+    """
+    headers = messages.column("headers").flatten().field("value")
+    for texts in (messages.column("key"), messages.column("data"), headers):
+        texts.cast(pa.string())
+    return messages
+
+
 def flaw(row: Row, columns: Columns = _USUAL) -> str | None:
     """Return why *row* is no message, ``None`` when it is one."""
     names, values = row.header_keys, row.header_values
@@ -183,6 +194,8 @@ def flaw(row: Row, columns: Columns = _USUAL) -> str | None:
         return f"{columns.header_values} has more than one dimension"
     if not all(map(_is_text, (row.topic, *names))):
         return "the topic or a header name is NULL, nested or not valid UTF-8"
+    if not all(cell is None or _is_text(cell) for cell in (row.key, row.value, *values)):
+        return "the key, the value or a header value is not valid UTF-8"
     return _time_flaw(row.create_time, columns.created)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import selectors
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
@@ -169,6 +169,24 @@ def translated(error: psycopg.Error, doing: str) -> TransporterError:
     if isinstance(error, _TRANSIENT):
         return SourceUnavailable(f"{doing}: {text}; trying again may help")
     return SourceError(f"{doing}: {text}")
+
+
+@contextmanager
+def texts_as_stored(connection: Connection) -> Iterator[None]:
+    """Have the server send texts of a SQL_ASCII database as they are, whatever they are.
+
+    It refuses to send as UTF-8 what is not. In any other database it converts them.
+    """
+    if connection.info.parameter_status("server_encoding") != "SQL_ASCII":
+        yield
+        return
+    connection.execute("SET client_encoding = 'SQL_ASCII'")
+    try:
+        yield
+    finally:
+        # Not possible in a transaction that has failed: its end sets it back.
+        with suppress(psycopg.Error):
+            connection.execute("SET client_encoding = 'UTF8'")
 
 
 def wait_for_notify(connection: Connection, seconds: float) -> bool:

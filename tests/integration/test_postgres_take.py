@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from threading import Timer
 from time import monotonic
@@ -417,3 +418,48 @@ def test_other_encodings_arrive_as_utf8(
     headers: list[Any] = [(("h", value),), (("h", b"plain"),)]
     assert [message.data for message in found] == [value, b"plain"]
     assert [message.headers for message in found] == headers
+
+
+@pytest.mark.parametrize("claim", ["mark", "take"])
+def test_a_row_that_is_not_utf8_is_a_bad_row(
+    postgres: Database, opened: Callable[..., Any], claim: str
+) -> None:
+    """A database in SQL_ASCII stores any bytes; such a row stops nobody, and keeps its key."""
+    log = Log()
+    with encoded(postgres, "SQL_ASCII") as dsn:
+        with psycopg.connect(dsn, autocommit=True, client_encoding="UTF8") as connection:
+            connection.execute(outbox_sql('"Büro"').encode())
+            bad, good = "E'\\xfc'", "'ü'"
+            rows = [
+                [good] * 4,
+                *([bad if n == place else good for n in range(4)] for place in range(4)),
+            ]
+            connection.execute("SET client_encoding = 'SQL_ASCII'")
+            for topic, key, value, header in rows:
+                connection.execute(
+                    'INSERT INTO "Büro" (kafka_topic, kafka_key, kafka_value, kafka_header_keys,'
+                    " kafka_header_values)"
+                    f" VALUES ({topic}, {key}, {value}, '{{h}}', ARRAY[{header}])".encode()
+                )
+        reader = opened(log, claim=claim, dsn=dsn, table='"Büro"')
+        batch = reader.poll(5)
+        log.append(batch)
+        reader.close()
+        # Its rows are recognised.
+        again = opened(log, claim=claim, dsn=dsn, table='"Büro"')
+        assert again.poll(0).position is None
+        again.close()
+        with psycopg.connect(dsn) as connection:
+            assert connection.execute('SELECT id FROM "Büro"'.encode()).fetchall() == []
+    found = log.messages
+    assert [[name for name, _ in message.headers] for message in found] == [
+        ["h"],
+        *[["transporter-error"]] * 4,
+    ]
+    assert [message.key for message in found] == [
+        "ü".encode(),
+        "ü".encode(),
+        b"\xfc",
+        *["ü".encode()] * 2,
+    ]
+    assert json.loads(found[3].data or b"")["kafka_value"] == "\\xfc"

@@ -75,6 +75,7 @@ def test_a_row_without_a_key_has_none() -> None:
         ({"header_values": None}, "header array is NULL"),
         ({"topic": None}, "topic"),
         ({"topic": b"\xff"}, "not valid UTF-8"),
+        ({"header_values": [b"\xff"]}, "not valid UTF-8"),
         ({"create_time": 2**63 - 1}, "create_time"),
         ({"create_time": -(2**63)}, "create_time"),
         ({"create_time": 10**18}, "create_time"),
@@ -94,6 +95,20 @@ def test_a_bad_row_is_marked_and_keeps_its_columns(change: dict[str, object], re
     assert raw["kafka_value"] == '{"a":1}'
     assert (message.op, message.key, message.source_id) == ("insert", b"k1", "outbox/7")
     assert message.namespace == ("outbox" if "topic" in change else "orders")
+
+
+def test_a_key_or_a_value_that_is_not_utf8_is_a_flaw() -> None:
+    """JSON is UTF-8; the key stays as it is, for the order among its rows."""
+    before, key, value, after = messages(
+        GOOD, GOOD._replace(key=b"\xff"), GOOD._replace(value=b"\xff"), GOOD
+    )
+    assert before == after
+    for message in (key, value):
+        ((name, why),) = message.headers
+        assert name == ERROR_HEADER
+        assert b"not valid UTF-8" in (why or b"")
+    assert (key.key, value.key) == (b"\xff", b"k1")
+    assert json.loads(value.data or b"")["kafka_value"] == "\\xff"
 
 
 def test_an_infinite_time_is_told_by_name() -> None:
