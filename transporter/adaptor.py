@@ -33,6 +33,7 @@ __all__ = [
     "Entries",
     "FrameSlice",
     "FrameWriter",
+    "KeepAliveReader",
     "LocalPath",
     "Message",
     "Reader",
@@ -205,11 +206,23 @@ class Reader(Protocol):
 
 
 @runtime_checkable
-class DeliveredReader(Reader, Protocol):
+class KeepAliveReader(Reader, Protocol):
+    """A reader with something at its source that must go on while nobody polls it."""
+
+    def keep_alive(self) -> None:
+        """Keep what must be kept alive at the source; called between two polls, or instead.
+
+        At least twice a second, also while the log is full or ``max_in_flight`` is reached,
+        unless the log's disk does not answer.
+        """
+
+
+@runtime_checkable
+class DeliveredReader(KeepAliveReader, Protocol):
     """A reader whose source hears of single messages, as they are delivered.
 
-    These methods are called only with ``release: delivered``, and then in place of ``commit``.
-    Any reader can be used so: one without them is committed in order.
+    ``delivered`` and ``confirm`` are called only with ``release: delivered``, and then in place
+    of ``commit``. Any reader can be used so: one without them is committed in order.
     """
 
     def delivered(self, position: str, rows: Sequence[int]) -> None:
@@ -217,12 +230,6 @@ class DeliveredReader(Reader, Protocol):
 
         Every route has delivered them, or was told by an operator to give them up. Each row
         is named once; batches may come in any order, and parked entries late or never.
-        """
-
-    def keep_alive(self) -> None:
-        """Keep what must be kept alive at the source; called between two polls, or instead.
-
-        At least twice a second unless an append waits for the disk.
         """
 
     def confirm(self) -> bool | None:

@@ -45,6 +45,9 @@ class Claim(Protocol):
     def claim(self, bounds: Bounds, rows: int, size: int) -> Claimed:
         """Claim up to *rows* rows within *bounds*, about *size* bytes, at least one if any."""
 
+    def let_go(self) -> None:
+        """Hold no transaction open: the rows that were claimed last wait to be logged."""
+
 
 class Mark:
     """Marks rows with the leader id in a transaction of its own; purges by id and mark.
@@ -64,12 +67,16 @@ class Mark:
         found = self._outbox.mark(bounds, rows, size)
         return Claimed(found, partial(self._outbox.purge, found.ids))
 
+    def let_go(self) -> None:
+        """Nothing is open."""
+
 
 class Take:
     """Copies rows out of a snapshot and deletes them in the same transaction.
 
-    The transaction is open from a look that found rows until their purge, and
-    the server ends it after ``idle_in_transaction_session_timeout``. Nothing
+    The transaction is open from a look that found rows until their purge, or until the log
+    turns out to be full: while it is open no row becomes reusable, and the server keeps every
+    notification. The server ends it after ``idle_in_transaction_session_timeout``. Nothing
     but the purge itself is written, but nothing more can be read before it.
     """
 
@@ -77,11 +84,11 @@ class Take:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._holding = False
+        self._holding = self._open = False
 
     @property
     def holding(self) -> bool:
-        """Whether the transaction is open, with rows that are not purged."""
+        """Whether the last rows are not purged."""
         return self._holding
 
     def claim(self, bounds: Bounds, rows: int, size: int) -> Claimed:
@@ -89,11 +96,17 @@ class Take:
         self._outbox.begin()
         try:
             found = self._outbox.copy(bounds, rows, size)
-            self._holding = bool(found.ids)
+            self._holding = self._open = bool(found.ids)
         finally:
-            if not self._holding:
+            if not self._open:
                 self._outbox.roll_back()
         return Claimed(found, partial(self._purge, bounds.low, found))
+
+    def let_go(self) -> None:
+        """End the transaction; its rows are purged by what they hold."""
+        if self._open:
+            self._open = False
+            self._outbox.roll_back()
 
     def _purge(self, low: int, found: Found) -> None:
         """Delete what was copied: in its own snapshot, else by what the rows hold.
@@ -101,12 +114,13 @@ class Take:
         The snapshot serves once. When its transaction has failed the rows are
         still there, and are purged like those of a crash.
         """
-        if not (self._holding and self._delete(low, found)):
+        self._holding = False
+        if not (self._open and self._delete(low, found)):
             self._outbox.purge_logged(Entries(with_offsets(found.messages, 0, 0)))
 
     def _delete(self, low: int, found: Found) -> bool:
         """Delete and commit; false when that did not hit exactly the rows that are to go."""
-        self._holding = False
+        self._open = False
         exact = False
         try:
             exact = self._outbox.delete(low, found.ids)

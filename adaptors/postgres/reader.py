@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -25,7 +26,7 @@ from adaptors.postgres.recognition import unpurged
 from adaptors.postgres.session import connect, faults, wait_for_notify
 from adaptors.postgres.table import TableName
 from transporter.adaptor import Batch
-from transporter.errors import SourceError
+from transporter.errors import SourceError, SourceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -337,11 +338,21 @@ class OutboxReader:
         self._metered(len(rows))
 
     def keep_alive(self) -> None:
-        """Take part in the election."""
+        """Take part in the election, and take what notifies us while nobody polls.
+
+        A session that listens and does not read keeps every notification in the server's queue.
+        Once that is full the application's commits fail.
+        """
         try:
             self._stand()
         except Fenced as error:
             self._fenced(error)
+        if self._claim is not None:
+            self._claim.let_go()
+        # Whoever uses a lost connection next tells of it.
+        with suppress(SourceUnavailable):
+            if self._woken(0):
+                self._pace.woken()
 
     def confirm(self) -> bool:
         """Ask the database whether our term is the last one that was begun (Invariant 10).

@@ -196,14 +196,18 @@ def wait_for_notify(connection: Connection, seconds: float) -> bool:
     connection's notify handler instead.
     """
     with faults("lost the connection to the outbox's database"):
-        if _drained(connection):
-            return True
-        with selectors.DefaultSelector() as selector:
-            selector.register(connection.fileno(), selectors.EVENT_READ)
-            if not selector.select(seconds):
-                return False
-        connection.pgconn.consume_input()
-        return _drained(connection)
+        found = _drained(connection)
+        while _readable(connection, 0.0 if found else seconds):
+            connection.pgconn.consume_input()
+            # What is readable may be half of one; then there is nothing to wait for longer.
+            found, seconds = _drained(connection) or found, 0.0
+        return found
+
+
+def _readable(connection: Connection, seconds: float) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection.fileno(), selectors.EVENT_READ)
+        return bool(selector.select(seconds))
 
 
 def _drained(connection: Connection) -> bool:

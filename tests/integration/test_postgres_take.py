@@ -190,6 +190,27 @@ def test_a_failed_purge_neither_loses_nor_repeats(
     assert remaining(outbox) == []
 
 
+def test_a_batch_that_waits_for_room_holds_no_transaction(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """While the log is full nothing holds VACUUM back; what is logged later is purged exactly."""
+    for number in range(3):
+        insert(outbox, value=str(number))
+    log = Log()
+    reader = opened(log)
+    batch = reader.poll(5)
+    assert sessions(outbox) == [("idle in transaction", True)]
+    reader.keep_alive()
+    assert sessions(outbox) == [("idle", False)]
+    assert reader.poll(0).position is None
+    insert(outbox, value="3")
+    log.append(batch)
+    reader.commit(batch.position)
+    assert (ids(batch), remaining(outbox)) == ([1, 2, 3], [4])
+    assert read(reader) == [4]
+    assert remaining(outbox) == []
+
+
 def test_an_unlogged_batch_is_read_again(outbox: Database, opened: Callable[..., Any]) -> None:
     """Rows whose session ended before the append are in the table, unmarked."""
     insert(outbox)

@@ -83,7 +83,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def _running(directory: Path) -> Iterator[PostgresService]:
+def _running(directory: Path, **given: str) -> Iterator[PostgresService]:
     hba = directory / "pg_hba.conf"
     hba.write_text(_HBA)
     hba.chmod(0o644)
@@ -95,6 +95,7 @@ def _running(directory: Path) -> Iterator[PostgresService]:
         "wal_level": "logical",
         # No test of ours cuts the power under the server.
         "fsync": "off",
+        **given,
     }
     with embedded_postgres(directory, settings) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -106,9 +107,22 @@ def _running(directory: Path) -> Iterator[PostgresService]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresService]:
     """Run a real server for the whole session; skipped without the wheel, an error in CI."""
+    with _served() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def small_queue_server() -> Iterator[PostgresService]:
+    """Run a server with room for 512 KiB of notifications, the least that can be set."""
+    with _served(max_notify_queue_pages="64") as server:
+        yield server
+
+
+@contextmanager
+def _served(**settings: str) -> Iterator[PostgresService]:
     directory = Path(tempfile.mkdtemp(prefix="transporter-test-"))
     try:
-        with _running(directory) as server:
+        with _running(directory, **settings) as server:
             yield server
     except EnvironmentFault as fault:
         if os.environ.get("CI"):
@@ -121,10 +135,17 @@ def postgres_server() -> Iterator[PostgresService]:
 @pytest.fixture
 def postgres(postgres_server: PostgresService) -> Iterator[Database]:
     """Yield a fresh, empty database; it is dropped with everything that is connected to it."""
+    with fresh_database(postgres_server) as database:
+        yield database
+
+
+@contextmanager
+def fresh_database(server: PostgresService) -> Iterator[Database]:
+    """Create an empty database on *server*; it is dropped with everything connected to it."""
     name = f"test_{uuid4().hex}"
-    with psycopg.connect(postgres_server.dsn, autocommit=True) as connection:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield Database(name, postgres_server)
+        yield Database(name, server)
         drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
         connection.execute(drop.format(sql.Identifier(name)))
 

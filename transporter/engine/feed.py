@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from transporter.adaptor import DeliveredReader, EndOfSource
+from transporter.adaptor import DeliveredReader, EndOfSource, KeepAliveReader
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import ReaderStatus, State
 from transporter.engine.open_batches import OpenBatches, ranges_of
@@ -92,6 +92,8 @@ class Feed:
         self._open, self._stale = OpenBatches(), False
         self._by_rows: DeliveredReader | None = None
         """The open reader, if it is told of single rows."""
+        self._kept_alive: KeepAliveReader | None = None
+        """The open reader, if it has something to keep alive."""
         # Once every route has delivered what was logged by then, the source gives again what was
         # released from one of them: nothing is taken from a route that delivers.
         self._again_behind = 0
@@ -268,6 +270,7 @@ class Feed:
             reader = self._config.cls(self._config.config)
             # Asked once: to ask a protocol at every poll costs more than an idle poll.
             self._by_rows = reader if isinstance(reader, DeliveredReader) else None
+            self._kept_alive = reader if isinstance(reader, KeepAliveReader) else None
             try:
                 if left and self._by_rows is None:
                     self._take_up()
@@ -419,10 +422,9 @@ class Feed:
             except LogFull as error:
                 self._state, self._problem = State.WAITING, str(error)
                 self._observe("log-full", reader=self._config.name, problem=str(error))
-                if self._stopping.wait(min(self._backoff.next(), FULL)):
+                self._wait_for_room(reader)
+                if self._stopping.is_set():
                     return None
-                # Somebody may wait for it, who alone can make room.
-                self._attend(reader)
                 if self._stale:
                     # Nothing waits for room any more.
                     self._state, self._problem = State.RUNNING, ""
@@ -435,14 +437,23 @@ class Feed:
                 self._backoff.reset()
                 return found
 
+    def _wait_for_room(self, reader: Reader) -> None:
+        """Wait until the next try, a stop, or until nothing is to be appended any more."""
+        ends = time.monotonic() + min(self._backoff.next(), FULL)
+        while not self._stale and (left := ends - time.monotonic()) > 0:
+            if self._stopping.wait(min(left, POLL)):
+                return
+            # Somebody may wait for it, who alone can make room.
+            self._attend(reader)
+
     def _attend(self, reader: Reader) -> None:
-        """Do what is due between two polls for a reader whose source waits for delivery."""
+        """Do what is due between two polls, or while nothing is polled."""
+        if self._kept_alive is not None:
+            self._kept_alive.keep_alive()
         if self._deliveries is None:
             return
         # Whoever waits for a route is not stuck himself.
         self._moved = time.monotonic()
-        if self._by_rows is not None:
-            self._by_rows.keep_alive()
         self._make_sure()
         self._tell(reader, self._deliveries)
 
