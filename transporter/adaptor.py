@@ -212,8 +212,8 @@ class KeepAliveReader(Reader, Protocol):
     def keep_alive(self) -> None:
         """Keep what must be kept alive at the source; called between two polls, or instead.
 
-        At least twice a second, also while the log is full or ``max_in_flight`` is reached,
-        unless the log's disk does not answer.
+        At least twice a second, and ten times where engines take turns, also while the log
+        is full or ``max_in_flight`` is reached, unless the log's disk does not answer.
         """
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.postgres
 ELECTOR = {"kind": "postgres", "term": "1s"}
+LED = ("leader-acquired", "leader-refreshed", "leader-revoked", "leader-fenced")
 ROUNDS = 10
 ROWS = 30
 """Of a round: with the notification below, each of them fills most of a page; there are 64."""
@@ -105,6 +106,18 @@ def test_commits_go_on_while_the_log_is_full(
         room.set()
         until(lambda: remaining(small) == [])
     assert offsets(tmp_path / "out.jsonl") == list(range(1 + ROUNDS * ROWS))
+
+
+def test_a_term_goes_on_while_the_log_is_full(small: Database, tmp_path: Path) -> None:
+    """Back-pressure ends no term, so nothing is superseded and given again (Invariant 14)."""
+    events = Events()
+    insert(small)
+    with full_log() as room, running(pipeline(tmp_path, small, elector=ELECTOR), events=events):
+        # With pauses of up to a second each: several terms.
+        events.await_count("log-full", 8)
+        room.set()
+        until(lambda: remaining(small) == [])
+        assert [name for name, _ in events.all if name in LED] == ["leader-acquired"]
 
 
 def test_commits_go_on_while_max_in_flight_is_reached(small: Database, tmp_path: Path) -> None:

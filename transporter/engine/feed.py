@@ -94,6 +94,8 @@ class Feed:
         """The open reader, if it is told of single rows."""
         self._kept_alive: KeepAliveReader | None = None
         """The open reader, if it has something to keep alive."""
+        # A tenth of the shortest term: who leads goes on leading while it waits.
+        self._part = PATIENT if self._shared else POLL
         # Once every route has delivered what was logged by then, the source gives again what was
         # released from one of them: nothing is taken from a route that delivers.
         self._again_behind = 0
@@ -333,7 +335,7 @@ class Feed:
             if self._deliveries is not None:
                 self._ask_again(self._deliveries)
             if self._full:
-                self._wait_for_delivery(POLL)
+                self._wait_for_delivery(self._part)
                 continue
             try:
                 batch = reader.poll(POLL if self._open.first is None else self._haste)
@@ -441,7 +443,7 @@ class Feed:
         """Wait until the next try, a stop, or until nothing is to be appended any more."""
         ends = time.monotonic() + min(self._backoff.next(), FULL)
         while not self._stale and (left := ends - time.monotonic()) > 0:
-            if self._stopping.wait(min(left, POLL)):
+            if self._stopping.wait(min(left, self._part)):
                 return
             # Somebody may wait for it, who alone can make room.
             self._attend(reader)
