@@ -49,6 +49,8 @@ _SETTINGS: Final = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
+SILENCE: Final = 120.0
+"""Seconds that a call may take where an engine is alone. Then a new connection is made."""
 _TRANSIENT: Final = (
     psycopg.OperationalError,  # connection lost, server stopping, out of room, lock timeout
     psycopg.InterfaceError,  # the connection is already closed
@@ -72,14 +74,13 @@ class _Bounded(psycopg.Connection[Any]):
     The network's own time-outs do not see a server, or a proxy, that hangs.
     """
 
-    patience: float | None = None
+    patience = SILENCE
     """Seconds that a statement may take."""
 
     def wait(self, gen: Any, *options: Any, **named: Any) -> Any:  # noqa: ANN401 - as psycopg's
         """Have *gen* run to its end; raise ``OperationalError`` when that takes too long."""
-        if self.patience is not None:
-            gen = _until(gen, time.monotonic() + self.patience)
         try:
+            gen = _until(gen, time.monotonic() + self.patience)
             return super().wait(gen, *options, **named)
         except _NoAnswer as silence:
             self.pgconn.finish()
@@ -109,16 +110,16 @@ def connect(dsn: SecretStr, term: float | None = None) -> Connection:
     """Open a session in autocommit mode.
 
     Text columns come as bytes and times as microseconds since 2000, in binary
-    cursors. Where engines take turns, *term* is how long a term is in seconds: no
-    silence, no wait for a lock and no open transaction lasts longer. Raise
-    ``SourceUnavailable`` when no connection comes about.
+    cursors. No call waits longer than :data:`SILENCE`, or, where engines take turns, than two
+    terms: *term* is how long one is in seconds, and no wait for a lock and no open
+    transaction lasts longer. Raise ``SourceUnavailable`` when no connection comes about.
     """
     given: dict[str, Any] = conninfo_to_dict(dsn.get_secret_value())
     conninfo = make_conninfo(**{**_CONNECT, **_within(term), **given, "client_encoding": "UTF8"})
     with faults("cannot connect to the outbox's database"):
         connection = _Bounded.connect(conninfo, autocommit=True)
     # A wait for a lock ends after a term by itself.
-    connection.patience = None if term is None else max(2.0, 2 * term)
+    connection.patience = SILENCE if term is None else max(2.0, 2 * term)
     try:
         with faults("cannot prepare the session of the outbox reader"):
             _prepare(connection, term)

@@ -274,6 +274,25 @@ def test_a_server_that_hangs_is_given_up_within_two_terms(outbox: Database) -> N
             proxy.heal()
 
 
+def test_a_server_that_hangs_is_given_up_without_an_elector(
+    outbox: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that is alone does not wait for ever either: it connects anew."""
+    monkeypatch.setattr("adaptors.postgres.session.SILENCE", 1.0)
+    events = Events()
+    with FaultyProxy(("127.0.0.1", outbox.server.port)) as proxy:
+        dsn = make_conninfo(outbox.tcp_dsn(), port=proxy.port)
+        with running(pipeline(tmp_path, dsn, elector="none"), events=events):
+            insert(outbox)
+            until(lambda: remaining(outbox) == [])
+            proxy.hang()
+            problem = events.await_count("reader-unavailable")["problem"]
+            assert "did not answer within 1 s" in problem
+            proxy.heal()
+            insert(outbox)
+            until(lambda: remaining(outbox) == [])
+
+
 # --- a stop while the database is away
 
 
