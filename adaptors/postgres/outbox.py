@@ -15,15 +15,16 @@ from uuid import UUID
 
 import psycopg
 import pyarrow as pa
+from psycopg.pq import TransactionStatus
 
 from adaptors.postgres.columns import Columns
 from adaptors.postgres.leaders import of_one_log
 from adaptors.postgres.packed import Packed, unpacked
 from adaptors.postgres.recognition import logged_ids, logged_rows, same
 from adaptors.postgres.rows import Large, Row, to_batch, told, unloggable
-from adaptors.postgres.session import faults, texts_as_stored
+from adaptors.postgres.session import TooSlow, faults, texts_as_stored
 from adaptors.postgres.statements import compose
-from transporter.errors import SourceError
+from transporter.errors import SourceError, SourceUnavailable
 from transporter.message import MESSAGE_SCHEMA
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 class Fenced(SourceError):
     """A later term has begun: what this leader does has no effect any more (Invariant 10)."""
+
+
+class TooMuch(SourceUnavailable):
+    """A look asked for more than a statement may take time for, and has claimed nothing."""
 
 
 class Found(NamedTuple):
@@ -74,7 +79,9 @@ class Outbox:
     The source ids of its messages begin with *source*. Rows that the log cannot take are
     *kept*: a message tells of each once in the term, and it stays in the table.
     Every method raises ``SourceUnavailable`` when the connection is lost, and
-    :class:`Fenced` when a later term has begun. Not thread-safe.
+    :class:`Fenced` when a later term has begun. A look that takes too long raises
+    :class:`TooMuch`; what is done to given rows is then done to half of them at a time.
+    Not thread-safe.
     """
 
     def __init__(
@@ -111,7 +118,10 @@ class Outbox:
         return self._find(self._sql.copy, bounds, rows, size)
 
     def _find(self, statement: bytes, bounds: Bounds, rows: int, size: int) -> Found:
-        found = self._run(statement, rows=rows, bytes=size, **_limits(bounds))
+        try:
+            found = self._run(statement, rows=rows, bytes=size, **_limits(bounds))
+        except TooSlow as slow:
+            raise TooMuch(str(slow)) from slow
         term, candidates, xmin, xmax, large, *columns = found[0]
         self._require(term)
         packed = Packed(*columns)
@@ -174,7 +184,7 @@ class Outbox:
 
         Rows that are too large for the log are left out, for they are never read.
         """
-        return self._run(self._sql.read, ids=_array(ids))
+        return self._by_halves(self._sql.read, list(ids))
 
     def delete(self, low: int, ids: Sequence[int]) -> bool:
         """Delete what :meth:`copy` from *low* on returned, *ids*, but for what is kept.
@@ -229,12 +239,30 @@ class Outbox:
         return [(offset, number) for offset, number in logged if number in adopted]
 
     def _mark_of(self, leader: UUID | None, ids: Iterable[int]) -> None:
-        ((term,),) = self._run(self._sql.adopt, ids=_array(ids), marked_by=leader)
-        self._require(term)
+        for (term,) in self._by_halves(self._sql.adopt, list(ids), marked_by=leader):
+            self._require(term)
 
     def _purge_marked_by(self, leader: UUID | None, ids: Iterable[int]) -> None:
-        ((term,),) = self._run(self._sql.purge, ids=_array(ids), marked_by=leader)
-        self._require(term)
+        for (term,) in self._by_halves(self._sql.purge, list(ids), marked_by=leader):
+            self._require(term)
+
+    def _by_halves(
+        self, statement: bytes, ids: list[int], **arguments: object
+    ) -> list[tuple[Any, ...]]:
+        """Run *statement* for *ids*, for half of them at a time where that takes too long."""
+        try:
+            return self._run(statement, ids=_array(ids), **arguments)
+        except TooSlow:
+            # A transaction that has failed runs nothing more.
+            idle = self._cursor.connection.info.transaction_status == TransactionStatus.IDLE
+            if len(ids) <= 1 or not idle:
+                raise
+        middle = len(ids) // 2
+        return [
+            row
+            for half in (ids[:middle], ids[middle:])
+            for row in self._by_halves(statement, half, **arguments)
+        ]
 
     def _run(self, statement: bytes, **arguments: object) -> list[tuple[Any, ...]]:
         with faults(self._doing), texts_as_stored(self._cursor.connection):

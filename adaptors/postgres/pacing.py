@@ -1,4 +1,4 @@
-"""When to look at the outbox, and when without a lower bound.
+"""When to look at the outbox, when without a lower bound, and how much to ask for.
 
 Pure: time comes in as an argument, in seconds of a monotonic clock.
 """
@@ -56,3 +56,38 @@ class Pace:
         """Note a sweep, and put the next one far enough away to keep the share."""
         took = ended - began
         self._sweep_at = began + max(SWEEP_INTERVAL, took / SWEEP_SHARE)
+
+
+@dataclass(slots=True)
+class Portion:
+    """How much a look asks for: *most_rows* and *most_bytes*, or less where the server is slow.
+
+    ``limit`` is how many seconds a look may take. Not thread-safe.
+    """
+
+    most_rows: int
+    most_bytes: int
+    limit: float
+    _halvings: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Return the most rows of the next look."""
+        return max(1, self.most_rows >> self._halvings)
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes the next look may take."""
+        return max(1, self.most_bytes >> self._halvings)
+
+    def halve(self) -> bool:
+        """Note that a look took too long; return false if it cannot ask for less."""
+        if self.rows == 1:
+            return False
+        self._halvings += 1
+        return True
+
+    def took(self, seconds: float) -> None:
+        """Note how long a look took: a quarter of the limit leaves room for twice as much."""
+        if self._halvings and seconds <= self.limit / 4:
+            self._halvings -= 1

@@ -19,11 +19,11 @@ from adaptors.postgres.gaps import LOWEST, Gaps, Look
 from adaptors.postgres.inspection import locate
 from adaptors.postgres.leaders import lineage_of
 from adaptors.postgres.meter import Meter
-from adaptors.postgres.outbox import Bounds, Fenced, Outbox
-from adaptors.postgres.pacing import Pace
+from adaptors.postgres.outbox import Bounds, Fenced, Outbox, TooMuch
+from adaptors.postgres.pacing import Pace, Portion
 from adaptors.postgres.position import Position
 from adaptors.postgres.recognition import unpurged
-from adaptors.postgres.session import connect, faults, wait_for_notify
+from adaptors.postgres.session import connect, faults, statement_limit, wait_for_notify
 from adaptors.postgres.table import TableName
 from transporter.adaptor import Batch
 from transporter.errors import SourceError, SourceUnavailable
@@ -103,6 +103,8 @@ class OutboxReader:
         self._lineage, self._undecided_until = "", 0.0
         self._undecided = False
         self._meter = Meter()
+        limit = statement_limit(self._term_length)
+        self._portion = Portion(config.batch_rows, config.batch_bytes, limit)
         self._reset(Position(0, 0))
 
     def _reset(self, last: Position) -> None:
@@ -278,7 +280,11 @@ class OutboxReader:
         began = monotonic()
         sweep, hurry = self._pace.sweep_due(began), self._pace.hurry
         self._pace.begin(began)
-        claimed, look = self._find(sweep=sweep, peek=not hurry)
+        try:
+            claimed, look = self._find(sweep=sweep, peek=not hurry)
+        except TooMuch as slow:
+            self._ask_for_less(slow)
+            return None
         self._gaps.observe(look)
         if look.cut:
             self._pace.more()
@@ -292,9 +298,19 @@ class OutboxReader:
         bounds = Bounds(LOWEST) if sweep else Bounds(self._gaps.low, self._gaps.ranges)
         if peek and not (seen := outbox.peek(bounds)).waiting:
             return None, Look((), seen.xmin, seen.xmax, sweep=sweep)
-        claimed = claim.claim(bounds, self._config.batch_rows, self._config.batch_bytes)
+        began = monotonic()
+        claimed = claim.claim(bounds, self._portion.rows, self._portion.size)
+        self._portion.took(monotonic() - began)
         found = claimed.found
         return claimed, Look(found.ids, found.xmin, found.xmax, found.cut, sweep)
+
+    def _ask_for_less(self, slow: TooMuch) -> None:
+        """Have the next look be half as large; raise *slow* if it was for a single row."""
+        if not self._portion.halve():
+            raise slow
+        self._pace.more()
+        if self._resume is not None:
+            self._resume.tell("batch-halved", rows=self._portion.rows, problem=str(slow))
 
     def _batch_of(self, claimed: Claimed) -> Batch:
         self._batch += 1

@@ -88,6 +88,10 @@ class _Bounded(psycopg.Connection[Any]):
             raise psycopg.OperationalError(text) from silence
 
 
+class TooSlow(SourceUnavailable):
+    """A statement took longer than :func:`statement_limit`, and had no effect."""
+
+
 class _NoAnswer(Exception):
     """What a generator waits for has not come in time."""
 
@@ -118,7 +122,7 @@ def connect(dsn: SecretStr, term: float | None = None) -> Connection:
     conninfo = make_conninfo(**{**_CONNECT, **_within(term), **given, "client_encoding": "UTF8"})
     with faults("cannot connect to the outbox's database"):
         connection = _Bounded.connect(conninfo, autocommit=True)
-    # A wait for a lock ends after a term by itself.
+    # A statement ends before that by itself, unless the server says nothing.
     connection.patience = SILENCE if term is None else max(2.0, 2 * term)
     try:
         with faults("cannot prepare the session of the outbox reader"):
@@ -138,16 +142,29 @@ def _within(term: float | None) -> dict[str, str]:
     return {**whole, "tcp_user_timeout": str(math.ceil(term * 1000))}
 
 
+def statement_limit(term: float | None) -> float:
+    """Return how many seconds a statement may take before the server ends it.
+
+    Half of a *term*: an election is asked each third of it, between two statements.
+    """
+    return SILENCE / 2 if term is None else term / 2
+
+
 def _prepare(connection: Connection, term: float | None) -> None:
-    settings = dict(_SETTINGS)
+    settings = {**_SETTINGS, "statement_timeout": _milliseconds(statement_limit(term))}
     if term is not None:
-        limit = f"{math.ceil(term * 1000)}ms"
-        settings |= {"lock_timeout": limit, "idle_in_transaction_session_timeout": limit}
+        # A wait for a lock ends first: less to do does not make it shorter.
+        settings["lock_timeout"] = _milliseconds(0.4 * term)
+        settings["idle_in_transaction_session_timeout"] = _milliseconds(term)
     for name, value in settings.items():
         connection.execute("SELECT pg_catalog.set_config(%s, %s, false)", [name, value])
     for text in ("text", "varchar"):
         connection.adapters.register_loader(text, ByteaBinaryLoader)
     connection.adapters.register_loader("timestamptz", Int8BinaryLoader)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{math.ceil(seconds * 1000)}ms"
 
 
 @contextmanager
@@ -165,6 +182,8 @@ def translated(error: psycopg.Error, doing: str) -> TransporterError:
     Only the server's primary message is quoted: details may hold row contents.
     """
     text = (error.diag.message_primary or str(error)).strip()
+    if isinstance(error, pg.QueryCanceled):
+        return TooSlow(f"{doing}: {text}; trying again may help")
     if isinstance(error, _SETUP):
         return EnvironmentFault(f"{doing}: {text}")
     if isinstance(error, _TRANSIENT):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 _LEADER: Final = sql.SQL("SELECT leader_id FROM {terms} WHERE outbox = %s")
 _LEADER_LOCKED: Final = sql.SQL("SELECT leader_id FROM {terms} WHERE outbox = %s FOR UPDATE")
+_PATIENTLY: Final = (
+    "SELECT pg_catalog.set_config('lock_timeout', %s, true),"
+    " pg_catalog.set_config('statement_timeout', '0', true)"
+)
 _END_BLOCKERS: Final = (
     "SELECT pg_catalog.pg_terminate_backend(pid)"
     " FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids(%s)) AS pid"
@@ -68,7 +73,7 @@ def acquire(
 
     Creates ``transporter_term`` beside the table when it is missing; safe
     against others who do the same. Waits for a statement of the former
-    leader as long as the session's ``lock_timeout`` allows, then raises
+    leader for *length*, or as long as the session's ``lock_timeout`` allows, then raises
     ``SourceUnavailable``. Whoever is in the way for half of *length*, which is
     how long a term is in seconds, is ended: a leader that was stopped inside of
     a statement would be in the way for ever. *log_id* is the log that is read into, *lineage*
@@ -84,7 +89,7 @@ def acquire(
         if not _value(connection, "SELECT to_regclass(%s) IS NOT NULL", str(terms)):
             _create(connection, terms)
         with _ending_blockers(connection, dsn, length):
-            return _begin(connection, table, terms, (log_id, lineage))
+            return _begin(connection, table, terms, (log_id, lineage), length)
 
 
 @contextmanager
@@ -130,11 +135,18 @@ def _value(connection: Connection, query: str, argument: str | None) -> object:
 
 
 def _begin(
-    connection: Connection, table: TableName, terms: TableName, ours: tuple[str, str]
+    connection: Connection,
+    table: TableName,
+    terms: TableName,
+    ours: tuple[str, str],
+    length: float | None,
 ) -> Term:
     log_id, lineage = ours
     # Who led is read under the lock that the new number takes: nobody comes in between.
     with connection.transaction():
+        if length is not None:
+            # Whoever is in the way is ended after half of it, see above.
+            connection.execute(_PATIENTLY, [f"{math.ceil(length * 1000)}ms"])
         last = _leader(connection, _LEADER_LOCKED, table, terms)
         continues = last is not None and bool(lineage) and lineage_of(last) == lineage
         leader = new_leader(log_id, lineage if continues else "")

@@ -11,14 +11,14 @@ from weakref import ref
 
 import psycopg
 import pytest
-from engine_tools import Events, running, until
+from engine_tools import Events, delivered, running, until
 from leader_tools import PATIENCE
 from outbox_tools import Log, ids, insert, readers, remaining
 from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
 from adaptors.postgres import term
-from adaptors.postgres.outbox import Outbox
+from adaptors.postgres.outbox import Bounds, Outbox
 from adaptors.postgres.session import connect
 from adaptors.postgres.table import TableName
 from transporter.errors import SourceError, SourceUnavailable
@@ -291,6 +291,48 @@ def test_a_server_that_hangs_is_given_up_without_an_elector(
             proxy.heal()
             insert(outbox)
             until(lambda: remaining(outbox) == [])
+
+
+def slow_rows(database: Database) -> None:
+    """Have each row that is marked or purged take 10 ms."""
+    database.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " PERFORM pg_sleep(0.01); RETURN coalesce(NEW, OLD); END $$;"
+        "CREATE TRIGGER slow BEFORE UPDATE OR DELETE ON outbox"
+        " FOR EACH ROW EXECUTE FUNCTION slow()"
+    )
+
+
+def test_a_batch_too_large_for_a_term_is_halved(outbox: Database, tmp_path: Path) -> None:
+    """Three terms would not do for all rows at once; a server that is slow is read all the same."""
+    slow_rows(outbox)
+    outbox.execute(
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value)"
+        " SELECT 't', 'k', n::text FROM generate_series(1, 300) AS n"
+    )
+    events = Events()
+    given = pipeline(tmp_path, outbox.dsn, elector=ELECTOR, batch_rows=400)
+    with running(given, events=events):
+        until(lambda: remaining(outbox) == [])
+    halved = [details["rows"] for details in events.named("batch-halved")]
+    assert halved[0] == 200
+    assert halved[-1] <= 50
+    delivered_rows = [line["data"] for line in delivered(tmp_path / "out.jsonl")]
+    assert set(delivered_rows) == {str(n) for n in range(1, 301)}
+
+
+def test_rows_too_many_for_one_statement_are_purged_in_parts(outbox: Database) -> None:
+    """What was logged leaves the table also when the server has become slow since."""
+    dsn = SecretStr(outbox.dsn)
+    with outbox.connect() as session:
+        for _ in range(300):
+            insert(session)
+    with connect(dsn, TERM) as connection:
+        table = Outbox(connection, TABLE, term.acquire(connection, TABLE, dsn, TERM), "outbox")
+        found = table.mark(Bounds(1), 300, 100_000)
+        slow_rows(outbox)
+        table.purge(found.ids)
+    assert remaining(outbox) == []
 
 
 # --- a stop while the database is away

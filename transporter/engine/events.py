@@ -96,6 +96,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "election-unavailable": Event(
             "warning", ("reader", "problem"), "the election cannot be reached; it is tried again"
         ),
+        "batch-halved": Event(
+            "warning",
+            ("reader", "rows", "problem"),
+            "a look at an outbox took too long; the next one asks for so many rows at most",
+        ),
         "meter-read": Event(
             "info",
             ("reader", "purged", "rate", "seconds"),

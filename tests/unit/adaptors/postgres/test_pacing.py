@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptors.postgres.pacing import SWEEP_INTERVAL, SWEEP_SHARE, Pace
+from adaptors.postgres.pacing import SWEEP_INTERVAL, SWEEP_SHARE, Pace, Portion
 
 
 def test_the_first_look_is_due_at_once() -> None:
@@ -65,3 +65,24 @@ def test_sweeps_never_take_more_than_their_share(durations: list[float]) -> None
     while not pace.sweep_due(now):
         now += 0.25
     assert spent <= SWEEP_SHARE * now * 1.000001
+
+
+def test_a_look_that_takes_too_long_is_halved_down_to_one_row() -> None:
+    """The size follows what the server can do in time; behind one row there is nothing left."""
+    portion = Portion(10, 1000, limit=2.0)
+    asked = [(portion.rows, portion.size)]
+    while portion.halve():
+        asked.append((portion.rows, portion.size))
+    assert asked == [(10, 1000), (5, 500), (2, 250), (1, 125)]
+
+
+def test_a_look_grows_again_while_it_is_fast() -> None:
+    """It doubles only where twice as much takes half of the limit, and never beyond its size."""
+    portion = Portion(8, 800, limit=2.0)
+    assert portion.halve()
+    assert portion.halve()
+    portion.took(0.6)
+    assert portion.rows == 2
+    for rows in (4, 8, 8):
+        portion.took(0.5)
+        assert portion.rows == rows
