@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import deque
-from operator import itemgetter
+from collections import OrderedDict
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -57,7 +56,8 @@ class KafkaReader:
         self._cluster: Cluster | None = None
         self._group: Group | None = None
         self._keeper: Keeper | None = None
-        self._given: deque[tuple[Position, str, list[tuple[Held, Place]]]] = deque()
+        # By position: with `release: delivered` there may be as many as entries.
+        self._given: OrderedDict[str, tuple[Position, list[tuple[Held, Place]]]] = OrderedDict()
         self._topics: list[str] = []
         self._missing: dict[str, float] = {}
         self._looked = self._told = 0.0
@@ -113,8 +113,8 @@ class KafkaReader:
         """Let the group know of *position*, with the next commit (Invariant 1)."""
         group, _, keeper = self._opened
         with keeper.present():
-            while self._given and position in map(itemgetter(1), self._given):
-                self._settled, _, steps = self._given.popleft()
+            while position in self._given:
+                _, (self._settled, steps) = self._given.popitem(last=False)
                 for held, place in steps:
                     held.logged = place
             self._tell(group)
@@ -138,7 +138,9 @@ class KafkaReader:
             Step(held.topic, held.topic_id, held.partition, place) for held, place in steps
         )
         text = str(self._position)
-        self._given.append((self._position, text, steps))
+        # A partition that went away and came back may reach a position a second time.
+        _, earlier = self._given.pop(text, (None, []))
+        self._given[text] = self._position, [*earlier, *steps]
         return Batch(to_batch(records, names, self._config.content_type), text)
 
     def _names_of(self, held: Held) -> Names:

@@ -117,8 +117,9 @@ class OpenBatches:
 
     def whole(self) -> str | None:
         """Return the position up to which all is delivered, if that is further than before."""
-        pending = [*self._withheld, *(part.next for part in list(self._parts)[:1])]
-        limit = min(pending, default=None)
+        # Not by a walk of the parts: this is asked before each poll.
+        first = () if self.first is None else (self.first,)
+        limit = min([*self._withheld, *first], default=None)
         position = None
         while self._ends and (limit is None or self._ends[0][1] < limit):
             position = self._ends.popleft()[0]

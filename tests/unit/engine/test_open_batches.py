@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from transporter.engine.open_batches import OpenBatches
 from transporter.offsets.state import Range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def rows(batches: OpenBatches, through: int, parked: set[int] | None = None) -> list[object]:
@@ -91,3 +97,28 @@ def test_every_row_is_told_once_and_never_while_parked(
         told += new
         assert len(batches) == len(place) - len(told)
     assert sorted(told) == sorted(place.values())
+
+
+def test_a_look_for_what_is_whole_costs_the_same_however_much_is_open() -> None:
+    """A look comes before each poll, and a batch may hold a single entry."""
+
+    class Parts(deque[Any]):
+        walked = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            for part in super().__iter__():
+                Parts.walked += 1
+                yield part
+
+    batches, count = OpenBatches(), 1000
+    batches._parts = Parts()
+    for offset in range(count):
+        batches.add(str(offset), [(offset, offset)])
+    batches.whole()
+    Parts.walked = 0
+
+    for offset in range(count):
+        batches.deliver(offset, frozenset())
+        assert batches.whole() == str(offset)
+
+    assert Parts.walked <= 2 * count

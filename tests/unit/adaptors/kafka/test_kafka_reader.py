@@ -1,0 +1,132 @@
+"""The Kafka reader without brokers: what a commit settles, and what it costs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from adaptors.kafka import reader as module
+from adaptors.kafka.group import Taken
+from adaptors.kafka.held import Held
+from adaptors.kafka.keeper import Keeper
+from adaptors.kafka.position import Place, Position
+from adaptors.kafka.reader import KafkaReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Text(str):
+    """A position's text that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        """Count, and compare as a text."""
+        Text.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+class Hand:
+    """Stands in for the group: hands out a record with each look, as it is told."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[str, int], Held] = {}
+        self.next: list[tuple[Held, Place]] = []
+        self.doubt = False
+
+    def take(self, _timeout: float) -> Taken:
+        """Return one record of which only the place is known."""
+        records: list[Any] = [object()]
+        return Taken(records, self.next)
+
+    def tell(self) -> None:
+        """Commit nothing."""
+
+    def close(self) -> None:
+        """Leave nothing."""
+
+
+@pytest.fixture
+def hand() -> Hand:
+    """Give the stand-in of a group."""
+    return Hand()
+
+
+@pytest.fixture
+def reader(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaReader]:
+    """Give a reader that is open on *hand*, and counts comparisons of positions."""
+    written = Position.__str__
+    monkeypatch.setattr(Position, "__str__", lambda position: Text(written(position)))
+    monkeypatch.setattr(module, "to_batch", lambda *_: ())
+    config = KafkaReader.Config(bootstrap_servers="nowhere:1", group="g", topics=["t"])
+    reader: Any = KafkaReader(config)
+    reader._position = Position("log-1/x")
+    reader._group, reader._cluster = hand, object()
+    reader._looked = reader._told = time.monotonic()
+    reader._keeper = Keeper(3600, lambda: None)
+    Text.compared = 0
+    yield reader
+    reader.close()
+
+
+def batches(reader: KafkaReader, hand: Hand, held: Held, count: int) -> list[str]:
+    """Have *count* batches handed out, each of one record of *held*; return their positions."""
+    found = []
+    for number in range(count):
+        hand.next = [(held, Place(number + 1))]
+        found.append(reader.poll(0).position or "")
+    return found
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_commits_of_many_open_batches_cost_the_same_each(
+    reader: KafkaReader, hand: Hand, known: bool
+) -> None:
+    """A source that waits for delivery may have as many batches open as entries."""
+    count = 1000
+    positions = batches(reader, hand, Held("t", "id", 0), count)
+    # After a restart the first commits are of what a run before has handed out.
+    committed = positions if known else [Text(f"before-{number}") for number in range(count)]
+
+    for position in committed:
+        reader.commit(position)
+
+    assert Text.compared <= 4 * count
+    assert len(reader._given) == (0 if known else count)
+
+
+def test_a_commit_settles_all_batches_up_to_it(reader: KafkaReader, hand: Hand) -> None:
+    """What comes behind the position stays open, and is settled by its own commit."""
+    held = Held("t", "id", 0)
+    positions = batches(reader, hand, held, 5)
+
+    reader.commit(positions[2])
+    assert (held.logged, len(reader._given)) == (Place(3), 2)
+    reader.commit("of another run")
+    assert (held.logged, len(reader._given)) == (Place(3), 2)
+    reader.commit(positions[4])
+    assert (held.logged, len(reader._given)) == (Place(5), 0)
+
+
+def test_a_position_that_is_reached_twice_settles_both(reader: KafkaReader, hand: Hand) -> None:
+    """A partition that went away and came back is read again, up to a place that is known."""
+    gone, back, other = Held("t", "id", 0), Held("t", "id", 0), Held("t", "id", 1)
+    hand.next = [(gone, Place(1)), (other, Place(7))]
+    first = reader.poll(0).position or ""
+    hand.next = [(back, Place(1))]
+    again = reader.poll(0).position or ""
+    hand.next = [(back, Place(2))]
+    last = reader.poll(0).position or ""
+    assert first == again
+
+    reader.commit(first)
+
+    assert (back.logged, other.logged, len(reader._given)) == (Place(1), Place(7), 1)
+    reader.commit(last)
+    assert (back.logged, len(reader._given)) == (Place(2), 0)
