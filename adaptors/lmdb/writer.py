@@ -173,6 +173,7 @@ class _Database:
         config.path.mkdir(parents=True, exist_ok=True)
         environment = lmdb.open(str(config.path), map_size=config.map_size, max_dbs=3)
         try:
+            environment.reader_check()  # Those that were killed use up the table of readers.
             return cls(environment, route)
         except BaseException:
             environment.close()
@@ -185,12 +186,19 @@ class _Database:
         return Progress.decode(bytes(text)) if text else None
 
     def transact(self, body: Callable[[lmdb.Transaction], _T]) -> _T:
-        """Run *body* in a write transaction, again in a larger map when it is full."""
+        """Run *body* in a write transaction, again in a larger map when it is full.
+
+        A reader that was killed leaves a slot that keeps all pages freed since from being used
+        again, until somebody looks whether its process is there.
+        """
         while True:
+            self.environment.reader_check()
             try:
                 with self.environment.begin(write=True) as transaction:
                     return body(transaction)
             except lmdb.MapFullError:
+                if self.environment.reader_check():
+                    continue  # One has died meanwhile: what it kept may be room enough.
                 self.environment.set_mapsize(2 * self.environment.info()["map_size"])
             except lmdb.MapResizedError:
                 self.environment.set_mapsize(0)  # Another process has enlarged it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import lmdb
 import pyarrow as pa
 import pytest
 
+from adaptors.lmdb import writer as module
 from adaptors.lmdb.layout import Progress, latest_key, offset_key
 from adaptors.lmdb.writer import LmdbWriter
 from transporter.adaptor import StoredOffset, WriterContext
@@ -311,3 +313,97 @@ def test_a_full_disk_is_unavailable_and_keeps_what_was_committed(small_disk: Pat
     assert isinstance(acks[1].failures[0][0], SinkUnavailable)
     assert acks[2].complete
     assert progress(small_disk / "db").entries == 3
+
+
+READ = """
+import sys
+import lmdb
+environment = lmdb.open(sys.argv[1], max_dbs=3, readonly=True)
+open = [environment.begin() for _ in range(int(sys.argv[2]))]
+print("reading", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_reader(path: Path, transactions: int = 1) -> Iterator[subprocess.Popen[str]]:
+    """Yield a process that reads the folder in that many transactions; it is killed at the end."""
+    command = [sys.executable, "-c", READ, str(path), str(transactions)]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "reading\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def rewrite(writer: LmdbWriter, slices: int) -> None:
+    """Write 100 KB for the same key in each of *slices*."""
+    for _ in range(slices):
+        batch = entries([Message("a", b"x" * 100_000, b"k")])
+        ack = RecordingAck(batch)
+        writer.write(batch, ack)
+        assert ack.complete
+
+
+@pytest.fixture
+def writer(database: Path) -> Iterator[LmdbWriter]:
+    """Return an open writer with a map of one megabyte, into which one slice was written."""
+    writer = LmdbWriter(LmdbWriter.Config(path=database, map_size="1MiB"))
+    writer.open(CONTEXT)
+    rewrite(writer, 1)
+    yield writer
+    writer.close()
+
+
+def test_a_killed_reader_does_not_make_the_file_grow(database: Path, writer: LmdbWriter) -> None:
+    """What it had open when it died does not keep freed pages, also long before the map is full."""
+    rewrite(writer, 3)
+    usual = (database / "data.mdb").stat().st_size
+    with another_reader(database):
+        pass
+
+    rewrite(writer, 4)
+
+    assert (database / "data.mdb").stat().st_size == usual
+
+
+def test_a_reader_that_dies_during_a_slice_does_not_enlarge_the_map(
+    database: Path, writer: LmdbWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the map is doubled it is looked whether what fills it belongs to the dead."""
+    put = module._put_latest
+    with another_reader(database) as reader:
+
+        def killing(*parts: Any) -> None:
+            reader.kill()
+            reader.wait()
+            put(*parts)
+
+        rewrite(writer, 7)  # An eighth one would not fit beside what is being read.
+        assert writer._database is not None
+        size = writer._database.environment.info()["map_size"]
+        monkeypatch.setattr(module, "_put_latest", killing)
+        rewrite(writer, 8)
+
+        assert writer._database.environment.info()["map_size"] == size
+
+
+def test_killed_readers_leave_the_table_of_readers_at_the_open(database: Path) -> None:
+    """Their slots are free again before the first slice, for whoever wants to read."""
+    deliver(database, [Message("a", b"1", b"k")])
+    writer = LmdbWriter(LmdbWriter.Config(path=database))
+    # As long as somebody has the folder open its table of readers stays.
+    with another_reader(database) as living:
+        with another_reader(database, 100) as killed:
+            pass
+        writer.open(CONTEXT)
+        try:
+            assert writer._database is not None
+            readers = writer._database.environment.readers()
+        finally:
+            writer.close()
+
+    assert str(living.pid) in readers
+    assert str(killed.pid) not in readers
