@@ -18,6 +18,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
+from confluent_kafka.admin import NewPartitions
 
 from adaptors.kafka.reader import KafkaReader
 from transporter.adaptor import EndOfSource
@@ -81,6 +82,11 @@ class Bench:
                 time.sleep(0.1)
             else:
                 return
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Give *topic* more partitions, *total* in all."""
+        for future in self._admin.create_partitions([NewPartitions(topic, total)]).values():
+            future.result()
 
     def delete_records(self, topic: str, before: int) -> None:
         """Remove the records of the first partition before an offset, as retention does."""

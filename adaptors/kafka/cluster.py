@@ -6,7 +6,13 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from adaptors.kafka.config import matching
@@ -16,8 +22,6 @@ from transporter.errors import EnvironmentFault
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from concurrent.futures import Future
-
-    from confluent_kafka import TopicPartition
 
     from adaptors.kafka.config import KafkaConnection, KafkaReaderConfig
 
@@ -57,8 +61,19 @@ class Cluster:
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the id of each of *topics* that is there; empty where brokers know none."""
+        return {name: _shown(str(each.topic_id)) for name, each in self._described(topics).items()}
+
+    def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
+        """Return the partitions of those of *topics* that are there."""
+        return [
+            TopicPartition(name, partition.id)
+            for name, topic in self._described(topics).items()
+            for partition in topic.partitions
+        ]
+
+    def _described(self, topics: Iterable[str]) -> dict[str, Any]:
         names = sorted(set(topics))
-        found: dict[str, str] = {}
+        found: dict[str, Any] = {}
         if not names:
             return found
         with self._asking():
@@ -67,7 +82,7 @@ class Cluster:
             )
         for name, future in asked.items():
             with self._asking(KafkaError.UNKNOWN_TOPIC_OR_PART):
-                found[name] = _shown(str(self._answer(future).topic_id))
+                found[name] = self._answer(future)
         return found
 
     def matching(self, pattern: str) -> list[str]:

@@ -6,7 +6,7 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from adaptors.kafka.consumer import epoch_of, partition_of
 from adaptors.kafka.position import Place
@@ -15,7 +15,7 @@ from transporter.errors import SourceUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from confluent_kafka import KafkaError, TopicPartition
+    from confluent_kafka import TopicPartition
 
     from adaptors.kafka.config import KafkaReaderConfig
     from adaptors.kafka.held import Held
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 _CLOSE_SECONDS: Final = 3.0
+_OTHERS: Final = {
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.UNKNOWN_MEMBER_ID,
+}
+"""How a group that has members refuses a commit by somebody else."""
 COMMIT_PATIENCE: Final = 60.0
 """Seconds for which commits may fail before the reader begins anew."""
 
@@ -68,6 +74,14 @@ class Commits:
                 f"{COMMIT_PATIENCE:g} s; trying again may help"
             )
         self._consumer.commit(offsets=self._marks(due), asynchronous=True)
+
+    def pin(self, starts: list[Held]) -> None:
+        """Commit *starts* before the group has a member; with one it is the member's to say."""
+        try:
+            self._consumer.commit(offsets=self._marks(starts), asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() not in _OTHERS:
+                raise
 
     def tell_of(self, gone: list[Held]) -> None:
         """Commit what is due of partitions that are about to be somebody else's, and wait."""

@@ -241,7 +241,8 @@ class KafkaReaderConfig(KafkaConnection):
     """What the values are; ``null`` when nobody knows. They are not looked at."""
 
     start: Literal["earliest", "latest"] = "earliest"
-    """Where a partition begins of which neither the log nor the group knows a place."""
+    """Where topics begin that are there when the group begins. Partitions that are added later,
+    and topics that a pattern finds later, are read from their beginning."""
 
     on_out_of_range: Literal["stop", "earliest", "latest"] = "stop"
     """What to do when the records to be read next are gone, or were never there: ``stop`` with

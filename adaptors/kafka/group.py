@@ -27,7 +27,7 @@ from adaptors.kafka.position import Place
 from transporter.errors import SourceError, SourceUnavailable, TransporterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from confluent_kafka import KafkaError, TopicPartition
 
@@ -97,6 +97,25 @@ class Group:
                 on_revoke=self._on_revoke,
                 on_lost=self._on_lost,
             )
+
+    def begin(self, topics: list[str]) -> None:
+        """Commit where ``start: latest`` begins in those of *topics* that are new to the group.
+
+        Before anybody joins, and for all partitions that are there: of a topic that has been
+        begun a partition without a place is then a later one, whoever gets it.
+        """
+        found = self._new(topics)
+        new = {each.topic for each in found}
+        if self._config.pattern is not None and (self._position().topics or len(new) < len(topics)):
+            return  # The group has begun: these were found later.
+        ids = self._cluster.ids(new)
+        starts = [
+            Held(each.topic, ids[each.topic], each.partition) for each in found if each.topic in ids
+        ]
+        self._put_at_the_end(starts)
+        if starts:
+            with self._translated():
+                self._commits.pin(starts)
 
     def take(self, timeout: float) -> Taken:
         """Return the records that are there, waiting up to *timeout* seconds for the first.
@@ -215,20 +234,50 @@ class Group:
                 f"{self._place}: these topics have just gone: {', '.join(gone)}; trying again "
                 "may help"
             )
-        with self._translated():
-            known = self._consumer.committed(partitions, timeout=REQUEST_SECONDS)
+        begun = {topic for topic, _ in self.held}
         starts, unknown = [], []
-        for each in known:
-            if each.error is not None:
-                raise source_error(each.error, self._place)
+        for each in self._committed(partitions):
             held = Held(each.topic, ids[each.topic], each.partition)
             where = self._beginning(held, committed_of(each))
             self.held[held.topic, held.partition] = held
-            if where is Edge.UNKNOWN and self._config.start == "latest":
-                unknown.append(partition_of(held))
+            if where is Edge.UNKNOWN and each.topic not in begun:
+                unknown.append(held)
             else:
                 starts.append(partition_of(held, where if isinstance(where, Place) else None))
-        return starts + self._at_the_end(unknown)
+        return starts + self._begun_anywhere(unknown)
+
+    def _committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return what the group knows of *partitions*."""
+        if not partitions:
+            return []
+        with self._translated():
+            found: list[TopicPartition] = self._consumer.committed(
+                partitions, timeout=REQUEST_SECONDS
+            )
+        for each in found:
+            if each.error is not None:
+                raise source_error(each.error, self._place)
+        return found
+
+    def _begun_anywhere(self, unknown: list[Held]) -> list[TopicPartition]:
+        """Return where partitions begin whose places nobody knows.
+
+        At the beginning, but for ``start: latest`` and a topic of which nothing was ever begun.
+        What a pattern finds was begun by :meth:`begin`, or is later.
+        """
+        latest = self._config.start == "latest" and self._config.pattern is None
+        new = {each.topic for each in self._new({each.topic for each in unknown})} if latest else ()
+        at_end = [held for held in unknown if held.topic in new]
+        self._put_at_the_end(at_end)
+        return [
+            partition_of(held, None if held.due is None else Place(held.due)) for held in unknown
+        ]
+
+    def _new(self, topics: Iterable[str]) -> list[TopicPartition]:
+        """Return the partitions of those of *topics* that neither group nor log know."""
+        found = self._committed(self._cluster.partitions(topics))
+        known = {each.topic for each in found if each.offset >= 0} | self._position().topics.keys()
+        return [each for each in found if each.topic not in known]
 
     def _beginning(self, held: Held, committed: Committed | None) -> Place | Edge:
         position = self._position()
@@ -252,12 +301,11 @@ class Group:
             )
         return where
 
-    def _at_the_end(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return *partitions* with their ends as they are now."""
-        ends = self._cluster.ends(partitions)
-        for each in partitions:
-            each.offset = ends[each.topic, each.partition]
-        return partitions
+    def _put_at_the_end(self, held: list[Held]) -> None:
+        """Let *held* begin at their ends as they are now."""
+        ends = self._cluster.ends(map(partition_of, held))
+        for each in held:
+            each.passed = (None, ends[each.topic, each.partition])
 
     # Events
 

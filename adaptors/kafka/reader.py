@@ -83,6 +83,8 @@ class KafkaReader:
         group = Group(self._config, cluster, *positions, self._place)
         self._group = group
         self._await_topics(cluster)
+        if self._config.start == "latest":
+            group.begin(self._wanted(cluster))
         self._subscribe(cluster, group)
         self._looked = self._told = monotonic()
         # Others in the group may have to wait for us so long in a rebalance.
@@ -203,11 +205,14 @@ class KafkaReader:
             raise self._absent(sorted(late))
 
     def _subscribe(self, cluster: Cluster, group: Group) -> None:
-        pattern = self._config.pattern
-        topics = list(self._config.topics) if pattern is None else cluster.matching(pattern)
+        topics = self._wanted(cluster)
         if topics != self._topics:
             self._topics = topics
             group.subscribe(topics)
+
+    def _wanted(self, cluster: Cluster) -> list[str]:
+        pattern = self._config.pattern
+        return list(self._config.topics) if pattern is None else cluster.matching(pattern)
 
     @property
     def _opened(self) -> tuple[Group, Cluster, Keeper]:

@@ -16,6 +16,7 @@ from adaptors.kafka.reader import KafkaReader
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 from transporter.message import ERROR_HEADER
 from transporter.pipeline.config import load
+from transporter.testing.contracts import messages_of
 from transporter.testing.doubles import FixedResume
 
 if TYPE_CHECKING:
@@ -247,6 +248,90 @@ def test_latest_begins_at_the_end_and_remembers_it(bench: Bench) -> None:
     second = bench.reader(topic, start="latest")
 
     assert data_of(bench.messages(second, 2)) == [b"5", b"6"]
+
+
+FRESH = {"topic.metadata.refresh.interval.ms": 300}
+
+
+@pytest.mark.parametrize("reading", [True, False], ids=["while it reads", "while it is down"])
+def test_partitions_added_later_are_read_from_their_beginning(
+    bench: Bench, *, reading: bool
+) -> None:
+    """``start: latest`` is said of what was there at the start: a key's records move elsewhere."""
+    topic = bench.topic()
+    bench.produce_numbers(topic, 5)
+    settings = {"start": "latest", "client": FRESH, "commit_interval": 0.0}
+    reader = bench.reader(topic, **settings)
+    bench.until(lambda: not reader.poll(0.1).messages and reader._group and reader._group.held)
+    if not reading:
+        reader.close()
+
+    bench.add_partitions(topic, 3)
+    bench.produce(topic, b"new", partition=2)
+    if not reading:
+        reader = bench.reader(topic, **settings)
+
+    assert data_of(bench.messages(reader, 1)) == [b"new"]
+
+
+@pytest.mark.parametrize("reading", [True, False], ids=["while it reads", "while it is down"])
+def test_topics_that_a_pattern_finds_later_are_read_from_their_beginning(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, reading: bool
+) -> None:
+    """What is there at the start is not read, and all of what comes later is."""
+    monkeypatch.setattr("adaptors.kafka.reader._LOOK", 0.2)
+    mark = uuid.uuid4().hex[:8]
+    bench.produce(bench.topic(f"{mark}-old"), b"old")
+    settings = {"pattern": f"^{mark}-", "start": "latest"}
+    reader = bench.reader(**settings)
+    if not reading:
+        reader.close()
+
+    bench.produce(bench.topic(f"{mark}-new"), b"new")
+    if not reading:
+        reader = bench.reader(**settings)
+
+    assert data_of(bench.messages(reader, 1)) == [b"new"]
+
+
+def test_all_engines_of_a_group_begin_at_the_same_end(bench: Bench) -> None:
+    """Who joins second takes no partition for a later one: its old records are not read."""
+    topic = bench.topic(partitions=4)
+    bench.produce_numbers(topic, 8)
+    settings = {"start": "latest", "commit_interval": 3600.0}
+    first = bench.reader(topic, **settings)
+    second = bench.reader(topic, log_id="log-2", **settings)
+    found: list[bytes] = []
+
+    def shared() -> bool:
+        for reader in (first, second):
+            found.extend(data_of(messages_of(reader.poll(0.1).messages)))
+        return all(len(each._group.held) == 2 for each in (first, second) if each._group)
+
+    bench.until(shared)
+    bench.produce_numbers(topic, 4, first=8)
+    bench.until(lambda: (shared(), len(found) >= 4)[1])
+
+    assert sorted(found) == [b"10", b"11", b"8", b"9"]
+
+
+def test_a_topic_that_is_named_later_begins_as_start_says(bench: Bench) -> None:
+    """Also while others are in the group, so that its start cannot be committed before the join."""
+    one, two = bench.topic(), bench.topic()
+    bench.produce(two, b"old")
+    other = bench.reader(one, start="latest")
+    bench.until(lambda: not other.poll(0.1).messages and other._group and other._group.held)
+
+    reader = bench.reader(one, two, start="latest", log_id="log-2")
+
+    def joined() -> bool:
+        other.poll(0.1)
+        group = reader._group
+        return not reader.poll(0.1).messages and group is not None and (two, 0) in group.held
+
+    bench.until(joined)
+    bench.produce(two, b"new")
+    assert data_of(bench.messages(reader, 1)) == [b"new"]
 
 
 def test_the_end_is_told_when_it_is_not_waited_for(bench: Bench) -> None:
