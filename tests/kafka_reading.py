@@ -98,7 +98,8 @@ class Bench:
 
     def produce(self, topic: str, value: bytes | None, **record: Any) -> None:
         """Produce one record, to the first partition unless told otherwise."""
-        producer = Producer({"bootstrap.servers": self.servers})
+        largest = {"message.max.bytes": 64 * 1024**2}
+        producer = Producer({"bootstrap.servers": self.servers, **largest})
         producer.produce(topic, value, **{"partition": 0, **record})
         assert producer.flush(30) == 0
 

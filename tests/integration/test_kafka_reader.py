@@ -14,7 +14,8 @@ from kafka_reading import Bench, contents, data_of
 
 from adaptors.kafka.reader import KafkaReader
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
-from transporter.message import ERROR_HEADER
+from transporter.log.reader import LogReader
+from transporter.message import ERROR_HEADER, Entries
 from transporter.pipeline.config import load
 from transporter.testing.contracts import messages_of
 from transporter.testing.doubles import FixedResume
@@ -145,6 +146,37 @@ def test_a_group_that_waits_for_delivery_hears_of_nothing_else_after_a_restart(
     with running(load(file, {})):
         until(lambda: len(offsets(tmp_path / "out.jsonl")) == 21)
     assert bench.committed(topic).offset == 21
+
+
+def test_a_record_that_no_append_takes_is_parked_and_the_others_arrive(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Brokers may allow records of more than 8 MiB: such a one stops neither reader nor route."""
+    topic, file = bench.topic(max_message_bytes=str(20 * 1024**2)), tmp_path / "pipeline.yaml"
+    bench.produce(topic, b"1", key=b"a")
+    bench.produce(topic, b"x" * 9 * 1024**2, key=b"b")
+    bench.produce(topic, b"2", key=b"c")
+    writer = {"adaptor": "engine_tools:LinesWriter", "path": "out.jsonl"}
+    route = {"name": "out", "writer": writer, "on_error": "park"}
+    document = {"log": {"dir": "log"}, "readers": [bench.reads(topic)], "routes": [route]}
+    file.write_text(json.dumps(document))
+
+    with running(load(file, {})) as engine:
+        until(lambda: len(offsets(tmp_path / "out.jsonl")) == 2)
+        until(lambda: engine.status().routes[0].parked == 1)
+
+    assert offsets(tmp_path / "out.jsonl") == [0, 2]
+    with LogReader(tmp_path / "log") as reader:
+        (large,) = [
+            entry.message
+            for part in reader.read(1, 1)
+            for entry in Entries(part)
+            if entry.offset == 1
+        ]
+    ((name, reason),) = large.headers
+    assert (name, large.key) == (ERROR_HEADER, b"b")
+    assert f"{topic}@{bench.topic_id(topic)}/0/1".encode() in (reason or b"")
+    assert json.loads(large.data or b"")["bytes"]["data"] == 9 * 1024**2
 
 
 def test_the_committed_metadata_names_the_log(bench: Bench) -> None:

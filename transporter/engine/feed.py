@@ -12,9 +12,9 @@ from transporter.adaptor import DeliveredReader, EndOfSource, KeepAliveReader
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import ReaderStatus, State
 from transporter.engine.open_batches import OpenBatches, ranges_of
+from transporter.engine.oversized import loggable
 from transporter.engine.resume import LogResume
 from transporter.errors import LogFull, LogPoisoned, SourceUnavailable, TransporterError
-from transporter.log.commit_log import appendable
 from transporter.message import messages_to_batch, size_of
 from transporter.offsets.holds import Hold
 
@@ -353,7 +353,7 @@ class Feed:
         # A full log whose readers all wait for room must not be held for what is found again.
         self._recovering = False
         self._hold_from(None)
-        parts = list(appendable(_as_batch(batch)))
+        parts = loggable(_as_batch(batch))
         logged = self._append_all(reader, parts, batch) if parts[0].num_rows else []
         if batch.position is not None and logged:
             self._settle(reader, batch.position, logged, whole=len(logged) == len(parts))

@@ -18,7 +18,8 @@ from transporter.engine.feed import Feed
 from transporter.engine.resume import LogResume
 from transporter.errors import BudgetSpent, LogPoisoned, SourceUnavailable
 from transporter.log.commit_log import MAX_APPEND, CommitLog
-from transporter.message import Message
+from transporter.log.reader import LogReader
+from transporter.message import ERROR_HEADER, Entries, Message
 from transporter.offsets.holds import Hold
 from transporter.pipeline.config import ReaderConfig
 
@@ -356,12 +357,12 @@ def test_an_error_of_a_reader_after_its_start_stops_that_reader_alone(tmp_path: 
 
 
 def test_a_message_that_no_frame_can_hold_stops_the_reader_with_its_name(tmp_path: Path) -> None:
-    """One giant message is reported by its namespace; nothing of its batch is committed."""
+    """Of a giant namespace no entry could tell; nothing of its batch is committed."""
     with CommitLog.open(tmp_path) as log:
-        script = Script(some("x" * (MAX_APPEND + 1), position="1"))
+        script = Script(Batch([Message("n" * (MAX_APPEND + 1), b"")], "1"))
         feed = feed_to_end(log, script)
         assert log.durable == -1
-    assert "namespace n" in feed.status().problem
+    assert "namespace nn" in feed.status().problem
     assert script.called("commit") == []
 
 
@@ -374,3 +375,20 @@ def test_a_feed_that_never_started_can_be_joined(tmp_path: Path) -> None:
         feed.stop()
         feed.finish()
     assert script.calls == []
+
+
+def test_a_message_that_no_append_takes_does_not_stop_the_reader(tmp_path: Path) -> None:
+    """An entry in its place says so; what is around it, and later, is logged and committed."""
+    large = Message("n", b"x" * MAX_APPEND, source_id="t@id/3/17")
+    batch = Batch([Message("n", b"a"), large, Message("n", b"b")], "3")
+    script = Script(batch, some("c", position="4"))
+    with CommitLog.open(tmp_path) as log:
+        feed = feed_to_end(log, script)
+        with LogReader(tmp_path) as reader:
+            parts = list(reader.read(0, log.durable))
+    logged = [entry.message for part in parts for entry in Entries(part)]
+
+    assert feed.status().state == State.ENDED
+    assert script.called("commit") == ["3", "4"]
+    assert [message.data for message in logged if not message.headers] == [b"a", b"b", b"c"]
+    assert [name for name, _ in logged[1].headers] == [ERROR_HEADER]
