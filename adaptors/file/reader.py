@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final
 
 from adaptors.file.config import FileReaderConfig
+from adaptors.file.known import (
+    Found,
+    Known,
+    Place,
+    head_of,
+    in_order,
+    is_same,
+    left_behind,
+    matching,
+    renamed,
+)
 from adaptors.file.lines import Lines, Origin, batch_of, read_lines
 from transporter.adaptor import Batch, EndOfSource
 from transporter.errors import EnvironmentFault, SourceUnavailable
@@ -20,27 +29,23 @@ if TYPE_CHECKING:
 _LOOK_SECONDS: Final = 0.1
 """How often the end of a followed file is looked at; no portable call waits for it."""
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A byte in a file; the inode tells a file from another that took its name."""
-
-    file: str
-    byte: int
-    inode: int
+_CUT: Final = "it was cut short or overwritten: it is read from its beginning"
+_GONE: Final = "it is gone from its folder: what was not read of it is lost"
 
 
 class FileReader:
     """Reads the lines of one file, or of several in the order of their names, as messages.
 
     ``data`` is the line, byte for byte. Blank lines are passed over; a line that
-    is not JSON becomes a message with an error header. A file that was replaced
-    or cut short is read from its beginning.
+    is not JSON becomes a message with an error header. Numbers in names count as
+    numbers.
 
-    With ``follow`` a file is left when one with a later name, or another one
-    with its own name, is there and its end has been reached: what is appended
-    to it after that is not read. A last line without an end is read when its
-    file is left, or ends.
+    A file is known by device, inode and its beginning, not by its name. So one that
+    was renamed is read on where it was left, and one that was replaced, cut short or
+    overwritten is read from its beginning. With ``follow`` the folder is looked at
+    whenever an end was reached: for files that are new, whatever their names, and
+    for those that have grown. A last line without an end is read when a file with a
+    later name, or another one with its own name, was changed since.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = FileReaderConfig
@@ -49,7 +54,10 @@ class FileReader:
         """Read what *config* names."""
         self._config = config
         self._file: BinaryIO | None = None
-        self._name = ""
+        self._place = Place()
+        self._quiet: dict[str, tuple[int, int, bool]] = {}
+        """Size and time of the files in which nothing was found to read, and if they were left."""
+        self._resume: Resume
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
 
     def open(self, resume: Resume) -> None:
@@ -58,14 +66,13 @@ class FileReader:
         :raises SourceUnavailable: when no file is there, and none is waited for.
         :raises EnvironmentFault: when it may not be read.
         """
-        names = self._names()
-        if not names and not self._config.follow:
+        self._resume, self._place, self._quiet = resume, Place(), {}
+        found = matching(self._config.path)
+        if not found and not self._config.follow:
             raise SourceUnavailable(f"{self._config.path}: there is no such file")
         if resume.position is not None:
-            place = Place(**json.loads(resume.position))
-            self._name = place.file
-            if place.file in names:
-                self._enter(place)
+            self._place = Place.parse(resume.position)
+            self._find(found)
 
     def poll(self, timeout: float) -> Batch:
         """Return the next lines, waiting up to *timeout* seconds for one when following."""
@@ -95,16 +102,26 @@ class FileReader:
         """Return the next lines of the open file, if there are any to return."""
         if self._file is None:
             return None
+        status, left = os.fstat(self._file.fileno()), False
         lines = self._lines(self._file, partial=False)
-        if not lines and (not self._config.follow or self._next() is not None):
-            lines = self._lines(self._file, partial=True)
         if not lines:
+            left = not self._config.follow or self._is_left(status.st_mtime_ns)
+            lines = self._lines(self._file, partial=left)
+        known = self._place.files.get(self._place.id)
+        # Looked at behind the read: what was overwritten before it has another beginning now.
+        if known is not None and not is_same(self._file.fileno(), known):
+            self._lose(known, _CUT)
+            self.close()
             return None
-        status = os.fstat(self._file.fileno())
-        place = Place(self._name, self._file.tell(), status.st_ino)
-        namespace = self._config.namespace or self._name.rsplit(".", 1)[0] or self._name
-        origin = Origin(namespace, self._name, status.st_mtime_ns // 1000, self._config.key)
-        return Batch(batch_of(lines, origin), json.dumps(asdict(place)))
+        byte = self._file.tell()
+        self._place.files[self._place.id] = Known(byte, head_of(self._file.fileno(), byte))
+        if not lines:
+            self._quiet[self._place.id] = status.st_size, status.st_mtime_ns, left
+            return None
+        name = self._place.file
+        namespace = self._config.namespace or name.rsplit(".", 1)[0] or name
+        origin = Origin(namespace, name, status.st_mtime_ns // 1000, self._config.key)
+        return Batch(batch_of(lines, origin), str(self._place))
 
     def _lines(self, file: BinaryIO, *, partial: bool) -> Lines:
         config = self._config
@@ -112,48 +129,93 @@ class FileReader:
             file, config.batch_rows, config.batch_bytes, config.max_line_bytes, partial=partial
         )
 
+    def _is_left(self, changed: int) -> bool:
+        """Tell whether the file, *changed* then, is left: see :func:`left_behind`.
+
+        It keeps the name with which it was begun, which may be another file's by now.
+        """
+        mine = self._place
+        return any(
+            found.id != mine.id
+            and in_order(found.name) >= in_order(mine.file)
+            and found.changed >= changed
+            for found in matching(self._config.path)
+        )
+
+    def _lose(self, known: Known, problem: str) -> None:
+        """Report that *known*, the file of the position, cannot be read on, and forget it."""
+        self._resume.tell("file-lost", file=self._place.file, byte=known.byte, problem=problem)
+        del self._place.files[self._place.id]
+
+    def _find(self, found: list[Found]) -> None:
+        """Go on in the file of the position, which may have another name by now."""
+        place, config = self._place, self._config
+        known = place.files[place.id]
+        there = [each for each in found if each.id == place.id]
+        for each in there or renamed(config.path.parent, place.id):
+            if self._is_known(each):
+                self._enter(each, place.file)
+                return
+        self._lose(known, _CUT if there else _GONE)
+
     def _advance(self) -> bool:
         """Leave the file, whose end was reached, if there is another to go on with."""
         following = self._next()
         if following is None:
             return False
         self.close()
-        self._name = following
-        self._enter(None)
+        self._enter(following, following.name)
         return True
 
-    def _next(self) -> str | None:
-        """Return the name of the file to go on with behind the end of the open one."""
-        names = self._names()
-        if self._file is not None and self._name in names and self._replaced(self._file):
-            return self._name
-        later = [name for name in names if name > self._name]
-        return later[0] if later else None
+    def _next(self) -> Found | None:
+        """Return the first file, in natural order, of which something is not read."""
+        found = matching(self._config.path)
+        mine = self._place.id if self._file is not None else None
+        left = left_behind(found)
+        others = (each for each in found if each.id != mine)
+        following = next((each for each in others if self._unread(each, each.id in left)), None)
+        if following is not None:
+            self._forget_all_but({each.id for each in found} | {self._place.id})
+        return following
 
-    def _replaced(self, file: BinaryIO) -> bool:
-        mine = os.fstat(file.fileno())
-        try:
-            named = (self._config.path.parent / self._name).stat()
-        except FileNotFoundError:
-            return False  # Gone since it was listed; the next look sees what took its place.
-        return (mine.st_dev, mine.st_ino) != (named.st_dev, named.st_ino) or (
-            mine.st_size < file.tell()
-        )
+    def _forget_all_but(self, there: set[str]) -> None:
+        """Forget the files that are gone; the position would grow for ever with them."""
+        files, quiet = self._place.files, self._quiet
+        self._place.files = {each: known for each, known in files.items() if each in there}
+        self._quiet = {each: state for each, state in quiet.items() if each in there}
 
-    def _enter(self, place: Place | None) -> None:
-        path = self._config.path.parent / self._name
+    def _unread(self, found: Found, left: bool) -> bool:  # noqa: FBT001 - one of its properties
+        """Tell whether *found* is new, has grown, is left, or is another file by now."""
+        state = found.size, found.changed, left
+        if self._quiet.get(found.id) == state:
+            return False
+        known = self._place.files.get(found.id)
+        if known is None or known.byte != found.size or not self._is_known(found):
+            return True
+        self._quiet[found.id] = state
+        return False
+
+    def _is_known(self, found: Found) -> bool:
+        known = self._place.files.get(found.id)
+        if known is None:
+            return False
+        with self._opened(found) as file:
+            return is_same(file.fileno(), known)
+
+    def _enter(self, found: Found, name: str) -> None:
+        """Open *found*, which was begun as *name*, and go to where it was left."""
+        self._place.file, self._place.id = name, found.id
+        self._file = self._opened(found)
+        known = self._place.files.get(found.id)
+        if known is not None and is_same(self._file.fileno(), known):
+            self._file.seek(known.byte)
+        else:
+            self._place.files.pop(found.id, None)
+
+    def _opened(self, found: Found) -> BinaryIO:
         try:
-            self._file = path.open("rb")
+            return found.path.open("rb")
         except FileNotFoundError as error:
-            raise SourceUnavailable(f"{path}: it has just gone away") from error
+            raise SourceUnavailable(f"{found.path}: it has just gone away") from error
         except OSError as error:
-            raise EnvironmentFault(f"{path}: {error.strerror}: let it be read") from error
-        status = os.fstat(self._file.fileno())
-        if place and place.inode == status.st_ino and place.byte <= status.st_size:
-            self._file.seek(place.byte)
-
-    def _names(self) -> list[str]:
-        path = self._config.path
-        if path.exists():
-            return [path.name]
-        return sorted(found.name for found in path.parent.glob(path.name) if found.is_file())
+            raise EnvironmentFault(f"{found.path}: {error.strerror}: let it be read") from error

@@ -79,6 +79,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "reader-progress": Event(
             "info", ("reader", "state", "logged"), "now and then, where there is no live table"
         ),
+        "file-lost": Event(
+            "warning",
+            ("reader", "file", "byte", "problem"),
+            "a file cannot be read on behind this byte: it is gone, or was cut or overwritten",
+        ),
         "leader-acquired": Event(
             "info", ("reader", "term", "leader"), "this engine leads now, and has begun a term"
         ),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from adaptors.file.reader import FileReader
 from transporter.adaptor import EndOfSource
-from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 from transporter.message import ERROR_HEADER, JSON
 from transporter.testing import FixedResume
 from transporter.testing.contracts import joined, messages_of, read_all
@@ -228,6 +230,186 @@ def test_followed_files_come_in_the_order_of_their_names(tmp_path: Path) -> None
 
     assert [data_of(reader) for _ in range(2)] == [[b"2"], [b"3"]]
     reader.close()
+
+
+def after(path: Path, position: str | None = None) -> str:
+    """Read all of *path* that follows *position*, and return the position behind it."""
+    return read_all(FileReader(FileReader.Config(path=path)), position)[-1][1] or ""
+
+
+def texts(messages: list[Message]) -> list[bytes | None]:
+    """Return the data of *messages*."""
+    return [message.data for message in messages]
+
+
+def go_on(path: Path, position: str) -> tuple[list[bytes | None], list[dict[str, object]]]:
+    """Return what a new reader reads behind *position*, and what it tells."""
+    reader, resume = FileReader(FileReader.Config(path=path)), FixedResume(position)
+    reader.open(resume)
+    found: list[bytes | None] = []
+    with suppress(EndOfSource):
+        while True:
+            found += data_of(reader)
+    reader.close()
+    assert all(event == "file-lost" for event, _ in resume.told)
+    return found, [details for _, details in resume.told]
+
+
+def test_numbers_in_names_are_numbers(tmp_path: Path) -> None:
+    """The tenth file comes behind the ninth, not behind the first."""
+    for number in (1, 9, 10, 100, 11):
+        (tmp_path / f"orders.{number}.jsonl").write_bytes(b"%d\n" % number)
+
+    assert texts(lines_of(tmp_path / "orders.*.jsonl")) == [b"1", b"9", b"10", b"11", b"100"]
+
+
+@pytest.mark.parametrize("name", ["b.jsonl", "a.jsonl"], ids=["later", "earlier"])
+def test_a_new_file_is_read_whatever_its_name_is(tmp_path: Path, name: str) -> None:
+    """Also one that sorts before the file that is being read, while it runs and over a restart."""
+    (tmp_path / "a1.jsonl").write_bytes(b"1\n")
+    path = tmp_path / "*.jsonl"
+    reader = FileReader(FileReader.Config(path=path, follow=True))
+    reader.open(FixedResume())
+    assert data_of(reader) == [b"1"]
+    (tmp_path / name).write_bytes(b"2\n")
+    batch = reader.poll(0.0)
+    reader.close()
+    assert texts(messages_of(batch.messages)) == [b"2"]
+    (tmp_path / "0.jsonl").write_bytes(b"0\n")
+
+    assert go_on(path, batch.position or "") == ([b"0"], [])
+
+
+def test_a_file_that_grows_after_it_was_left_is_read_on(tmp_path: Path) -> None:
+    """What is appended to an earlier file is read, and the later one is not read again."""
+    first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
+    first.write_bytes(b"1\n")
+    second.write_bytes(b"2\n")
+    reader = FileReader(FileReader.Config(path=tmp_path / "*.jsonl", follow=True))
+    reader.open(FixedResume())
+    assert [data_of(reader) for _ in range(3)] == [[b"1"], [b"2"], []]
+    for path, text in ((first, b"3\n"), (second, b"4\n")):
+        with path.open("ab") as file:
+            file.write(text)
+        assert data_of(reader) == [text[:1]]
+    assert data_of(reader) == []
+    reader.close()
+
+
+def test_a_line_that_is_being_written_is_not_cut_by_a_rotated_file(tmp_path: Path) -> None:
+    """A rotated file sorts behind the one that is written to; so it says nothing of its end."""
+    live, rotated = tmp_path / "log", tmp_path / "log.1"
+    rotated.write_bytes(b"1\n")
+    os.utime(rotated, (1, 1))
+    live.write_bytes(b'"a')
+    reader = FileReader(FileReader.Config(path=tmp_path / "log*", follow=True))
+    reader.open(FixedResume())
+    assert [data_of(reader) for _ in range(3)] == [[b"1"], [], []]
+    with live.open("ab") as file:
+        file.write(b'b"\n')
+    assert data_of(reader) == [b'"ab"']
+    reader.close()
+
+
+def test_a_line_without_an_end_is_read_once_its_file_is_left(tmp_path: Path) -> None:
+    """A later file that was there before, and is only now written to, ends the one before it."""
+    first, second = tmp_path / "1", tmp_path / "2"
+    second.touch()
+    os.utime(second, (1, 1))
+    first.write_bytes(b"1")
+    reader = FileReader(FileReader.Config(path=tmp_path / "*", follow=True))
+    reader.open(FixedResume())
+    assert [data_of(reader) for _ in range(2)] == [[], []]
+    second.write_bytes(b"2\n")
+    assert sorted([*data_of(reader), *data_of(reader)]) == [b"1", b"2"]
+    assert data_of(reader) == []
+    reader.close()
+
+
+@pytest.mark.parametrize("pattern", ["orders.log", "orders.log*"])
+def test_a_file_that_is_rotated_while_it_is_down_is_read_to_its_end(
+    tmp_path: Path, pattern: str
+) -> None:
+    """What was written before the rotation comes first, under the old name; nothing comes twice."""
+    path = tmp_path / "orders.log"
+    path.write_bytes(b"1\n")
+    position = after(tmp_path / pattern)
+    with path.open("ab") as file:
+        file.write(b"2\n")
+    path.rename(tmp_path / "orders.log.1")
+    path.write_bytes(b"3\n4\n")
+
+    messages = lines_of(tmp_path / pattern, position)
+
+    assert texts(messages) == [b"2", b"3", b"4"]
+    assert messages[0].source_id == "orders.log:2"
+    again = after(tmp_path / pattern, position)
+    assert go_on(tmp_path / pattern, again) == ([], [])
+
+
+def test_a_file_that_was_overwritten_is_read_from_its_beginning(path: Path) -> None:
+    """Its inode is the same and it is longer than before: its beginning tells."""
+    path.write_bytes(b"1\n2\n")
+    position = after(path)
+    path.write_bytes(b"3\n4\n5\n")
+
+    found, told = go_on(path, position)
+
+    assert found == [b"3", b"4", b"5"]
+    assert [(each["file"], each["byte"]) for each in told] == [("orders.placed.jsonl", 4)]
+    assert "overwritten" in str(told[0]["problem"])
+
+
+def test_a_followed_file_that_is_overwritten_is_read_from_its_beginning(path: Path) -> None:
+    """Also when it is longer than before at the first look."""
+    path.write_bytes(b"1\n2\n")
+    reader, resume = FileReader(FileReader.Config(path=path, follow=True)), FixedResume()
+    reader.open(resume)
+    assert data_of(reader) == [b"1", b"2"]
+    path.write_bytes(b"3\n4\n5\n")
+
+    assert data_of(reader) == [b"3", b"4", b"5"]
+    reader.close()
+    assert [(event, details["byte"]) for event, details in resume.told] == [("file-lost", 4)]
+
+
+def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+    """Its inode is nowhere in its folder: what was not read of it is lost, and the next is read."""
+    path = tmp_path / "*.jsonl"
+    (tmp_path / "1.jsonl").write_bytes(b"1\n")
+    position = after(path)
+    (tmp_path / "2.jsonl").write_bytes(b"2\n")
+    (tmp_path / "1.jsonl").unlink()
+
+    found, told = go_on(path, position)
+
+    assert found == [b"2"]
+    assert [(each["file"], each["byte"]) for each in told] == [("1.jsonl", 2)]
+    assert "gone" in str(told[0]["problem"])
+
+
+def test_a_position_holds_only_files_that_are_there(tmp_path: Path) -> None:
+    """It does not grow for ever in a folder that is cleared now and then."""
+    reader = FileReader(FileReader.Config(path=tmp_path / "*.jsonl", follow=True))
+    reader.open(FixedResume())
+    sizes = []
+    for number in range(20):
+        (tmp_path / f"{number}.jsonl").write_bytes(b"%d\n" % number)
+        batch = reader.poll(0.0)
+        assert texts(messages_of(batch.messages)) == [b"%d" % number]
+        sizes.append(len(json.loads(batch.position or "")["files"]))
+        (tmp_path / f"{number - 1}.jsonl").unlink(missing_ok=True)
+    reader.close()
+
+    assert max(sizes) <= 3
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"file": "a", "byte": 1, "inode": 2}', "[1]"])
+def test_a_position_of_something_else_is_refused(path: Path, text: str) -> None:
+    """What no reader of files has written is named, not guessed at."""
+    path.write_bytes(b"1\n")
+    with pytest.raises(SourceError, match="give the reader another name"):
+        FileReader(FileReader.Config(path=path)).open(FixedResume(text))
 
 
 def test_a_restart_reads_a_replaced_file_from_its_beginning(path: Path) -> None:
