@@ -60,9 +60,10 @@ class Place:
         try:
             found = json.loads(text)
             files = {each: Known(int(at), str(head)) for each, (at, head) in found["files"].items()}
-            if found["id"] not in files:
-                raise LookupError(found["id"])
-            return cls(str(found["file"]), str(found["id"]), files)
+            file_id = str(found["id"])
+            # The file that is being read is among them.
+            files = {file_id: files[file_id]} | files
+            return cls(str(found["file"]), file_id, files)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise SourceError(
                 f"the log holds the position {text[:100]!r} for this reader, which this file "

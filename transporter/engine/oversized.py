@@ -45,7 +45,8 @@ def _stand_in(message: pa.RecordBatch) -> pa.RecordBatch:
     place = f"its source id is {origin}" if origin is not None else "its source gives no id"
     reason = (
         f"the message is too large: {size_of(message)} bytes, where one append to the log takes "
-        f"{MAX_APPEND}; its data and headers are not in the log ({place}): deliver it by other means"
+        f"{MAX_APPEND}; its data and headers are not in the log ({place}): "
+        "deliver it by other means"
     )
     made = {name: message.column(name) for name in MESSAGE_SCHEMA.names}
     if sizes["key"] > CARRIED:

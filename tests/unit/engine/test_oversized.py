@@ -51,7 +51,11 @@ def test_it_says_where_the_message_is_and_how_large(large: Message) -> None:
     assert reason is not None
     assert f"{size_of(messages_to_batch([large]))} bytes" in reason.decode()
     assert "its source id is t@id/3/17" in reason.decode()
-    sizes = {"key": 1, "data": len(large.data or b""), "headers": 1 + len(large.headers[0][1] or b"")}
+    sizes = {
+        "key": 1,
+        "data": len(large.data or b""),
+        "headers": 1 + len(large.headers[0][1] or b""),
+    }
     assert json.loads(found.data or b"") == {"source_id": "t@id/3/17", "bytes": sizes}
 
 
