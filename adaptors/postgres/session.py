@@ -25,9 +25,11 @@ Connection = psycopg.Connection[Any]
 _Step = TypeVar("_Step")
 _Value = TypeVar("_Value")
 
-# Seconds, except the last one (milliseconds): a vanished server is noticed within half a minute.
 _CONNECT: Final = {
     "application_name": "transporter",
+    # Of several hosts the primary, also after another one was promoted.
+    "target_session_attrs": "read-write",
+    # Seconds, and milliseconds in the last one: a vanished server is noticed within half a minute.
     "connect_timeout": "10",
     "keepalives_idle": "10",
     "keepalives_interval": "5",

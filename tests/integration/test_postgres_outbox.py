@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from outbox_tools import Log, ids, insert, kill_readers, messages, read, readers, remaining
-from psycopg.conninfo import make_conninfo
-from services.postgres import PASSWORD, free_port
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from services.postgres import PASSWORD, free_port, fresh_database
 
 from adaptors.postgres.position import Position
 from adaptors.postgres.table import TableName, term_ddl
@@ -21,7 +21,7 @@ from transporter.outbox import outbox_sql
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from services.postgres import Database
+    from services.postgres import Database, PostgresService
 
 
 pytestmark = pytest.mark.postgres
@@ -507,6 +507,21 @@ def test_bad_rows_do_not_stop_the_others(outbox: Database, opened: Callable[...,
 
 
 # --- faults
+
+
+def test_of_several_hosts_the_one_that_takes_writes_is_read(
+    outbox: Database, read_only_server: PostgresService, opened: Callable[..., Any]
+) -> None:
+    """A standby, which may lack the table still, is passed over; the DSN may say otherwise."""
+    standby = conninfo_to_dict(read_only_server.dsn)
+    primary = conninfo_to_dict(outbox.dsn)
+    hosts = {name: f"{standby[name]},{primary[name]}" for name in ("host", "port")}
+    dsn = make_conninfo(outbox.dsn, **hosts)
+    insert(outbox)
+    with fresh_database(read_only_server, outbox.name):
+        assert read(opened(dsn=dsn)) == [1]
+        with pytest.raises(EnvironmentFault, match="no outbox table"):
+            opened(dsn=make_conninfo(dsn, target_session_attrs="any"))
 
 
 def test_a_wrong_password_is_told_without_the_password(

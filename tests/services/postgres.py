@@ -30,6 +30,9 @@ PASSWORD = "correct horse"  # noqa: S105 - of a role that exists for one test se
 _HBA = f"local all all trust\nhost all {GUARDED_ROLE} 127.0.0.1/32 scram-sha-256\n"
 
 
+_WRITABLE = "-c default_transaction_read_only=off"
+
+
 @dataclass(frozen=True)
 class PostgresService:
     """A running server. ``dsn`` names its maintenance database over the unix socket."""
@@ -98,7 +101,7 @@ def _running(directory: Path, **given: str) -> Iterator[PostgresService]:
         **given,
     }
     with embedded_postgres(directory, settings) as dsn:
-        with psycopg.connect(dsn, autocommit=True) as connection:
+        with psycopg.connect(dsn, autocommit=True, options=_WRITABLE) as connection:
             statement = sql.SQL("CREATE ROLE {} LOGIN SUPERUSER PASSWORD {}")
             connection.execute(statement.format(sql.Identifier(GUARDED_ROLE), PASSWORD))
         yield PostgresService(dsn, port)
@@ -115,6 +118,13 @@ def postgres_server() -> Iterator[PostgresService]:
 def small_queue_server() -> Iterator[PostgresService]:
     """Run a server with room for 512 KiB of notifications, the least that can be set."""
     with _served(max_notify_queue_pages="64") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def read_only_server() -> Iterator[PostgresService]:
+    """Run a server that lets sessions in and takes no writes, as a standby does."""
+    with _served(default_transaction_read_only="on") as server:
         yield server
 
 
@@ -140,10 +150,10 @@ def postgres(postgres_server: PostgresService) -> Iterator[Database]:
 
 
 @contextmanager
-def fresh_database(server: PostgresService) -> Iterator[Database]:
+def fresh_database(server: PostgresService, name: str = "") -> Iterator[Database]:
     """Create an empty database on *server*; it is dropped with everything connected to it."""
-    name = f"test_{uuid4().hex}"
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
+    name = name or f"test_{uuid4().hex}"
+    with psycopg.connect(server.dsn, autocommit=True, options=_WRITABLE) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         yield Database(name, server)
         drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
