@@ -68,6 +68,7 @@ def test_a_kill_in_a_backlog_repeats_little(
             settled = read_state(tmp_path / "log", "kafka").watermark + 1
             repeated.append(counted() - settled - sum(repeated))
         with running(pipeline) as engine:
+            engine.await_event("engine-started")
             await_count(counted, ROWS + 1 + sum(repeated))
             assert engine.stop() == 0
 
