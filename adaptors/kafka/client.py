@@ -91,6 +91,7 @@ class Client:
             "log_level": 2,
             **self.config.client,
             **self.config.secured,
+            "allow.auto.create.topics": False,
             "bootstrap.servers": self.config.bootstrap_servers,
             "error_cb": self._heard,
         }
@@ -137,6 +138,7 @@ class Client:
             "topic.metadata.propagation.max.ms": milliseconds // 2,
             **self.config.client,
             **self.config.secured,
+            "allow.auto.create.topics": False,  # A mistyped topic would be made and acked.
             "bootstrap.servers": self.config.bootstrap_servers,
             "message.max.bytes": self.config.max_message_bytes,
             # A message never expires alone, which would let later ones pass it: the

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 OWNED: Final = {
     "acks": "every message waits for all in-sync replicas",
+    "allow.auto.create.topics": "use create_topics",
     "bootstrap.servers": "use bootstrap_servers",
     "delivery.report.only.error": "the writer relies on it",
     "delivery.timeout.ms": "the slice's deadline rules",
@@ -158,6 +159,9 @@ class KafkaWriterConfig(KafkaConnection):
 
     max_message_bytes: Annotated[Size, Field(ge=1000, le=1_000_000_000)] = 16 * 1024**2
     """Largest message the client sends. The default leaves it to the topic's own limit."""
+
+    create_topics: bool = False
+    """Create topics that are missing, with the brokers' defaults. Without it they are waited for."""
 
     transactional: bool = False
     """Send each slice in one transaction, together with how far the route has come: effectively

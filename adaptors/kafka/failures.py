@@ -124,6 +124,14 @@ def source_error(error: KafkaError, place: str) -> TransporterError:
     return SourceUnavailable(f"{text}; trying again may help")
 
 
+def missing_topic(text: str, offset: int | None = None, *, fixed_topic: bool) -> SinkError:
+    """Return what it means that a topic is missing, as *text* says."""
+    if fixed_topic:
+        return SinkUnavailable(f"{text}: create it, or set create_topics")
+    advice = "create the topic, set create_topics, or filter its namespace out"
+    return Rejected(f"{text}: {advice}", offset)
+
+
 def is_bystander(error: KafkaError) -> bool:
     """Tell whether the message itself is fine: taken back, or lost with another one's failure."""
     return error.code() in _BYSTANDER
@@ -144,14 +152,14 @@ def sink_error(
 ) -> SinkError:
     """Translate *error*, which happened at *place*, to what the route is told.
 
-    An unknown topic is the route's fault when all entries go there
-    (*fixed_topic*), and the entry's when its namespace chose it.
+    An unknown topic is waited for when all entries go there (*fixed_topic*), and is the
+    entry's fault when its namespace chose it.
     """
     code, text = error.code(), f"{place}: {error.str()} ({error.name()})"
-    if code in _FAULTS or (code in _TOPIC and fixed_topic):
+    if code in _FAULTS:
         return RouteFault(f"{text}: check the topic, the rights and the client settings")
     if code in _TOPIC:
-        return Rejected(f"{text}: create the topic, or filter its namespace out", offset)
+        return missing_topic(text, offset, fixed_topic=fixed_topic)
     if code in _REJECTED:
         return Rejected(text, offset)
     if code in _TIMEOUTS:

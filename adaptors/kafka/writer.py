@@ -9,9 +9,10 @@ from confluent_kafka import KafkaException
 
 from adaptors.kafka.client import Client
 from adaptors.kafka.config import KafkaWriterConfig, is_topic
-from adaptors.kafka.failures import sink_error
+from adaptors.kafka.failures import missing_topic, sink_error
 from adaptors.kafka.parts import Outgoing, Pace
 from adaptors.kafka.slice import Slice
+from adaptors.kafka.topics import Topics
 from adaptors.kafka.transactions import Delivered, Transactions
 from transporter.errors import Rejected
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from adaptors.kafka.slice import Row
     from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
+    from transporter.errors import SinkError
 
 
 class KafkaWriter:
@@ -44,15 +46,20 @@ class KafkaWriter:
         """Keep *config*; the client is made by :meth:`open`."""
         self._config = config
         self._line: _Plain | Transactions | None = None
+        self._topics: Topics
 
     def open(self, context: WriterContext) -> StoredOffset | None:
         """Connect; return what the consumer group keeps, if the writer is transactional.
 
-        :raises SinkUnavailable: when no broker answers before the deadline.
+        :raises SinkUnavailable: when no broker answers before the deadline, or the topic is missing.
         :raises RouteFault: when the settings or the rights do not allow it, or
             another engine has opened the log since.
         """
         client = Client(self._config, context.deadline)
+        self._topics = Topics(client, create=self._config.create_topics)
+        fixed = self._config.fixed_topic
+        if fixed is not None and not self._topics.has(fixed):
+            raise missing_topic(f"{client.place()}: there is no such topic", fixed_topic=True)
         self._line = Transactions(client, context) if self._config.transactional else _Plain(client)
         return self._line.open()
 
@@ -65,6 +72,7 @@ class KafkaWriter:
             ack.all()
             return
         ack(outgoing.offsets[found.acked : found.rows])
+        self._topics.forget()
         if found.error is not None:
             ack.fail(found.error, found.offset)
         elif outgoing.nameless is not None:
@@ -76,14 +84,20 @@ class KafkaWriter:
         if line is not None:
             line.close()
 
-    def _no_topic(self, batch: Entries, row: int) -> Rejected:
-        namespace = batch.batch.column("namespace")[row].as_py()
-        place = f"Kafka topic {self._config.topic} at {self._config.bootstrap_servers}"
-        return Rejected(f"{place}: namespace {namespace!r} makes no topic name", batch.offsets[row])
+    def _no_topic(self, batch: Entries, row: int) -> SinkError:
+        namespace, offset = batch.batch.column("namespace")[row].as_py(), batch.offsets[row]
+        servers, topic = self._config.bootstrap_servers, self._config.topic
+        named = topic.format(namespace=namespace)
+        if is_topic(named):
+            text = f"Kafka topic {named} at {servers}: there is no such topic"
+            return missing_topic(text, offset, fixed_topic=self._config.fixed_topic is not None)
+        place = f"Kafka topic {topic} at {servers}"
+        return Rejected(f"{place}: namespace {namespace!r} makes no topic name", offset)
 
     def _topic(self, namespace: str) -> str:
+        """Return the topic of *namespace*; nothing if there is none."""
         topic = self._config.topic.format(namespace=namespace)
-        return topic if is_topic(topic) else ""
+        return topic if is_topic(topic) and self._topics.has(topic) else ""
 
 
 class _Plain:

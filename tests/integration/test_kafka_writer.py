@@ -302,15 +302,10 @@ def test_a_batch_that_the_topic_forbids_names_nobody(
     assert alone[4].failures[0][1] == 1
 
 
-def test_an_unknown_fixed_topic_is_the_routes_fault(
-    make_writer: Callable[..., KafkaWriter],
-) -> None:
-    """Where every entry goes to a topic that is not there, the route is at fault."""
-    ack = write(make_writer(deadline=2.0, topic="nowhere"), entries(numbered(2)))
-
-    assert ack.prefix == []
-    assert isinstance(ack.failures[0][0], RouteFault)
-    assert "nowhere" in str(ack.failures[0][0])
+def test_an_unknown_fixed_topic_is_waited_for(make_writer: Callable[..., KafkaWriter]) -> None:
+    """Where every entry goes to a topic that is not there, it is named as the sink that is away."""
+    with pytest.raises(SinkUnavailable, match="nowhere.*create it, or set create_topics"):
+        make_writer(topic="nowhere")
 
 
 def test_an_unknown_topic_of_one_namespace_is_the_entrys(

@@ -333,6 +333,22 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
+class DefaultBroker(Broker):
+    """A broker that creates each topic that a client asks for, as Kafka's default is."""
+
+    def __init__(self, java: Path, jars: list[Path], folder: Path) -> None:
+        super().__init__(java, jars, folder)
+        with (folder / "server.properties").open("a") as file:
+            file.write("auto.create.topics.enable=true\n")  # The last line of a name counts.
+
+
+@pytest.fixture(scope="session")
+def default_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Yield a running broker with Kafka's default for topics that are missing."""
+    with run(DefaultBroker, tmp_path_factory.mktemp("kafka-defaults")) as broker:
+        yield broker
+
+
 @pytest.fixture
 def kafka_topic(kafka_broker: Broker) -> str:
     """Return the name of a fresh topic with one partition, on a broker that runs."""

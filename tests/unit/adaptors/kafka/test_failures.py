@@ -47,9 +47,9 @@ def test_each_error_has_its_class(code: int, expected: type[Exception]) -> None:
     assert getattr(error, "offset", 7) == 7
 
 
-@pytest.mark.parametrize(("fixed", "expected"), [(True, RouteFault), (False, Rejected)])
+@pytest.mark.parametrize(("fixed", "expected"), [(True, SinkUnavailable), (False, Rejected)])
 def test_a_missing_topic_is_blamed_on_who_chose_it(fixed: bool, expected: type[Exception]) -> None:
-    """A missing topic is the route's fault when it is fixed, else that of the entry."""
+    """A missing topic is waited for when it is fixed, and else is the entry's fault."""
     error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
 
     assert type(sink_error(error, "place", 7, fixed_topic=fixed)) is expected

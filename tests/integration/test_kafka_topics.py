@@ -1,0 +1,130 @@
+"""Topics that are missing, on a broker that creates whatever is asked for: Kafka's default."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kafka_tools import consume
+
+from adaptors.kafka.writer import KafkaWriter
+from transporter.adaptor import WriterContext
+from transporter.errors import Rejected, SinkUnavailable
+from transporter.message import Message
+from transporter.testing import RecordingAck, entries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from services.kafka import Broker
+
+pytestmark = pytest.mark.kafka
+
+CONTEXT = WriterContext(log_id="log-1", route="route", epoch=1, deadline=10.0)
+
+
+@pytest.fixture
+def name() -> str:
+    """Return the name of a topic that is not there."""
+    return f"missing-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def make_writer(default_broker: Broker) -> Iterator[Callable[..., KafkaWriter]]:
+    """Return a function that opens a writer to the broker; all are closed at the end."""
+    opened: list[KafkaWriter] = []
+
+    def make(**settings: Any) -> KafkaWriter:
+        config = KafkaWriter.Config(bootstrap_servers=default_broker.bootstrap_servers, **settings)
+        opened.append(KafkaWriter(config))
+        opened[-1].open(replace(CONTEXT, route=uuid.uuid4().hex[:8]))
+        return opened[-1]
+
+    yield make
+    for writer in opened:
+        writer.close()
+
+
+def topics(broker: Broker) -> set[str]:
+    """Return the topics that the broker has."""
+    return set(broker.admin().list_topics(timeout=10).topics)
+
+
+def write(writer: KafkaWriter, *messages: Message) -> RecordingAck:
+    """Write *messages* and return what the writer told about them."""
+    batch = entries(messages)
+    ack = RecordingAck(batch)
+    writer.write(batch, ack)
+    return ack
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_missing_topic_is_named_and_tried_again_and_not_created(
+    make_writer: Callable[..., KafkaWriter],
+    default_broker: Broker,
+    name: str,
+    *,
+    transactional: bool,
+) -> None:
+    """A mistyped name makes no topic; once somebody creates it the route goes on."""
+    for _ in range(2):
+        with pytest.raises(SinkUnavailable, match=f"{name}.*create it, or set create_topics"):
+            make_writer(topic=name, transactional=transactional)
+    assert name not in topics(default_broker)
+
+    default_broker.create_topic(name)
+
+    writer = make_writer(topic=name, transactional=transactional)
+    assert write(writer, Message("n", b"1")).complete
+
+
+def test_a_topic_that_is_deleted_is_not_created_anew(
+    make_writer: Callable[..., KafkaWriter], default_broker: Broker, name: str
+) -> None:
+    """Also not by a writer that has it open, and has known it so far."""
+    default_broker.create_topic(name)
+    writer = make_writer(topic=name)
+    assert write(writer, Message("n", b"1")).complete
+    admin = default_broker.admin()  # its requests end with it
+    for future in admin.delete_topics([name], operation_timeout=30).values():
+        future.result()
+
+    ((error, offset),) = write(writer, Message("n", b"2")).failures
+
+    assert (type(error), offset) == (SinkUnavailable, None)
+    assert name in str(error)
+    assert name not in topics(default_broker)
+
+
+def test_a_namespace_whose_topic_is_missing_is_rejected_and_not_created(
+    make_writer: Callable[..., KafkaWriter], default_broker: Broker, name: str
+) -> None:
+    """What precedes the entry is delivered; it is itself tried again, or parked (Invariant 15)."""
+    default_broker.create_topic(f"{name}-there")
+    writer = make_writer(topic=f"{name}-{{namespace}}")
+    messages = Message("there", b"1"), Message("away", b"2"), Message("there", b"3")
+
+    ack = write(writer, *messages)
+
+    assert ack.prefix == [1]
+    ((error, offset),) = ack.failures
+    assert (type(error), offset) == (Rejected, 2)
+    assert f"{name}-away" in str(error)
+    assert topics(default_broker).isdisjoint({f"{name}-away"})
+    default_broker.create_topic(f"{name}-away")
+    assert write(writer, *messages).complete
+
+
+@pytest.mark.parametrize("template", ["{}", "{}-{{namespace}}"], ids=["fixed", "by namespace"])
+def test_a_topic_is_created_where_that_is_asked_for(
+    make_writer: Callable[..., KafkaWriter], default_broker: Broker, name: str, template: str
+) -> None:
+    """With create_topics, as the broker's defaults say, and the entries are in it."""
+    writer = make_writer(topic=template.format(name), create_topics=True)
+
+    assert write(writer, Message("n", b"1"), Message("n", b"2")).complete
+
+    made = name if template == "{}" else f"{name}-n"
+    assert [record.value() for record in consume(default_broker, made)] == [b"1", b"2"]
