@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+import struct
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +21,35 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 NOBODY = 65534
+CANARY = "canary-in-a-setting"
+KEEPER = """
+from pydantic import SecretStr
+from transporter.adaptor import AdaptorConfig
+
+
+class Keeper:
+    class Config(AdaptorConfig):
+        pin: SecretStr
+
+    def __init__(self, config):
+        self.config = config
+
+    def open(self, context):
+        pass
+
+    def write(self, batch, ack):
+        ack([entry.offset for entry in batch])
+
+    def close(self):
+        pass
+"""
 PIPELINE = """
 log: {dir: log}
 observe: {listen: "off"}
 readers: [{name: lines, adaptor: file, path: in.jsonl, follow: true}]
 routes:
   - {name: copy, writer: {adaptor: file, path: out.jsonl}}
+  - {name: keeper, writer: {adaptor: "keeper:Keeper", pin: "${PIN}"}}
   - {name: query, steps: [{sql: {query: SELECT * FROM entries}}],
      writer: {adaptor: spark, path: out, format: json}}
 """
@@ -93,8 +117,9 @@ def test_a_group_member_reaches_nothing(place: Path) -> None:
     """Neither by the sockets of Spark and its workers, nor in a log directory open to all."""
     (place / "log").mkdir(mode=0o755)
     (place / "in.jsonl").write_text('{"card": "4111 1111 1111 1111"}\n' * 10)
+    (place / "keeper.py").write_text(KEEPER)
     (place / "p.yaml").write_text(PIPELINE)
-    with running(place / "p.yaml") as engine:
+    with running(place / "p.yaml", PIN=CANARY) as engine:
         await_true(lambda: any((place / "out").glob("*.json")), 120, "both have delivered")
         await_true((place / "out.jsonl").exists, 60, "both have delivered")
         everybody = [psutil.Process(engine.process.pid), *engine.descendants()]
@@ -105,4 +130,47 @@ def test_a_group_member_reaches_nothing(place: Path) -> None:
         # The control socket asks who it is.
         control = place / "log" / "control.sock"
         assert set(as_nobody([*listening, *files])) <= {str(control)}
+        ports = [
+            each.laddr.port
+            for process in everybody
+            for each in process.net_connections("tcp")
+            if each.status == psutil.CONN_LISTEN
+        ]
+        assert len(ports) >= 2
+        told = b"".join(blocks(port, 30) for port in ports)
+        assert told == b""
         assert engine.stop() == 0
+
+
+def blocks(port: int, count: int) -> bytes:
+    """Return what Spark sends of its first broadcasts to whoever asks at *port*."""
+    told = b""
+    for number in range(count):
+        with (
+            suppress(OSError, struct.error),
+            socket.create_connection(("127.0.0.1", port), 2) as caller,
+        ):
+            # Spark's protocol: OpenBlocks in an RpcRequest, then a ChunkFetchRequest.
+            names = b"".join(map(_text, ("", "driver"))) + struct.pack(">i", 1)
+            body = b"\0" + names + _text(f"broadcast_{number}_piece0")
+            caller.sendall(_frame(b"\3" + struct.pack(">qi", number, len(body)) + body))
+            # Its type, the request, the length and the type of the body stand before the stream.
+            stream = _answer(caller)[14:22]
+            caller.sendall(_frame(b"\0" + stream + bytes(4)))
+            answer = _answer(caller)
+            told += answer if answer[:1] == b"\1" else b""
+    return told
+
+
+def _answer(caller: socket.socket) -> bytes:
+    with caller.makefile("rb") as file:
+        (size,) = struct.unpack(">q", file.read(8))
+        return file.read(min(max(8, size), 1 << 20) - 8)
+
+
+def _frame(message: bytes) -> bytes:
+    return struct.pack(">q", 8 + len(message)) + message
+
+
+def _text(text: str) -> bytes:
+    return struct.pack(">i", len(text)) + text.encode()

@@ -59,6 +59,7 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",  # the least that Spark accepts; no data passes through the JVM
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # the JVM only schedules
+    "spark.authenticate": "true",  # its ports give jobs, with all settings, to whoever asks
 }
 _ALWAYS: Final = {
     "spark.app.name": "transporter",

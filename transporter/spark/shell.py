@@ -79,6 +79,7 @@ def _session(request: Request) -> SparkSession:
         "spark.master": "local[*]",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.authenticate": "true",
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(request.kind != "execute").lower(),
