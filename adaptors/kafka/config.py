@@ -161,7 +161,7 @@ class KafkaWriterConfig(KafkaConnection):
     """Largest message the client sends. The default leaves it to the topic's own limit."""
 
     create_topics: bool = False
-    """Create topics that are missing, with the brokers' defaults. Without it they are waited for."""
+    """Create topics that are missing, with the brokers' defaults. Without it, wait for them."""
 
     transactional: bool = False
     """Send each slice in one transaction, together with how far the route has come: effectively

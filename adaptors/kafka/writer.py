@@ -51,7 +51,8 @@ class KafkaWriter:
     def open(self, context: WriterContext) -> StoredOffset | None:
         """Connect; return what the consumer group keeps, if the writer is transactional.
 
-        :raises SinkUnavailable: when no broker answers before the deadline, or the topic is missing.
+        :raises SinkUnavailable: when no broker answers before the deadline, or the topic
+            is missing.
         :raises RouteFault: when the settings or the rights do not allow it, or
             another engine has opened the log since.
         """

@@ -304,7 +304,7 @@ def test_a_batch_that_the_topic_forbids_names_nobody(
 
 def test_an_unknown_fixed_topic_is_waited_for(make_writer: Callable[..., KafkaWriter]) -> None:
     """Where every entry goes to a topic that is not there, it is named as the sink that is away."""
-    with pytest.raises(SinkUnavailable, match="nowhere.*create it, or set create_topics"):
+    with pytest.raises(SinkUnavailable, match=r"nowhere.*create it, or set create_topics"):
         make_writer(topic="nowhere")
 
 
