@@ -60,7 +60,7 @@ def place() -> Iterator[Path]:
     """Give a folder that all may enter, with a umask that lets a group write."""
     before = os.umask(0o002)
     # Those of pytest are closed to others, and so may be where TMPDIR leads.
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # noqa: S108 - random, and ours
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
     os.umask(before)
