@@ -92,6 +92,10 @@ class KafkaQueueReaderConfig(KafkaQueueConnection):
     session_timeout: Annotated[Duration, Field(ge=1)] = 45.0
     """An engine that the brokers hear nothing of for so long loses its share of the queue."""
 
+    retention: Annotated[Duration, Field(ge=1)] | None = None
+    """The topic may delete messages that are older, also if they wait still; ``null``: none. Where
+    it deletes earlier, ``queue-deletes`` tells of it."""
+
     timeout: Annotated[Duration, Field(ge=0.001)] = 10.0
     """How long opening and closing wait for the brokers."""
 
@@ -128,6 +132,7 @@ class KafkaQueueReaderConfig(KafkaQueueConnection):
             transactional=self.transactional,
             instance=self.instance,
             session_timeout=self.session_timeout,
+            retention=self.retention,
             timeout=self.timeout,
         )
 

@@ -42,7 +42,7 @@ class KafkaQueueReader:
         self._consumer: QueueConsumer | None = None
         self._resume: Resume | None = None
         self._unsettled = Unsettled()
-        self._batch = 0
+        self._batch = self._lost = 0
 
     def open(self, resume: Resume) -> None:
         """Connect and begin to fetch.
@@ -55,9 +55,11 @@ class KafkaQueueReader:
         self._batch = Position.parse(position).batch if position else 0
         # Nobody keeps alive what was not acked before, so it comes again, here or elsewhere.
         resume.supersede()
-        self._resume = resume
+        self._resume, self._lost = resume, 0
         with source_errors():
             self._consumer = QueueConsumer(self._config.settings, self._config.queue)
+        for problem in self._consumer.problems:
+            resume.tell("queue-deletes", queue=self._config.queue, problem=problem)
 
     def poll(self, timeout: float) -> Batch:
         """Return the messages there are, waiting up to *timeout* seconds for the first one.
@@ -70,6 +72,9 @@ class KafkaQueueReader:
             consumer = self._opened
             consumer.check()
             found = consumer.receive_many(config.batch_rows, timeout, config.batch_bytes)
+            lost = consumer.metrics().lost
+        if lost > self._lost:
+            self._tell_lost(lost)
         if not found:
             return Batch(())
         self._batch += 1
@@ -77,6 +82,17 @@ class KafkaQueueReader:
         topic, namespace, kind = config.queue_topic, self._namespace, config.content_type
         messages = [logged(message, topic, namespace, kind) for message in found]
         return Batch(messages, str(Position(self._batch)))
+
+    def _tell_lost(self, lost: int) -> None:
+        offsets, self._lost = lost - self._lost, lost
+        if self._resume is not None:
+            self._resume.tell(
+                "messages-deleted",
+                queue=self._config.queue,
+                offsets=offsets,
+                problem=f"topic {self._config.queue_topic} had deleted them before they were"
+                " read: its retention is too short; see the event queue-deletes",
+            )
 
     def delivered(self, position: str, rows: Sequence[int]) -> None:
         """Ack exactly the messages that are *rows* of the batch at *position*."""

@@ -72,7 +72,11 @@ def test_init_makes_the_topics_once(
     """What is there already stays as it is, and is told."""
     settings = fresh(kafka_broker)
     where = options(settings, tmp_path)
-    assert answer(capsys, "init", *where) == {"made": [], "topics": list(settings.topics)}
+    assert answer(capsys, "init", *where) == {
+        "made": [],
+        "topics": list(settings.topics),
+        "problems": [],
+    }
     more = ["--queue-topic", f"{settings.queue_topic}-2", "--partitions", "3"]
     assert answer(capsys, "init", *where, *more)["made"] == [f"{settings.queue_topic}-2"]
 

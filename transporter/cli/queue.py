@@ -80,9 +80,14 @@ def init(  # noqa: PLR0913 - one argument an option
 ) -> None:
     """Make the topics of a queue, with limits that fit; those that are there stay as they are.
 
+    Which of them delete what is still needed is told, with what helps.
+
     Example: transporter queue init --bootstrap-servers 127.0.0.1:9092 --partitions 8
     """
-    from transporter.queue.topics import make_topics  # noqa: PLC0415 - imports Kafka's client
+    from transporter.queue.topics import (  # noqa: PLC0415 - imports Kafka's client
+        make_topics,
+        retention_problems,
+    )
 
     chosen = _settings(
         settings,
@@ -92,11 +97,15 @@ def init(  # noqa: PLR0913 - one argument an option
         dead_letter_topic=dead_letter_topic,
     )
     made = make_topics(chosen, partitions, replication_factor)
+    problems = retention_problems(chosen, chosen.topics)
     if as_json:
-        write_json({"made": [name for name, new in made.items() if new], "topics": list(made)})
+        fresh = [name for name, new in made.items() if new]
+        write_json({"made": fresh, "topics": list(made), "problems": problems})
         return
     for name, new in made.items():
         write(f"{printable(name)}: {'made' if new else 'was there already'}")
+    for problem in problems:
+        _note(f"warning: {printable(problem)}")
 
 
 def tracker(

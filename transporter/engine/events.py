@@ -106,6 +106,16 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("reader", "rows", "problem"),
             "a look at an outbox took too long; the next one asks for so many rows at most",
         ),
+        "queue-deletes": Event(
+            "warning",
+            ("reader", "queue", "problem"),
+            "a topic of the queue deletes what is still needed; what changes that",
+        ),
+        "messages-deleted": Event(
+            "error",
+            ("reader", "queue", "offsets", "problem"),
+            "so many offsets of the queue's topic were deleted before they were read",
+        ),
         "meter-read": Event(
             "info",
             ("reader", "purged", "rate", "seconds"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from transporter.queue.keeper import Keeper
 from transporter.queue.markers import Nack
 from transporter.queue.message import MessageId, QueueMessage
 from transporter.queue.settings import queue_name
+from transporter.queue.topics import retention_problems
 
 if TYPE_CHECKING:
     from transporter.queue.metrics import ConsumerMetrics
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 Messages = QueueMessage | Iterable[QueueMessage | MessageId]
 """One message or several, each as it was received, or its id."""
+_LOGGER: Final = logging.getLogger(__name__)
 _CLOSED: Final = "its consumer was closed"
 _LEAST_SILENCE: Final = 10.0
 """Seconds; what is shorter is a hiccup."""
@@ -62,6 +65,10 @@ class QueueConsumer:
             )
         finally:
             looking.close()
+        self.problems = retention_problems(settings, [settings.queue_topic, settings.markers_topic])
+        """How the topics delete what is still needed, as it was at the start."""
+        for problem in self.problems:
+            _LOGGER.warning(problem)
         self._fetcher = Fetcher(queue, settings, self._exchange, count)
         self._keeper = Keeper(settings, self._exchange, count)
         self._threads = [

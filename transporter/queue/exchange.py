@@ -157,6 +157,11 @@ class Exchange:
             self._freed.wait_for(lambda: self._closing or self._in_flight.room >= wanted, timeout)
             return 0 if self._closing else self._in_flight.room
 
+    def lost(self, offsets: int) -> None:
+        """Note that so many *offsets* were deleted before they were read."""
+        with self._lock:
+            self._count(lost=offsets)
+
     def add(self, messages: Sequence[QueueMessage], now: float) -> None:
         """Hand over *messages*, whose Starts were written at *now*."""
         with self._lock:

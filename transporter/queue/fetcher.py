@@ -28,7 +28,7 @@ from transporter.queue.starting import Batch
 from transporter.queue.transactions import Transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from confluent_kafka import Consumer, Message, Producer
 
@@ -45,6 +45,7 @@ _FULL: Final = 1.0
 _FOREIGN: Final = 1.0
 """Seconds after which is committed that other queues' messages were passed."""
 _BACKOFF: Final = 0.2
+_ASK: Final = 5.0
 _LOGGER: Final = logging.getLogger(__name__)
 
 
@@ -67,6 +68,7 @@ class Fetcher:
         self._client = self._transactions.open() if self._transactions else self._plain()
         self._consumer: Consumer = clients.consumer(settings, group)
         self._carried: list[Message] = []
+        self._next: dict[int, int] = {}
         self._foreign: dict[int, int] = {}
         self._committed_at = time.monotonic()
         self._paused = False
@@ -109,6 +111,7 @@ class Fetcher:
 
     def _fetch(self, most: int) -> None:
         records = self._read(most)
+        self._count_deleted(records)
         batch = Batch(self._queue)
         batch.read(records)
         if batch.unreadable:
@@ -146,6 +149,50 @@ class Fetcher:
             error.str(),
         )
         return False
+
+    def _count_deleted(self, records: list[Message]) -> None:
+        """Count what was deleted between what was read before and *records*."""
+        for record in records:
+            partition, offset = record.partition(), record.offset()
+            if partition not in self._next:
+                self._next[partition] = self._committed(partition, offset)
+            at = self._next[partition]
+            # A gap is the rule where transactions end; only one below the first offset is a loss.
+            if offset > at and (end := min(offset, self._first(partition))) > at:
+                self._exchange.lost(end - at)
+                _LOGGER.error(
+                    "queue %s: topic %s, partition %d: offsets %d to %d were deleted before they"
+                    " were read, and with them perhaps messages: its retention is too short",
+                    self._queue,
+                    self._settings.queue_topic,
+                    partition,
+                    at,
+                    end - 1,
+                )
+            self._next[partition] = offset + 1
+
+    def _committed(self, partition: int, otherwise: int) -> int:
+        """Return where the queue was in *partition*; *otherwise* if it never was there."""
+        place = TopicPartition(self._settings.queue_topic, partition)
+        found = self._insist(lambda: self._consumer.committed([place], timeout=_ASK))
+        return found[0].offset if found and found[0].offset >= 0 else otherwise
+
+    def _first(self, partition: int) -> int:
+        """Return where *partition* begins; 0 when we are to stop before that is known."""
+        place = TopicPartition(self._settings.queue_topic, partition)
+        found = self._insist(lambda: self._consumer.get_watermark_offsets(place, timeout=_ASK))
+        return found[0] if found else 0
+
+    def _insist(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - the answer, whatever it is
+        """Return what brokers answer; ``None`` when everything closes before they do."""
+        while not self._exchange.closing:
+            try:
+                return ask()
+            except KafkaException as error:
+                if is_fault(error.args[0]):
+                    raise
+                self._exchange.pause(_BACKOFF)
+        return None
 
     def _begin(self, batch: Batch) -> None:
         """Write Starts, commit, hand over: a kill in between repeats, and loses nothing."""
@@ -265,7 +312,13 @@ class Fetcher:
 
     def _subscribe(self) -> None:
         topic = self._settings.queue_topic
-        self._consumer.subscribe([topic], on_revoke=self._gone, on_lost=self._gone)
+        self._consumer.subscribe(
+            [topic], on_assign=self._come, on_revoke=self._gone, on_lost=self._gone
+        )
+
+    def _come(self, _: Consumer, places: list[Any]) -> None:
+        for place in places:
+            self._next.pop(place.partition, None)
 
     def _gone(self, consumer: Consumer, places: list[Any]) -> None:
         with suppress(KafkaException):
@@ -274,6 +327,7 @@ class Fetcher:
         self._carried = [each for each in self._carried if each.partition() not in gone]
         for partition in gone:
             self._foreign.pop(partition, None)
+            self._next.pop(partition, None)
 
     def _stay(self) -> None:
         """Stay in the group while there is no room: paused, but heard of."""

@@ -19,6 +19,8 @@ class ConsumerMetrics:
     """Neither acked nor nacked within ``hold``, and left to the tracker."""
     released: int = 0
     """Given back before the program asked for them."""
+    lost: int = 0
+    """Offsets of the queue topic that were deleted before they were read, other queues' too."""
     in_progress: int = 0
     oldest_age: float = 0.0
 

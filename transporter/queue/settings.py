@@ -80,6 +80,10 @@ class QueueSettings(BaseModel):
     commit_interval: Positive = 1.0
     """Seconds between two commits of a tracker."""
 
+    retention: Annotated[Duration, Field(ge=1)] | None = None
+    """Topics keep messages and dead letters for so long, whether they wait or are done with;
+    none: for ever."""
+
     timeout: Positive = 30.0
     """How long sending, opening and closing may wait for the brokers."""
 

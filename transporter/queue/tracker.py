@@ -27,6 +27,7 @@ from transporter.queue.hanging import Hanging
 from transporter.queue.markers import End, Nack, Start, decode, encode
 from transporter.queue.metrics import TrackerMetrics
 from transporter.queue.redelivery import Due, by_partition, ends, parts, redelivery, restatements
+from transporter.queue.topics import retention_problems
 from transporter.queue.transactions import ANY, Transactions
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ class Tracker:
         _, self._partitions, _ = clients.partitions(
             self._consumer, self._settings, self._settings.topics
         )
+        for problem in retention_problems(self._settings, self._settings.topics):
+            _LOGGER.warning(problem)
         self._transactions.open()
         self._consumer.subscribe(
             [self._settings.markers_topic],
