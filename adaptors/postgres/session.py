@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import selectors
 import time
 from contextlib import contextmanager, suppress
@@ -27,8 +28,6 @@ _Value = TypeVar("_Value")
 
 _CONNECT: Final = {
     "application_name": "transporter",
-    # Of several hosts the primary, also after another one was promoted.
-    "target_session_attrs": "read-write",
     # Seconds, and milliseconds in the last one: a vanished server is noticed within half a minute.
     "connect_timeout": "10",
     "keepalives_idle": "10",
@@ -121,7 +120,11 @@ def connect(dsn: SecretStr, term: float | None = None) -> Connection:
     transaction lasts longer. Raise ``SourceUnavailable`` when no connection comes about.
     """
     given: dict[str, Any] = conninfo_to_dict(dsn.get_secret_value())
-    conninfo = make_conninfo(**{**_CONNECT, **_within(term), **given, "client_encoding": "UTF8"})
+    chosen = {**_CONNECT, **_within(term), **given, "client_encoding": "UTF8"}
+    if "PGTARGETSESSIONATTRS" not in os.environ:
+        # Of several hosts the primary, also after another one was promoted.
+        chosen.setdefault("target_session_attrs", "read-write")
+    conninfo = make_conninfo(**chosen)
     with faults("cannot connect to the outbox's database"):
         connection = _Bounded.connect(conninfo, autocommit=True)
     # A statement ends before that by itself, unless the server says nothing.

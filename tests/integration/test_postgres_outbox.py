@@ -510,9 +510,15 @@ def test_bad_rows_do_not_stop_the_others(outbox: Database, opened: Callable[...,
 
 
 def test_of_several_hosts_the_one_that_takes_writes_is_read(
-    outbox: Database, read_only_server: PostgresService, opened: Callable[..., Any]
+    outbox: Database,
+    read_only_server: PostgresService,
+    opened: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A standby, which may lack the table still, is passed over; the DSN may say otherwise."""
+    """A standby, which may lack the table still, is passed over.
+
+    The DSN, or libpq's environment variable, may say otherwise.
+    """
     standby = conninfo_to_dict(read_only_server.dsn)
     primary = conninfo_to_dict(outbox.dsn)
     hosts = {name: f"{standby[name]},{primary[name]}" for name in ("host", "port")}
@@ -522,6 +528,9 @@ def test_of_several_hosts_the_one_that_takes_writes_is_read(
         assert read(opened(dsn=dsn)) == [1]
         with pytest.raises(EnvironmentFault, match="no outbox table"):
             opened(dsn=make_conninfo(dsn, target_session_attrs="any"))
+        monkeypatch.setenv("PGTARGETSESSIONATTRS", "any")
+        with pytest.raises(EnvironmentFault, match="no outbox table"):
+            opened(dsn=dsn)
 
 
 def test_a_wrong_password_is_told_without_the_password(
