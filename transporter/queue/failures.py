@@ -124,6 +124,13 @@ def is_denied(error: KafkaError) -> bool:
     return error.code() in _FAULTS - {KafkaError._FATAL, KafkaError._FENCED}
 
 
+def is_at_its_end(error: KafkaError) -> bool:
+    """Tell whether this client can do no more, and a new one can without an operator."""
+    if error.code() in _FAULTS - {KafkaError._FATAL}:
+        return False
+    return bool(error.fatal()) or error.code() == KafkaError._FATAL
+
+
 def is_missing(error: KafkaError) -> bool:
     """Tell whether a topic is not there; one that was there before may be so again."""
     return error.code() in _MISSING
@@ -144,6 +151,8 @@ def translated(error: KafkaError, place: str) -> TransporterError:
     text = f"{place}: {error.str()} ({error.name()})"
     if is_refusal(error):
         return MessageRefused(f"{text}; make it smaller, or raise the topics' max.message.bytes")
+    if is_at_its_end(error):
+        return QueueUnavailable(f"{text}: this client can do no more, a new client may")
     if is_fault(error) or is_missing(error):
         return QueueFault(f"{text}: check topics, rights and client settings")
     return QueueUnavailable(f"{text}: see whether the brokers are up, then try again")

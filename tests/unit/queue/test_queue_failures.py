@@ -1,0 +1,41 @@
+"""What an error of the Kafka client means for who uses a queue."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from adaptors.kafka_queue.failures import source_errors
+from transporter.errors import SourceUnavailable
+from transporter.queue import clients, settings_of
+from transporter.queue.exchange import Exchange
+from transporter.queue.failures import QueueFault, QueueUnavailable, translated
+from transporter.queue.in_flight import InFlight
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (KafkaError(KafkaError._FATAL, "out of order", fatal=True), QueueUnavailable),
+        (KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "x", fatal=True), QueueUnavailable),
+        (KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no", fatal=True), QueueFault),
+        (KafkaError(KafkaError.FENCED_INSTANCE_ID, "another", fatal=True), QueueFault),
+        (KafkaError(KafkaError._FENCED, "another", fatal=True), QueueFault),
+        (KafkaError(KafkaError._AUTHENTICATION, "no"), QueueFault),
+    ],
+)
+def test_a_client_that_is_at_its_end_is_replaced(error: KafkaError, kind: type[Exception]) -> None:
+    """Only a new client helps, not an operator; what an operator has to change stays a fault."""
+    found = translated(error, "queue topic q")
+    assert type(found) is kind
+    assert error.str() in str(found)
+
+
+def test_a_reader_is_opened_anew_when_its_producer_has_failed_for_good() -> None:
+    """What the thread that writes acks meets comes to the engine as an outage, with its reason."""
+    settings = settings_of(bootstrap_servers="127.0.0.1:9")
+    exchange = Exchange(InFlight(10, 1.0, 1.0, None))
+    error = KafkaException(KafkaError(KafkaError._FATAL, "out of order", fatal=True))
+    exchange.writing_failed(clients.told(settings, error))
+    with pytest.raises(SourceUnavailable, match=r"out of order.*new client"), source_errors():
+        exchange.take(1, 0.0)
