@@ -51,6 +51,14 @@ SELECT c.relkind <> 'r' OR EXISTS (
 """
 _RIGHTS: Final = ("SELECT", "UPDATE", "DELETE")
 
+# A table can always be changed, a view only if it is plain, or by its triggers.
+_CHANGEABLE: Final = """
+SELECT pg_catalog.pg_relation_is_updatable(a.attrelid, true),
+    pg_catalog.pg_column_is_updatable(a.attrelid, a.attnum, true)
+FROM pg_catalog.pg_attribute a WHERE a.attrelid = %s AND a.attname = %s
+"""
+_UPDATES, _DELETES = 4, 16
+
 
 def locate(
     connection: Connection,
@@ -79,6 +87,8 @@ def locate(
         _check_columns(full, columns, present)
         if connection.execute(_UNIQUE, [columns.id, oid]).fetchone() != (True,):
             raise EnvironmentFault(_not_unique(full, columns))
+        ((events, mark),) = connection.execute(_CHANGEABLE, [oid, columns.leader]).fetchall()
+        _check_changeable(full, columns, rights, events, mark=mark)
     return full
 
 
@@ -104,6 +114,22 @@ def _check_columns(table: TableName, columns: Columns, present: dict[str, str]) 
             f"the table {table} is no outbox: {'; '.join(wrong)}. Name another one, or its columns "
             "under columns of the reader, or mend it; 'transporter outbox init' prints the SQL of "
             "an outbox"
+        )
+
+
+def _check_changeable(
+    table: TableName, columns: Columns, rights: Sequence[str], events: int, *, mark: bool
+) -> None:
+    needed = _DELETES | (_UPDATES if "UPDATE" in rights else 0)
+    wrong = ""
+    if events & needed != needed:
+        wrong = f"the rows of {table} cannot be changed"
+    elif "UPDATE" in rights and not mark:
+        wrong = f"the column {_shown('leader', columns.leader)} of {table} cannot be updated"
+    if wrong:
+        raise EnvironmentFault(
+            f"{wrong}, for it is a view that PostgreSQL cannot write to: name the table under it,"
+            " or give it INSTEAD OF triggers"
         )
 
 

@@ -533,6 +533,26 @@ def test_of_several_hosts_the_one_that_takes_writes_is_read(
             opened(dsn=dsn)
 
 
+def test_a_view_that_cannot_be_changed_is_refused_at_open(
+    outbox: Database, opened: Callable[..., Any], claim: str
+) -> None:
+    """Trying again would change nothing, so the reader stops and says what to do."""
+    ((names,),) = outbox.execute(
+        "SELECT string_agg(attname, ', ') FROM pg_attribute WHERE attrelid = 'outbox'::regclass"
+        " AND attnum > 0 AND NOT attisdropped AND attname <> 'leader_id'"
+    )
+    outbox.execute("CREATE VIEW plain AS SELECT * FROM outbox")
+    outbox.execute("CREATE VIEW rows_of_it AS SELECT DISTINCT ON (id) * FROM outbox")
+    outbox.execute(f"CREATE VIEW marks AS SELECT {names}, NULL::uuid AS leader_id FROM outbox")
+    insert(outbox)
+    with pytest.raises(EnvironmentFault, match=r"rows_of_it cannot be changed.*INSTEAD OF"):
+        opened(table="rows_of_it")
+    if claim == "mark":
+        with pytest.raises(EnvironmentFault, match=r"leader_id of .*marks cannot be updated"):
+            opened(table="marks")
+    assert read(opened(table="plain")) == [1]
+
+
 def test_a_wrong_password_is_told_without_the_password(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
