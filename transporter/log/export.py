@@ -7,18 +7,18 @@ however long the log is (Invariant 17).
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from transporter.errors import EnvironmentFault
-from transporter.log.filesystem import RealFileSystem, replace_durably
+from transporter.log.filesystem import TEMPORARY, RealFileSystem, replace_durably
 from transporter.message import ENTRY_SCHEMA, Entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
     from transporter.message import Entry
@@ -36,12 +36,18 @@ def export(path: Path, parts: Iterable[bytes], files: FileSystem | None = None) 
 
     """
     files = files or RealFileSystem()
+    # In a shared folder somebody may have made files of every name that can be guessed.
+    private = path.with_name(f".{path.name}.{token_hex(16)}")
+    whole = private / path.name
     try:
-        # In a shared folder somebody may have made files of every name that can be guessed.
-        with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as private:
-            whole = Path(private) / path.name
+        files.create_directory(private)
+        try:
             replace_durably(files, whole, parts)
             files.rename(whole, path)
+        finally:
+            files.remove(whole.with_name(whole.name + TEMPORARY))
+            files.remove(whole)
+            files.remove_directory(private)
         files.sync_directory(path.parent)
     except OSError as error:
         raise EnvironmentFault(f"{path}: {error.strerror}") from error
