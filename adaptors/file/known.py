@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Self
 
-from transporter.errors import SourceError
+from transporter.errors import SourceError, SourceUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
 HEAD_BYTES: Final = 1024
 """How much of a file's beginning, as far as it was read, tells it from another one."""
 
+_LINK: Final = "it is a symbolic link, which is not followed; name the file itself"
+_IRREGULAR: Final = "it is not a regular file"
 _DIGITS: Final = re.compile("([0-9]+)")
 
 
@@ -77,16 +81,40 @@ def in_order(name: str) -> tuple[list[str | int], str]:
     return [int(part) if index % 2 else part for index, part in enumerate(parts)], name
 
 
-def matching(path: Path) -> list[Found]:
-    """Return the files whose names *path* means, in natural order."""
-    folder = path.parent
-    names = [path.name] if path.exists() else _files(folder, path.name)
-    return list(_found(folder, sorted(names, key=in_order)))
+def matching(path: Path) -> tuple[list[Found], dict[str, str]]:
+    """Return the files whose names *path* means, in natural order, and why others are refused.
+
+    Only regular files are read, and no link: whoever may put a file into the folder
+    must not choose which file the reader opens elsewhere, or hold it with a pipe.
+    """
+    names = [path.name] if os.path.lexists(path) else _names(path.parent, path.name)
+    return _listed(path.parent, sorted(names, key=in_order))
 
 
-def renamed(folder: Path, file_id: str) -> Iterator[Found]:
-    """Yield the files of *folder* that have *file_id*, whatever their names are."""
-    return (each for each in _found(folder, _files(folder, "*")) if each.id == file_id)
+def renamed(folder: Path, file_id: str) -> list[Found]:
+    """Return the files of *folder* that have *file_id*, whatever their names are."""
+    found, _ = _listed(folder, _names(folder, "*"))
+    return [each for each in found if each.id == file_id]
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open the regular file at *path* itself; no link is followed, no pipe is waited for.
+
+    :raises SourceUnavailable: when it is something else by now.
+    :raises OSError: when it may not be read.
+    """
+    # Opening a pipe would wait for its writer; a regular file takes no notice of O_NONBLOCK.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        file = open(os.open(path, flags), "rb")  # noqa: PTH123, SIM115 - the caller closes it
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:
+            raise SourceUnavailable(f"{path}: it has just been replaced") from error
+        raise
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise SourceUnavailable(f"{path}: it has just been replaced")
 
 
 def left_behind(found: Iterable[Found]) -> set[str]:
@@ -115,17 +143,23 @@ def is_same(descriptor: int, known: Known) -> bool:
     )
 
 
-def _files(folder: Path, pattern: str) -> list[str]:
-    return [found.name for found in folder.glob(pattern) if found.is_file()]
+def _names(folder: Path, pattern: str) -> list[str]:
+    return [found.name for found in folder.glob(pattern)]
 
 
-def _found(folder: Path, names: list[str]) -> Iterator[Found]:
+def _listed(folder: Path, names: list[str]) -> tuple[list[Found], dict[str, str]]:
     # The device may have another number after each start of the machine.
     device = folder.stat().st_dev if names else 0
+    found: list[Found] = []
+    refused: dict[str, str] = {}
     for name in names:
         path = folder / name
         with suppress(FileNotFoundError):
-            status = path.stat()
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                refused[name] = _LINK if stat.S_ISLNK(status.st_mode) else _IRREGULAR
+                continue
             own = status.st_dev == device
             file_id = str(status.st_ino) if own else f"{status.st_dev}:{status.st_ino}"
-            yield Found(name, path, file_id, status.st_size, status.st_mtime_ns)
+            found.append(Found(name, path, file_id, status.st_size, status.st_mtime_ns))
+    return found, refused

@@ -17,6 +17,7 @@ from adaptors.file.known import (
     is_same,
     left_behind,
     matching,
+    open_regular,
     renamed,
 )
 from adaptors.file.lines import Lines, Origin, batch_of, read_lines
@@ -57,6 +58,8 @@ class FileReader:
         self._place = Place()
         self._quiet: dict[str, tuple[int, int, bool]] = {}
         """Size and time of the files in which nothing was found to read, and if they were left."""
+        self._refused: dict[str, str] = {}
+        """What stands in the folder and is not read, and why; told when it is first seen."""
         self._resume: Resume
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
 
@@ -64,11 +67,13 @@ class FileReader:
         """Go on at the newest logged position, in the file that holds it.
 
         :raises SourceUnavailable: when no file is there, and none is waited for.
-        :raises EnvironmentFault: when it may not be read.
+        :raises EnvironmentFault: when it may not be read, or is not a regular file.
         """
-        self._resume, self._place, self._quiet = resume, Place(), {}
-        found = matching(self._config.path)
+        self._resume, self._place, self._quiet, self._refused = resume, Place(), {}, {}
+        found = self._look()
         if not found and not self._config.follow:
+            if problem := self._refused.get(self._config.path.name):
+                raise EnvironmentFault(f"{self._config.path}: {problem}")
             raise SourceUnavailable(f"{self._config.path}: there is no such file")
         if resume.position is not None:
             self._place = Place.parse(resume.position)
@@ -139,7 +144,7 @@ class FileReader:
             found.id != mine.id
             and in_order(found.name) >= in_order(mine.file)
             and found.changed >= changed
-            for found in matching(self._config.path)
+            for found in self._look()
         )
 
     def _lose(self, known: Known, problem: str) -> None:
@@ -167,9 +172,18 @@ class FileReader:
         self._enter(following, following.name)
         return True
 
+    def _look(self) -> list[Found]:
+        """Return the files that are there, and report what is refused for the first time."""
+        found, refused = matching(self._config.path)
+        for name, problem in refused.items():
+            if name not in self._refused:
+                self._resume.tell("file-refused", file=name, problem=problem)
+        self._refused = refused
+        return found
+
     def _next(self) -> Found | None:
         """Return the first file, in natural order, of which something is not read."""
-        found = matching(self._config.path)
+        found = self._look()
         mine = self._place.id if self._file is not None else None
         left = left_behind(found)
         others = (each for each in found if each.id != mine)
@@ -214,7 +228,7 @@ class FileReader:
 
     def _opened(self, found: Found) -> BinaryIO:
         try:
-            return found.path.open("rb")
+            return open_regular(found.path)
         except FileNotFoundError as error:
             raise SourceUnavailable(f"{found.path}: it has just gone away") from error
         except OSError as error:

@@ -84,6 +84,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("reader", "file", "byte", "problem"),
             "a file cannot be read on behind this byte: it is gone, or was cut or overwritten",
         ),
+        "file-refused": Event(
+            "warning",
+            ("reader", "file", "problem"),
+            "a symbolic link, or what is not a regular file, is not read",
+        ),
         "leader-acquired": Event(
             "info", ("reader", "term", "leader"), "this engine leads now, and has begun a term"
         ),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from adaptors.file.known import open_regular
 from adaptors.file.reader import FileReader
 from transporter.adaptor import EndOfSource
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
@@ -441,9 +442,8 @@ def test_a_missing_file_may_come_later(path: Path) -> None:
 def test_what_is_no_file_is_a_fault(tmp_path: Path) -> None:
     """A folder, or a file without rights, needs a person."""
     reader = FileReader(FileReader.Config(path=tmp_path))
-    reader.open(FixedResume())
     with pytest.raises(EnvironmentFault):
-        reader.poll(0.0)
+        reader.open(FixedResume())
 
 
 def test_an_empty_file_is_at_its_end(path: Path) -> None:
@@ -454,3 +454,49 @@ def test_an_empty_file_is_at_its_end(path: Path) -> None:
     with pytest.raises(EndOfSource):
         reader.poll(10.0)
     reader.close()
+
+
+def test_a_link_in_a_drop_folder_is_refused_and_told_once(tmp_path: Path) -> None:
+    """Whoever may put a name into the folder cannot have a file elsewhere read."""
+    elsewhere = tmp_path / "secret"
+    elsewhere.write_bytes(b'"secret"\n')
+    drop = tmp_path / "drop"
+    drop.mkdir()
+    (drop / "a.jsonl").symlink_to(elsewhere)
+    (drop / "b.jsonl").write_bytes(b"1\n")
+    resume = FixedResume()
+    reader = FileReader(FileReader.Config(path=drop / "*.jsonl", follow=True))
+    reader.open(resume)
+
+    assert data_of(reader) == [b"1"]
+    assert data_of(reader) == []
+    assert [(event, details["file"]) for event, details in resume.told] == [
+        ("file-refused", "a.jsonl")
+    ]
+    reader.close()
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_as_its_path_holds_no_poll(path: Path) -> None:
+    """A pipe that nobody writes is refused; opening it would wait for ever."""
+    os.mkfifo(path)
+    resume = FixedResume()
+    reader = FileReader(FileReader.Config(path=path, follow=True))
+    reader.open(resume)
+
+    assert data_of(reader) == []
+    assert [event for event, _ in resume.told] == ["file-refused"]
+    reader.close()
+    with pytest.raises(EnvironmentFault, match="not a regular file"):
+        lines_of(path)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("elsewhere")])
+def test_what_takes_a_files_place_after_the_look_is_not_opened(path: Path, make: Any) -> None:
+    """Between the look and the open the file may be replaced by a pipe or by a link."""
+    path.with_name("elsewhere").write_bytes(b'"secret"\n')
+    make(path)
+
+    with pytest.raises(SourceUnavailable, match="just been replaced"):
+        open_regular(path)
