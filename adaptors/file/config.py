@@ -24,6 +24,9 @@ class FileReaderConfig(AdaptorConfig):
     follow: bool = False
     """Wait for more at the end, instead of ending there."""
 
+    follow_links: bool = False
+    """Read what symbolic links lead to. Whoever can make one there then chooses what is read."""
+
     batch_rows: Annotated[int, Field(ge=1)] = 1000
     """Lines in a batch, at most."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HEAD_BYTES: Final = 1024
 """How much of a file's beginning, as far as it was read, tells it from another one."""
 
-_LINK: Final = "it is a symbolic link, which is not followed; name the file itself"
+_LINK: Final = "it is a symbolic link; name the file itself, or set follow_links"
 _IRREGULAR: Final = "it is not a regular file"
 _DIGITS: Final = re.compile("([0-9]+)")
 
@@ -81,30 +81,31 @@ def in_order(name: str) -> tuple[list[str | int], str]:
     return [int(part) if index % 2 else part for index, part in enumerate(parts)], name
 
 
-def matching(path: Path) -> tuple[list[Found], dict[str, str]]:
+def matching(path: Path, *, links: bool) -> tuple[list[Found], dict[str, str]]:
     """Return the files whose names *path* means, in natural order, and why others are refused.
 
-    Only regular files are read, and no link: whoever may put a file into the folder
-    must not choose which file the reader opens elsewhere, or hold it with a pipe.
+    Only regular files are read, and no link unless *links* are: whoever may put a file into
+    the folder must not choose which file the reader opens elsewhere, or hold it with a pipe.
     """
     names = [path.name] if os.path.lexists(path) else _names(path.parent, path.name)
-    return _listed(path.parent, sorted(names, key=in_order))
+    return _listed(path.parent, sorted(names, key=in_order), links=links)
 
 
-def renamed(folder: Path, file_id: str) -> list[Found]:
+def renamed(folder: Path, file_id: str, *, links: bool) -> list[Found]:
     """Return the files of *folder* that have *file_id*, whatever their names are."""
-    found, _ = _listed(folder, _names(folder, "*"))
+    found, _ = _listed(folder, _names(folder, "*"), links=links)
     return [each for each in found if each.id == file_id]
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open the regular file at *path* itself; no link is followed, no pipe is waited for.
+def open_regular(path: Path, *, links: bool) -> BinaryIO:
+    """Open the regular file at *path*; no pipe is waited for, no link followed unless *links* are.
 
     :raises SourceUnavailable: when it is something else by now.
     :raises OSError: when it may not be read.
     """
     # Opening a pipe would wait for its writer; a regular file takes no notice of O_NONBLOCK.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    flags |= 0 if links else os.O_NOFOLLOW
     try:
         file = open(os.open(path, flags), "rb")  # noqa: PTH123, SIM115 - the caller closes it
     except OSError as error:
@@ -147,7 +148,7 @@ def _names(folder: Path, pattern: str) -> list[str]:
     return [found.name for found in folder.glob(pattern)]
 
 
-def _listed(folder: Path, names: list[str]) -> tuple[list[Found], dict[str, str]]:
+def _listed(folder: Path, names: list[str], *, links: bool) -> tuple[list[Found], dict[str, str]]:
     # The device may have another number after each start of the machine.
     device = folder.stat().st_dev if names else 0
     found: list[Found] = []
@@ -155,7 +156,7 @@ def _listed(folder: Path, names: list[str]) -> tuple[list[Found], dict[str, str]
     for name in names:
         path = folder / name
         with suppress(FileNotFoundError):
-            status = path.lstat()
+            status = path.stat(follow_symlinks=links)
             if not stat.S_ISREG(status.st_mode):
                 refused[name] = _LINK if stat.S_ISLNK(status.st_mode) else _IRREGULAR
                 continue

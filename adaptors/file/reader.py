@@ -157,7 +157,7 @@ class FileReader:
         place, config = self._place, self._config
         known = place.files[place.id]
         there = [each for each in found if each.id == place.id]
-        for each in there or renamed(config.path.parent, place.id):
+        for each in there or renamed(config.path.parent, place.id, links=config.follow_links):
             if self._is_known(each):
                 self._enter(each, place.file)
                 return
@@ -174,7 +174,7 @@ class FileReader:
 
     def _look(self) -> list[Found]:
         """Return the files that are there, and report what is refused for the first time."""
-        found, refused = matching(self._config.path)
+        found, refused = matching(self._config.path, links=self._config.follow_links)
         for name, problem in refused.items():
             if name not in self._refused:
                 self._resume.tell("file-refused", file=name, problem=problem)
@@ -228,7 +228,7 @@ class FileReader:
 
     def _opened(self, found: Found) -> BinaryIO:
         try:
-            return open_regular(found.path)
+            return open_regular(found.path, links=self._config.follow_links)
         except FileNotFoundError as error:
             raise SourceUnavailable(f"{found.path}: it has just gone away") from error
         except OSError as error:

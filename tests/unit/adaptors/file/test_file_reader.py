@@ -476,12 +476,28 @@ def test_a_link_in_a_drop_folder_is_refused_and_told_once(tmp_path: Path) -> Non
     reader.close()
 
 
+def test_a_link_is_followed_where_that_is_asked_for(tmp_path: Path) -> None:
+    """Some name the newest file by a link, which later leads to the next one."""
+    for name in ("1.jsonl", "2.jsonl"):
+        (tmp_path / name).write_bytes(name[:1].encode() + b"\n")
+    current = tmp_path / "current"
+    current.symlink_to("1.jsonl")
+    reader = FileReader(FileReader.Config(path=current, follow=True, follow_links=True))
+    reader.open(FixedResume())
+    assert data_of(reader) == [b"1"]
+    current.unlink()
+    current.symlink_to("2.jsonl")
+    assert data_of(reader) == [b"2"]
+    reader.close()
+
+
 @pytest.mark.timeout(20)
-def test_a_pipe_as_its_path_holds_no_poll(path: Path) -> None:
+@pytest.mark.parametrize("links", [False, True])
+def test_a_pipe_as_its_path_holds_no_poll(path: Path, links: bool) -> None:
     """A pipe that nobody writes is refused; opening it would wait for ever."""
     os.mkfifo(path)
     resume = FixedResume()
-    reader = FileReader(FileReader.Config(path=path, follow=True))
+    reader = FileReader(FileReader.Config(path=path, follow=True, follow_links=links))
     reader.open(resume)
 
     assert data_of(reader) == []
@@ -499,4 +515,4 @@ def test_what_takes_a_files_place_after_the_look_is_not_opened(path: Path, make:
     make(path)
 
     with pytest.raises(SourceUnavailable, match="just been replaced"):
-        open_regular(path)
+        open_regular(path, links=False)
