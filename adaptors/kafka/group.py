@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import (
@@ -25,6 +26,7 @@ from adaptors.kafka.failures import Kind, is_fault, kind_of, source_error
 from adaptors.kafka.held import Held
 from adaptors.kafka.position import Place
 from transporter.errors import SourceError, SourceUnavailable, TransporterError
+from transporter.kafka_groups import committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -104,6 +106,10 @@ class Group:
         Before anybody joins, and for all partitions that are there: of a topic that has been
         begun a partition without a place is then a later one, whoever gets it.
         """
+        if places := self._cluster.partitions(topics):
+            with self._translated():
+                # The coordinator of a new group may not be there yet.
+                committed(self._consumer, places, monotonic() + REQUEST_SECONDS)
         found = self._new(topics)
         new = {each.topic for each in found}
         if self._config.pattern is not None and (self._position().topics or len(new) < len(topics)):
