@@ -252,21 +252,24 @@ class ParkedStore:
             self._forget(offset)
 
     def _note(self, parked: Parked) -> None:
-        self._forget(parked.offset)
-        key, size = parked.key, parked.entries.nbytes
+        # In one step: whoever does not find the offset meanwhile takes the entry for delivered.
         with self._changing:
+            self._drop(parked.offset)
+            key, size = parked.key, parked.entries.nbytes
             self._keys[parked.offset] = key
-            self._known = None
-        self._sizes[parked.offset] = size
-        self._size += size
-        if key is not None:
-            insort(self._of_key.setdefault(key, []), parked.offset)
+            self._sizes[parked.offset] = size
+            self._size += size
+            if key is not None:
+                insort(self._of_key.setdefault(key, []), parked.offset)
 
     def _forget(self, offset: int) -> None:
         with self._changing:
-            key = self._keys.pop(offset, None)
-            self.damaged.pop(offset, None)
-            self._known = None
+            self._drop(offset)
+
+    def _drop(self, offset: int) -> None:
+        key = self._keys.pop(offset, None)
+        self.damaged.pop(offset, None)
+        self._known = None
         self._size -= self._sizes.pop(offset, 0)
         if key is not None:
             offsets = self._of_key[key]

@@ -15,6 +15,7 @@ from transporter.message import Message, messages_to_batch, with_offsets
 from transporter.offsets.parked import FOLDER, Parked, ParkedStore, Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 KEYS = (b"a", b"b", None)
@@ -109,3 +110,29 @@ def test_what_is_known_is_read_while_entries_come_and_go(tmp_path: Path) -> None
     thread.join()
     assert store.known == frozenset()
     assert all(each == frozenset(range(min(each, default=30), 30)) for each in seen)
+
+
+def test_an_entry_that_is_parked_again_is_known_throughout(tmp_path: Path) -> None:
+    """Invariant 11: the feed would take it for delivered, and its source would let it go."""
+    store = ParkedStore(tmp_path)
+    (entry,) = entries(1, first=7)
+    store.park(entry)
+    seen: list[bool] = []
+    store._changing = Watching(lambda: seen.append(7 in store._keys))  # type: ignore[assignment]
+    store.park(entry)
+    assert seen
+    assert all(seen)
+
+
+class Watching:
+    """A lock that looks at what others may see from now on, whenever it is released."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._lock, self._look = threading.Lock(), look
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._look()
+        self._lock.release()
