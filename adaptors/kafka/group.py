@@ -29,7 +29,7 @@ from transporter.errors import SourceError, SourceUnavailable, TransporterError
 from transporter.kafka_groups import committed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from confluent_kafka import KafkaError, TopicPartition
 
@@ -106,11 +106,12 @@ class Group:
         Before anybody joins, and for all partitions that are there: of a topic that has been
         begun a partition without a place is then a later one, whoever gets it.
         """
+        known: list[TopicPartition] = []
         if places := self._cluster.partitions(topics):
             with self._translated():
                 # The coordinator of a new group may not be there yet.
-                committed(self._consumer, places, monotonic() + REQUEST_SECONDS)
-        found = self._new(topics)
+                known = committed(self._consumer, places, monotonic() + REQUEST_SECONDS)
+        found = self._of_new_topics(known)
         new = {each.topic for each in found}
         if self._config.pattern is not None and (self._position().topics or len(new) < len(topics)):
             return  # The group has begun: these were found later.
@@ -272,16 +273,17 @@ class Group:
         What a pattern finds was begun by :meth:`begin`, or is later.
         """
         latest = self._config.start == "latest" and self._config.pattern is None
-        new = {each.topic for each in self._new({each.topic for each in unknown})} if latest else ()
+        topics = {each.topic for each in unknown} if latest else set()
+        found = self._committed(self._cluster.partitions(topics)) if topics else []
+        new = {each.topic for each in self._of_new_topics(found)}
         at_end = [held for held in unknown if held.topic in new]
         self._put_at_the_end(at_end)
         return [
             partition_of(held, None if held.due is None else Place(held.due)) for held in unknown
         ]
 
-    def _new(self, topics: Iterable[str]) -> list[TopicPartition]:
-        """Return the partitions of those of *topics* that neither group nor log know."""
-        found = self._committed(self._cluster.partitions(topics))
+    def _of_new_topics(self, found: list[TopicPartition]) -> list[TopicPartition]:
+        """Return those of *found*, as the group keeps them, whose topics nobody has begun."""
         known = {each.topic for each in found if each.offset >= 0} | self._position().topics.keys()
         return [each for each in found if each.topic not in known]
 

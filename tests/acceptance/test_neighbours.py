@@ -21,35 +21,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 NOBODY = 65534
-CANARY = "canary-in-a-setting"
-KEEPER = """
-from pydantic import SecretStr
-from transporter.adaptor import AdaptorConfig
-
-
-class Keeper:
-    class Config(AdaptorConfig):
-        pin: SecretStr
-
-    def __init__(self, config):
-        self.config = config
-
-    def open(self, context):
-        pass
-
-    def write(self, batch, ack):
-        ack([entry.offset for entry in batch])
-
-    def close(self):
-        pass
-"""
 PIPELINE = """
 log: {dir: log}
 observe: {listen: "off"}
 readers: [{name: lines, adaptor: file, path: in.jsonl, follow: true}]
 routes:
   - {name: copy, writer: {adaptor: file, path: out.jsonl}}
-  - {name: keeper, writer: {adaptor: "keeper:Keeper", pin: "${PIN}"}}
   - {name: query, steps: [{sql: {query: SELECT * FROM entries}}],
      writer: {adaptor: spark, path: out, format: json}}
 """
@@ -117,9 +94,8 @@ def test_a_group_member_reaches_nothing(place: Path) -> None:
     """Neither by the sockets of Spark and its workers, nor in a log directory open to all."""
     (place / "log").mkdir(mode=0o755)
     (place / "in.jsonl").write_text('{"card": "4111 1111 1111 1111"}\n' * 10)
-    (place / "keeper.py").write_text(KEEPER)
     (place / "p.yaml").write_text(PIPELINE)
-    with running(place / "p.yaml", PIN=CANARY) as engine:
+    with running(place / "p.yaml") as engine:
         await_true(lambda: any((place / "out").glob("*.json")), 120, "both have delivered")
         await_true((place / "out.jsonl").exists, 60, "both have delivered")
         everybody = [psutil.Process(engine.process.pid), *engine.descendants()]

@@ -34,6 +34,7 @@ from transporter.engine.protocol import (
 )
 from transporter.pipeline.secrets import tells
 from transporter.spark.jvm import start_jvm
+from transporter.spark.launch import LOOPBACK
 from transporter.spark.log_file import last_error, rotate
 from transporter.spark.pump import has_ended, pump
 from transporter.spark.user import name_login_user
@@ -55,11 +56,9 @@ _PARTING: Final = 4.0
 SLOTS: Final = 128
 """Task slots of a local master. Each worker holds one for as long as it lives; one is a thread."""
 _LOCAL: Final = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    **LOOPBACK,
     "spark.driver.memory": "512m",  # the least that Spark accepts; no data passes through the JVM
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # the JVM only schedules
-    "spark.authenticate": "true",  # its ports give jobs, with all settings, to whoever asks
 }
 _ALWAYS: Final = {
     "spark.app.name": "transporter",

@@ -29,6 +29,12 @@ LOG: Final = "spark.log"
 SCRATCH: Final = "spark"
 SAFE_PATH: Final = {"PYTHONSAFEPATH": "1"}
 """Environment of Python processes that take no module from the folder they are started in."""
+LOOPBACK: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",  # its ports give jobs, with all settings, to whoever asks
+}
+"""Settings of a Spark that runs on this host alone: no other user gets anything from its ports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import Row, VariantVal
 
 from transporter.shown import text_of
+from transporter.spark.launch import LOOPBACK
 from transporter.spark.user import name_login_user
 
 if TYPE_CHECKING:
@@ -77,9 +78,7 @@ def _session(request: Request) -> SparkSession:
     settings = {
         "spark.app.name": "transporter shell",
         "spark.master": "local[*]",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.authenticate": "true",
+        **LOOPBACK,
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(request.kind != "execute").lower(),
