@@ -206,6 +206,14 @@ MENDS = (
         ("test_what_was_released_is_given_up_and_still_counts",),
     ),
     Mend(
+        "released entries that were parked are not acknowledged",
+        "engine/open_batches.py",
+        "if any(first <= offset <= last for first, last, _ in released):",
+        "if False:",
+        "engine/test_open_batches.py",
+        ("test_what_was_released_from_one_route_and_parked_by_another_is_given_up",),
+    ),
+    Mend(
         "what is released is asked of the routes",
         "engine/deliveries.py",
         "return (*full, *ranges)",

@@ -96,12 +96,13 @@ class OpenBatches:
         But for what is *parked*, and for what was *released* from some route. A row is
         returned once.
         """
-        found = [
-            Delivered(position, (row,))
-            for offset, (position, row) in self._withheld.items()
-            if offset not in parked
-        ]
-        self._withheld = {each: at for each, at in self._withheld.items() if each in parked}
+        found = []
+        for offset in sorted(self._withheld.keys() - parked):
+            position, row = self._withheld.pop(offset)
+            if any(first <= offset <= last for first, last, _ in released):
+                self.given_up += 1  # Another route has parked it, and settled it since.
+            else:
+                found.append(Delivered(position, (row,)))
         while (part := self._reached(through)) is not None:
             end = min(part.last, through)
             rows = self._rows(part, end, parked)

@@ -49,6 +49,21 @@ def test_what_was_released_is_given_up_and_still_counts() -> None:
     assert (len(batches), batches.given_up) == (0, 0)
 
 
+def test_what_was_released_from_one_route_and_parked_by_another_is_given_up() -> None:
+    """That it is parked no more does not mean that the other one has delivered it."""
+    batches = OpenBatches()
+    batches.add("a", [(0, 3)])
+    released = [Range(1, 2, "released")]
+
+    def told(parked: set[int]) -> list[list[int]]:
+        return [list(each.rows) for each in batches.deliver(3, parked, released)]
+
+    assert told({1, 3}) == [[0]]
+    assert (batches.given_up, batches.waiting) == (1, 1)
+    assert told(set()) == [[3]]
+    assert (len(batches), batches.given_up, batches.waiting) == (2, 2, 2)
+
+
 def test_a_parked_entry_is_withheld_until_it_is_parked_no_more() -> None:
     """What is parked is behind the watermark and not delivered; the others are told of."""
     batches = OpenBatches()
