@@ -106,7 +106,7 @@ class Lives:
             engine=engine.name,
             world=str(self.folder),
             pipeline=str(engine.pipeline),
-            record=self._ends_by_power_cut(engine),
+            record=self.ends_by_power_cut(engine),
             skew=engine.skew,
         )
         self.truth.lives[engine.name].append((begun, engine.child.pid))
@@ -125,7 +125,7 @@ class Lives:
         """Tell whether a refusal is one that names what an operator is to do about it."""
         return "restore" in answer["text"] or "remove" in answer["text"]
 
-    def _ends_by_power_cut(self, engine: Engine) -> bool:
+    def ends_by_power_cut(self, engine: Engine) -> bool:
         ends = ("stop", "stop_engine_hung", "kill", "power_cut", "remove_lock")
         for name, settings, _ in self.plan.acts[self.at + 1 :]:
             if name in ends and settings["engine"] == engine.name:

@@ -295,6 +295,10 @@ class World(Lives):
             first.close()
         else:
             each.child = first
+        if each.runs and self.ends_by_power_cut(each):
+            # Beside it somebody else has changed the disk, which its record cannot know.
+            self.stop(each)
+            self.start(each)
 
     def do_stray(self, engine: str, name: str, **_: Any) -> None:
         directory = self.engines[engine].directory
