@@ -20,6 +20,9 @@ from storm.shrink import shrink
 from storm.truth import Violation
 from storm.world import World, leave_sockets
 
+_TELLS = 50
+"""After so many storms it is said how things stand."""
+
 
 @dataclass(slots=True)
 class Result:
@@ -44,13 +47,18 @@ def main() -> int:
             if (result := done.result()) is not None:
                 results.append(result)
                 _report(result, asked)
-    took = time.monotonic() - begun
-    acts, failed = sum(each.acts for each in results), [r for r in results if r.problem]
-    rate = f"{took:.0f} s, {acts / took:.1f} acts a second"
-    _say(f"{len(results)} storms, {acts} acts, {len(failed)} failed, {rate}")
+                if len(results) % _TELLS == 0:
+                    _say(_summary(results, time.monotonic() - begun))
+    _say(_summary(results, time.monotonic() - begun))
     spent: Counter[str] = sum((each.took for each in results), Counter())
     _say(", ".join(f"{name} {seconds:.1f} s" for name, seconds in spent.most_common(12)))
-    return 1 if failed else 0
+    return 1 if any(each.problem for each in results) else 0
+
+
+def _summary(results: list[Result], took: float) -> str:
+    acts, failed = sum(each.acts for each in results), sum(bool(each.problem) for each in results)
+    rate = f"{took:.0f} s, {acts / took:.1f} acts a second"
+    return f"{len(results)} storms, {acts} acts, {failed} failed, {rate}"
 
 
 def _arguments() -> argparse.Namespace:
