@@ -274,8 +274,9 @@ class LogReader:
             return max(missing, self._bases[bisect_right(self._bases, base)])
         byte = self._start(segment, missing)
         for frame in segment.frames(byte):
-            if frame.first > missing:
-                return frame.first
+            if frame.last >= missing:
+                # It holds *missing* where a recovery has put another file in the place of ours.
+                return max(missing, frame.first)
             byte = frame.end
         raise _missing(segment, byte, missing)
 

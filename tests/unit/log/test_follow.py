@@ -77,6 +77,21 @@ def test_what_nobody_confirmed_waits_for_the_next_engine(tmp_path: Path, batch: 
             assert news(follower) == [6, 7]
 
 
+def test_nothing_is_passed_over_when_a_crash_had_the_last_segment_replaced(
+    tmp_path: Path, batch: Make
+) -> None:
+    """What was open is another file by then, in which the first new frames are not."""
+    log = CommitLog.open(tmp_path)
+    log.append(batch(3), "r")
+    with Follower(tmp_path, 0) as follower:
+        assert news(follower) == [0, 1, 2]
+        crash(log)
+        with CommitLog.open(tmp_path) as again:
+            for _ in range(3):
+                again.append(batch(2), "r")
+            assert news(follower) == list(range(3, 9))
+
+
 def test_an_engine_that_came_and_went_unseen_is_not_missed(tmp_path: Path, batch: Make) -> None:
     """What was appended and left cleanly between two looks is handed out at the second."""
     CommitLog.open(tmp_path).close()
