@@ -10,6 +10,7 @@ from transporter.errors import EnvironmentFault
 from transporter.log.filesystem import RealFileSystem, opened
 from transporter.log.lock import owner_of
 from transporter.log.meta import published, read_meta
+from transporter.log.reader import LOOKS
 from transporter.log.recovery import survey
 from transporter.log.segment import Segment, segment_bases, segment_name
 
@@ -75,6 +76,14 @@ def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) 
 
     """
     files = files or RealFileSystem()
+    for _ in range(LOOKS):
+        # An engine that begins meanwhile may roll, and the last segment be removed: look again.
+        with suppress(FileNotFoundError):
+            return _inspected(files, directory, proved)
+    raise EnvironmentFault(f"{directory}: its segments go faster than they can be looked at")
+
+
+def _inspected(files: FileSystem, directory: Path, proved: int) -> LogInfo:
     # The owner first: an engine that stops meanwhile leaves a log that is at least as long.
     owner = owner_of(directory)
     meta = read_meta(files, directory)
@@ -114,10 +123,11 @@ def _reach(
 
 def _segment_infos(files: FileSystem, directory: Path, bases: list[int]) -> Iterator[SegmentInfo]:
     for base in bases:
-        # Retention may have removed it since it was listed; the last one it never touches.
-        with (
-            suppress(FileNotFoundError),
-            closing(Segment(files, directory / segment_name(base))) as segment,
-        ):
-            created_at = segment.header.created_at
-            yield SegmentInfo(segment.path.name, base, segment.size(), created_at)
+        try:
+            with closing(Segment(files, directory / segment_name(base))) as segment:
+                created_at = segment.header.created_at
+                yield SegmentInfo(segment.path.name, base, segment.size(), created_at)
+        except FileNotFoundError:
+            # Retention may have removed it since it was listed; all of them are not told of.
+            if base == bases[-1]:
+                raise

@@ -10,6 +10,7 @@ from log_tools import Disk, crash, damage, unsynced
 
 from transporter.errors import Corrupt, EnvironmentFault, UnknownFormat
 from transporter.log.commit_log import CommitLog
+from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspect import inspect, segments_size
 from transporter.log.lock import owner_of
 from transporter.log.meta import DURABLE, published
@@ -46,6 +47,30 @@ def test_a_log_that_was_left_cleanly_is_confirmed_to_its_end(tmp_path: Path, bat
         log.append(batch(3), "r")
     found = inspect(tmp_path)
     assert (found.last, found.confirmed, found.owner) == (2, 2, None)
+
+
+class Hasty(RealFileSystem):
+    """A disk whose first listing names a segment that is gone when it is looked at."""
+
+    def __init__(self, vanished: str) -> None:
+        self._vanished, self._listings = vanished, 0
+
+    def names(self, directory: Path) -> list[str]:
+        """Return the names that are there, and at first one more."""
+        self._listings += 1
+        gone = [self._vanished] if self._listings == 1 else []
+        return [*super().names(directory), *gone]
+
+    def is_file(self, path: Path) -> bool:
+        """Tell that the one more was a file when it was listed."""
+        return path.name == self._vanished or super().is_file(path)
+
+
+def test_a_last_segment_that_goes_meanwhile_is_looked_for_anew(tmp_path: Path, batch: Make) -> None:
+    """An engine that began behind the look may have rolled, and retention removed the rest."""
+    with CommitLog.open(tmp_path) as log:
+        log.append(batch(3), "r")
+    assert inspect(tmp_path, files=Hasty(segment_name(7))).last == 2
 
 
 def test_the_tail_of_a_crashed_engine_is_unconfirmed(tmp_path: Path, batch: Make) -> None:
