@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from storm.following import Following
 from storm.journal import Switch
 from storm.nursery import Child, nursery
 from storm.rows import row
@@ -70,6 +71,9 @@ class Lives:
         folder.mkdir(parents=True, exist_ok=True)
         self.engines = {name: Engine(name, folder) for name in plan.engines}
         self.truth = Truth(folder, plan)
+        self.following = {
+            each.name: Following(plan, each.name, each.directory) for each in self.engines.values()
+        }
         self.available = dict.fromkeys(plan.sources, 0)
         self.took: Counter[str] = Counter()
         """Seconds that acts of each name have taken."""

@@ -33,6 +33,8 @@ class World(Lives):
                 getattr(self, f"do_{name}")(**settings)
                 self.took[name] += time.monotonic() - begun
                 self.done += 1
+                for each in self.following.values():
+                    each.look()
                 time.sleep(pause / 1000)
                 self.notice_ends()
             self.at = len(self.plan.acts)
@@ -50,6 +52,8 @@ class World(Lives):
                         engine.child.kill()
                     engine.child.close()
                     engine.child = None
+            for each in self.following.values():
+                each.close()
 
     # Acts of sources, sinks and disks.
 
@@ -271,6 +275,7 @@ class World(Lives):
         shutil.copytree(each.backup, each.directory)
         self.truth.read()
         self.truth.restored(engine, self.rows_of(each), time.monotonic())
+        self.following[engine].begin_again()
 
     def do_remove_lock(self, engine: str, **_: Any) -> None:
         """Remove the lock file, and start another engine: one of the two must end by itself."""
@@ -295,6 +300,7 @@ class World(Lives):
             first.close()
         else:
             each.child = first
+        self.following[engine].begin_again()
         if each.runs and self.ends_by_power_cut(each):
             # Beside it somebody else has changed the disk, which its record cannot know.
             self.stop(each)
@@ -323,6 +329,8 @@ class World(Lives):
     def do_settle(self, engine: str, *, last: bool = False, **_: Any) -> None:
         """Heal everything, wait until all is at rest, and judge."""
         Settling(self, retry=last).settle()
+        for name, each in self.following.items():
+            each.judge(self.truth.logs[name].rows)
 
 
 def leave_sockets(folder: str, names: list[str]) -> list[str]:
