@@ -17,9 +17,12 @@ def parts_of(dsn: str) -> dict[str, Any]:
     Raise ``ValueError`` when it is none, or one whose parts libpq takes for others. The text
     goes on after "this", says what to write instead, and never repeats *dsn* (Invariant 20).
     """
+    if "\0" in dsn:
+        # libpq would read up to there, and do without an sslmode that stands behind it.
+        raise ValueError("is not a PostgreSQL connection string: it holds a NUL character")
     try:
         parts: dict[str, Any] = conninfo_to_dict(dsn)
-    except ProgrammingError:
+    except (ProgrammingError, UnicodeEncodeError):
         # libpq's own text quotes the part it stumbled over, which may be the password.
         raise ValueError(
             "is not a PostgreSQL connection string; write postgresql://user@host:5432/database "

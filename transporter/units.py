@@ -85,13 +85,24 @@ def _duration_setting(value: object, info: ValidationInfo) -> float:
     return duration(value)
 
 
-def _beside_the_pipeline(value: Path, info: ValidationInfo) -> Path:
+def beside_the_pipeline(value: Path, info: ValidationInfo) -> Path:
+    """Return *value* as an absolute path, taken from the folder of the pipeline in *info*.
+
+    Raise :class:`ValueError` for what no file system can hold.
+    """
     folder = (info.context or {}).get(FOLDER, ".")
     try:
         # Not resolve(): a symlinked folder that moves must not make a second log.
-        return Path(os.path.abspath(Path(folder, value.expanduser())))  # noqa: PTH100 - see above
+        path = os.path.abspath(Path(folder, value.expanduser()))  # noqa: PTH100 - see above
     except (RuntimeError, ValueError) as error:
         raise ValueError("is not a path; `~` needs a user that exists") from error
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise ValueError("is not a path: it holds half a character") from error
+    if b"\0" in encoded:
+        raise ValueError("is not a path: it holds a NUL character")
+    return Path(path)
 
 
 def _schema(title: str, *types: str) -> WithJsonSchema:
@@ -108,7 +119,7 @@ A bare number is refused there, for nobody knows its unit; code may pass seconds
 Size = Annotated[int, BeforeValidator(size), _schema(SIZE, "string", "integer")]
 """Bytes; ``512``, ``64KiB``, ``10MB`` or ``1GiB`` in a pipeline file."""
 
-LocalPath = Annotated[Path, AfterValidator(_beside_the_pipeline), _schema("path", "string")]
+LocalPath = Annotated[Path, AfterValidator(beside_the_pipeline), _schema("path", "string")]
 """An absolute path; a relative one is taken from the pipeline file's folder.
 
 So a pipeline means the same files wherever it is started from. Symbolic links

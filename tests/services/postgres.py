@@ -90,6 +90,8 @@ def _running(directory: Path, **given: str) -> Iterator[PostgresService]:
     hba = directory / "pg_hba.conf"
     hba.write_text(_HBA)
     hba.chmod(0o644)
+    # The server's own user, where the tests run as root, has to get to that file.
+    directory.chmod(0o711)
     port = free_port()
     settings = {
         "listen_addresses": "127.0.0.1",

