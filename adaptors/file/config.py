@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from adaptors.rights import FileMode
 from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
 
 
@@ -49,6 +50,9 @@ class FileWriterConfig(AdaptorConfig):
     exact_after: Literal["kill", "power-cut"] = "kill"
     """What may happen without a line being repeated; ``power-cut`` costs a second sync a slice."""
 
+    mode: FileMode = "0600"
+    """Rights of the files it makes, whatever the umask is; what is there keeps its own."""
+
     roll_bytes: Annotated[Size, Field(ge=1)] | None = None
     """Begin the next numbered file before a line that would make this one larger."""
 
@@ -56,9 +60,11 @@ class FileWriterConfig(AdaptorConfig):
     """Begin the next numbered file with the first entry that was logged in a later period."""
 
     @model_validator(mode="after")
-    def _only_files_roll(self) -> Self:
+    def _only_files_have_them(self) -> Self:
         if self.path == "-" and self.rolls:
             raise ValueError("standard output does not roll: name a file, or leave out roll_*")
+        if self.path == "-" and "mode" in self.model_fields_set:
+            raise ValueError("standard output has the rights it came with: leave out mode")
         return self
 
     @property

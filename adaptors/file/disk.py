@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from adaptors.rights import make_folder, open_file
 from transporter.errors import SinkTimeout
 
 if TYPE_CHECKING:
@@ -24,8 +25,15 @@ _LOCK_LOOK_SECONDS: Final = 0.01
 class Disk:
     """Files as the operating system has them; each method is one system call that changes one.
 
-    Whoever wants to see a writer killed or refused at any of them derives from it.
+    Whoever wants to see a writer killed or refused at any of them derives from it. ``mode`` is
+    that of the files and folders it makes.
     """
+
+    mode: int = 0o600
+
+    def __init__(self, mode: int = 0o600) -> None:
+        """Make files with *mode*."""
+        self.mode = mode
 
     @cached_property
     def boot(self) -> str:
@@ -36,7 +44,11 @@ class Disk:
 
     def open(self, path: Path, flags: int) -> int:
         """Return a descriptor of *path* that no child process keeps."""
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        return open_file(path, flags, self.mode)
+
+    def make_folder(self, path: Path) -> None:
+        """Make *path* and the missing folders above it."""
+        make_folder(path, self.mode)
 
     def status(self, path: Path) -> os.stat_result | None:
         """Return what *path* is; ``None`` when nothing has that name."""

@@ -65,7 +65,7 @@ class Output:
 
     def open(self) -> None:
         """Open the progress file, and make it and its folder when they are not there."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._disk.make_folder(self._path.parent)
         self._progress = self._disk.open(self._progress_path, os.O_RDWR | os.O_CREAT)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from adaptors.file.output import Output, has_length
 from adaptors.file.rolling import Group, Part, Roll
 from adaptors.file.shapes import data_line, json_line
 from adaptors.file.stream import Device, StandardOutput
+from adaptors.rights import bits
 from transporter.errors import RouteFault, SinkError, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class FileWriter:
 
     def __init__(self, config: FileWriterConfig, disk: Disk | None = None) -> None:
         """Keep *config*; files are opened by :meth:`open`, through *disk*."""
-        self._config, self._disk = config, disk or Disk()
+        self._config, self._disk = config, disk or Disk(bits(config.mode))
         every = config.roll_every
         self._roll = Roll(config.roll_bytes, None if every is None else round(every * 1e6))
         self._sink: Output | Device | StandardOutput | None = None

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from adaptors.rights import FileMode
 from transporter.adaptor import AdaptorConfig, LocalPath, Size
 
 
@@ -25,3 +26,7 @@ class LmdbWriterConfig(AdaptorConfig):
 
     map_size: Annotated[Size, Field(ge=64 * 1024)] = 1024**3
     """Address space to begin with; doubled whenever it is full."""
+
+    mode: FileMode = "0600"
+    """Rights of the files it makes, whatever the umask is; readers must be able to write the
+    lock file, so those of the group need ``0660``."""

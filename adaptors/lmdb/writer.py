@@ -17,6 +17,7 @@ from adaptors.lmdb.layout import (
     offset_key,
     whole_entry,
 )
+from adaptors.rights import bits, make_folder
 from transporter.errors import Rejected, RouteFault, SinkError, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_FILES: Final = ("data.mdb", "lock.mdb")
+_PRIVATE: Final = 0o600
 _PASSING: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EAGAIN}
 """What goes away when there is room again; LMDB calls a write that was cut short EIO."""
 
@@ -170,9 +173,15 @@ class _Database:
     @classmethod
     def open(cls, config: LmdbWriterConfig, route: str) -> Self:
         """Open the environment that *config* names; nothing stays open on failure."""
-        config.path.mkdir(parents=True, exist_ok=True)
-        environment = lmdb.open(str(config.path), map_size=config.map_size, max_dbs=3)
+        mode = bits(config.mode)
+        make_folder(config.path, mode)
+        made = [each for name in _FILES if not (each := config.path / name).exists()]
+        environment = lmdb.open(
+            str(config.path), map_size=config.map_size, max_dbs=3, mode=_PRIVATE
+        )
         try:
+            for each in made:
+                each.chmod(mode)
             environment.reader_check()  # Those that were killed use up the table of readers.
             return cls(environment, route)
         except BaseException:
