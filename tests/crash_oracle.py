@@ -241,7 +241,7 @@ def _frames(disk: SimulatedDisk, last: int, *, whole: bool) -> tuple[tuple[int, 
     bases = segment_bases(disk, LOG)
     with LogReader(LOG, disk) as reader:
         found = []
-        for segment, frame in reader.frames(bases[0] if whole else bases[-2:][0], last):
+        for segment, frame, _ in reader.frames(bases[0] if whole else bases[-2:][0], last):
             segment.entries(frame)
             found.append((frame.first, frame.last, segment.raw(frame)[1]))
         return tuple(found)
@@ -367,7 +367,7 @@ def damaged_is_refused(disk: SimulatedDisk, proved: int, draw: Callable[[int], i
         passed_over = f"damage at byte {byte} of {path.name}, at or below {proved}, was passed over"
         _check(log.durable >= proved, passed_over)
         with LogReader(LOG, disk) as reader:
-            for segment, each in reader.frames(reader.first_offset(), log.durable):
+            for segment, each, _ in reader.frames(reader.first_offset(), log.durable):
                 segment.entries(each)
                 segment.source(each)
         raise Violation(passed_over)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left, bisect_right
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from transporter.engine.protocol import Failure, Need
 from transporter.errors import Corrupt, EnvironmentFault, TransporterError
@@ -49,7 +47,7 @@ class LocalEntries:
     @contextmanager
     def opened(cls, spec: WorkerSpec) -> Iterator[EntrySource]:
         """Have the log open for the length of a ``with`` block."""
-        with LogReader(Path(spec.log_directory)) as log:
+        with LogReader(Path(spec.log_directory), own=spec.runs.own) as log:
             yield cls(spec, log)
 
     def read(self, asked: Slice) -> Read:
@@ -82,9 +80,9 @@ class Lending(Protocol):
 class RemoteEntries:
     """Has the engine send what the log holds, and checks it here."""
 
-    def __init__(self, engine: Lending) -> None:
-        """Ask *engine*."""
-        self._engine = engine
+    def __init__(self, engine: Lending, own: int | None = None) -> None:
+        """Ask *engine*, whose run has written what lies from the offset *own* on."""
+        self._engine, self._own = engine, own
 
     def read(self, asked: Slice) -> Read:
         """Return the entries of the slice."""
@@ -93,7 +91,7 @@ class RemoteEntries:
             with closing(self._needed()) as needed:
                 for frames, payloads in needed:
                     pairs = zip(frames.lent, payloads, strict=True)
-                    batches.extend(_entries(lent, payload, asked) for lent, payload in pairs)
+                    batches.extend(self._entries(*pair, asked) for pair in pairs)
                     if frames.failure is not None:
                         return batches, frames.failure
         except TransporterError as error:
@@ -132,27 +130,20 @@ class RemoteEntries:
         frames = self._engine.answer()
         return frames, [self._engine.fetch(lent.size) for lent in frames.lent]
 
+    def _entries(self, lent: Lent, payload: pa.Buffer, asked: Slice) -> pa.RecordBatch:
+        """Return those of the frame's entries that belong to the slice, verified.
 
-def _entries(lent: Lent, payload: pa.Buffer, asked: Slice) -> pa.RecordBatch:
-    """Return those of the frame's entries that belong to the slice, verified.
+        Raises:
+            Corrupt: the frame is not what was written (Invariant 2).
 
-    Raises:
-        Corrupt: the frame is not what was written (Invariant 2).
-
-    """
-    frame = layout.FrameHeader.decode(lent.head, None, lent.byte)
-    if frame is None:
-        raise Corrupt("a frame's header was damaged on its way", lent.file, lent.byte)
-    if payload.size != frame.payload_length or crc32c(payload) != frame.payload_crc:
-        problem = "the entries do not match their checksum"
-        raise Corrupt(problem, lent.file, lent.byte, frame.first)
-    try:
-        entries = layout.decode_payload(payload)
-    except (ValueError, struct.error) as error:
-        problem = f"the entries cannot be decoded: {error}"
-        raise Corrupt(problem, lent.file, lent.byte, frame.first) from error
-    if frame.first >= asked.first and frame.last <= asked.last:
-        return entries
-    offsets = entries.column("offset").to_pylist()
-    start = bisect_left(offsets, asked.first)
-    return entries.slice(start, bisect_right(offsets, asked.last) - start)
+        """
+        frame = layout.FrameHeader.decode(lent.head, None, lent.byte)
+        if frame is None:
+            raise Corrupt("a frame's header was damaged on its way", lent.file, lent.byte)
+        own = self._own is not None and frame.first >= self._own
+        entries = layout.entries_in(payload, frame, lent.file, own=own)
+        if frame.first >= asked.first and frame.last <= asked.last:
+            return entries
+        offsets = entries.column("offset").to_pylist()
+        start = bisect_left(offsets, asked.first)
+        return entries.slice(start, bisect_right(offsets, asked.last) - start)

@@ -118,7 +118,9 @@ def _open_and_serve(
         _tell(connection, Opened(stored))
         with ExitStack() as stack:
             source: EntrySource = (
-                RemoteEntries(engine) if remote else stack.enter_context(LocalEntries.opened(spec))
+                RemoteEntries(engine, spec.runs.own)
+                if remote
+                else stack.enter_context(LocalEntries.opened(spec))
             )
             Worker(spec, engine, writer, source, folder, stored).serve()
     finally:

@@ -292,7 +292,7 @@ class _Run:
             for number in reversed(range(len(chunks))):
                 spend(chunks[number].size)
                 try:
-                    found = entries_of(each.payload for each in stored(segment, chunks[number]))
+                    found = entries_of(segment, stored(segment, chunks[number]))
                 except Corrupt as error:
                     # What cannot be read makes nothing obsolete.
                     self._damaged(error)
@@ -314,7 +314,7 @@ class _Run:
                 if target.dropped or target.tiny or (target.deletes and self._cold(sealed)):
                     return self._rewrite(segment, target, newest)
                 last = stored(segment, target.chunks[-1])[-1]
-                self._ends_with(entries_of([last.payload]))
+                self._ends_with(entries_of(segment, [last]))
         except Corrupt as error:
             self._damaged(error)
         except _Gone:
@@ -384,7 +384,7 @@ class _Run:
         for chunk, obsolete in zip(target.chunks, target.obsolete, strict=True):
             self._spend(target.sealed, chunk.size)
             found = stored(segment, chunk)
-            rows = entries_of(each.payload for each in found).combine_chunks()
+            rows = entries_of(segment, found).combine_chunks()
             mask = pc.invert(pc.or_(obsolete, self._graves(rows, target, newest)))
             for each, part, left in _frames(found, rows, mask):
                 self._give(segment, each, part, left, made)

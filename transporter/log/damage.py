@@ -204,15 +204,18 @@ def _allowed(segment: Segment, expected: int) -> int:
 
 
 def _damaged(segment: Segment, frame: layout.FrameHeader) -> Iterator[Damage]:
-    extension, payload = segment.intact_parts(frame)
     file = str(segment.path)
-    if not payload:
-        problem = "the entries do not match their checksum"
-        yield Damage(file, frame.payload_byte, problem, frame.first, frame.last, frame.end)
-    elif not extension:
-        problem = "a reader's position does not match its checksum"
+    try:
+        segment.entries(frame)
+    except Corrupt as error:
+        place = frame.payload_byte
+        yield Damage(file, place, error.problem, frame.first, frame.last, frame.end)
+        return
+    try:
+        segment.source(frame)
+    except Corrupt as error:
         place = frame.extension_byte
-        yield Damage(file, place, problem, frame.first, frame.first - 1, frame.byte)
+        yield Damage(file, place, error.problem, frame.first, frame.first - 1, frame.byte)
 
 
 def _passed_on(segments: Iterable[Examined]) -> Iterator[Examined]:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass, field, replace
-from typing import Final, Self
+from dataclasses import asdict, dataclass, field, fields, replace
+from operator import ge
+from typing import Any, Final, Self
 
 import pyarrow as pa
 from crc32c import crc32c
 
 from transporter.errors import Corrupt, MessageTooLarge, UnknownFormat
+from transporter.log.arrow_message import claimed_bytes
 from transporter.message import ENTRY_SCHEMA
 
 FORMAT: Final = 1
@@ -28,6 +30,10 @@ MAX_PAYLOAD: Final = 16 << 20
 """Bytes a frame's payload may take; checked before any allocation (Invariant 17)."""
 MAX_HEADER: Final = 64 << 20
 """Bytes a segment header may take: it repeats every reader's newest position."""
+
+MAX_OFFSET: Final = 1 << 62
+"""No log comes that far; what does has been made up."""
+_LATEST: Final = (1 << 63) - 1
 
 _SEGMENT: Final = struct.Struct("<8sHHI16sQQqQQQI")
 _FRAME: Final = struct.Struct("<4sIIIIQQQQIIQQqI")
@@ -53,6 +59,21 @@ def aligned(size: int) -> int:
 
 def _sealed(body: bytes) -> bytes:
     return body + _CRC.pack(crc32c(body))
+
+
+def _json(data: bytes) -> Any:  # noqa: ANN401 - whatever it holds
+    """Read JSON that anybody may have written; raise ``ValueError`` for what is none."""
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _positions(value: object) -> dict[str, str]:
+    """Return *value* if it is what readers' positions are; else raise ``ValueError``."""
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise ValueError("they are not readers' positions")
+    return value
 
 
 def _intact(data: bytes) -> bool:
@@ -123,7 +144,13 @@ class SegmentHeader:
         )
         if flags & ~_LOST:
             raise UnknownFormat(f"{file}: this segment needs a newer transporter (flags {flags:x})")
-        positions = json.loads(data[_SEGMENT.size : _SEGMENT.size + size])
+        if not -1 <= previous < base <= following <= MAX_OFFSET:
+            raise Corrupt("the segment header tells of offsets that cannot be", file, 0)
+        try:
+            positions = _positions(_json(data[_SEGMENT.size : _SEGMENT.size + size]))
+        except ValueError as error:
+            problem = f"the segment header's positions cannot be read: {error}"
+            raise Corrupt(problem, file, _SEGMENT.size) from error
         lost = flags == _LOST
         return cls(log_id, segment_id, base, previous, following, epoch, created, positions, lost)
 
@@ -215,8 +242,8 @@ class FrameHeader:
             return None
         if not _intact(data[:FRAME_HEADER_BYTES]):
             return None
-        _, length, *fields = _FRAME.unpack_from(data)
-        header = cls(*fields)
+        _, length, *rest = _FRAME.unpack_from(data)
+        header = cls(*rest)
         ours = length == FRAME_HEADER_BYTES and header._plausible()
         here = header.byte == byte and segment_id in (None, header.segment_id)
         return header if ours and here else None
@@ -226,6 +253,8 @@ class FrameHeader:
             self.extension_length <= MAX_EXTENSION
             and self.payload_length <= MAX_PAYLOAD
             and 1 <= self.count <= self.last - self.first + 1
+            and self.last <= MAX_OFFSET
+            and self.logged_at <= _LATEST
         )
 
 
@@ -245,9 +274,8 @@ class Source:
 
     def encode(self) -> bytes:
         """Return the frame's extension block; the checkpoint is left out if there is no room."""
-        fields = asdict(self)
         # What is not said takes no bytes: a frame may hold one small message.
-        said = {name: value for name, value in fields.items() if value is not None}
+        said = {name: value for name, value in asdict(self).items() if value is not None}
         block = json.dumps(said, separators=(",", ":")).encode()
         if len(block) <= MAX_EXTENSION or self.checkpoint is None:
             return block
@@ -255,8 +283,22 @@ class Source:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read an extension block."""
-        return cls(**json.loads(data))
+        """Read an extension block.
+
+        Raises:
+            ValueError: it is none, whatever its checksum is.
+
+        """
+        said = _json(data)
+        if not isinstance(said, dict) or said.keys() - {each.name for each in fields(cls)}:
+            raise ValueError("it is not what a reader says")
+        found = cls(**{"reader": None, **said})
+        texts = isinstance(found.reader, str) and isinstance(found.position, str | None)
+        if not texts or not isinstance(found.term, int | None):
+            raise ValueError("it is not what a reader says")
+        if found.checkpoint is not None:
+            _positions(found.checkpoint)
+        return found
 
 
 def encode_frame(header: FrameHeader, extension: bytes, payload: pa.Buffer | bytes) -> bytes:
@@ -291,18 +333,60 @@ def encode_payload(entries: pa.RecordBatch, compression: str | None) -> pa.Buffe
     return pa.py_buffer(b"".join((_PACKED.pack(_PACKED_MAGIC, len(message)), block)))
 
 
-def decode_payload(payload: bytes | pa.Buffer) -> pa.RecordBatch:
-    """Read a payload whose checksum was found right; its parts may each be compressed by Arrow.
+def entries_in(
+    payload: bytes | pa.Buffer, frame: FrameHeader, file: str, *, own: bool = False
+) -> pa.RecordBatch:
+    """Return the entries of *frame*, whose payload is *payload*, looked at to the last byte.
+
+    Its checksum is no proof: a log may have been copied here by somebody who could
+    compute one. What this returns can be read without harm, and memory is bounded.
+    What this run of the engine has written itself (*own*) matches its checksum, and no more is
+    looked at.
 
     Raises:
-        ValueError: it gives itself more bytes than a payload may take, or is no Arrow message.
-        struct.error: it is too short.
+        Corrupt: it is not what a log holds (Invariant 2).
 
     """
-    return pa.ipc.read_record_batch(unpacked(payload), ENTRY_SCHEMA)
+    if len(payload) != frame.payload_length or crc32c(payload) != frame.payload_crc:
+        problem = "the entries do not match their checksum"
+        raise Corrupt(problem, file, frame.byte, frame.first)
+    try:
+        entries = decode_payload(payload, own=own)
+        if not own:
+            _compare(entries, frame)
+    except ValueError as error:
+        problem = f"the entries cannot be decoded: {error}"
+        raise Corrupt(problem, file, frame.byte, frame.first) from error
+    return entries
 
 
-def unpacked(payload: bytes | pa.Buffer) -> pa.Buffer:
+def decode_payload(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.RecordBatch:
+    """Read a payload, whoever wrote it; its parts may each be compressed by Arrow.
+
+    Raises:
+        ValueError: it would take more memory than a payload may, or is no batch of entries.
+
+    """
+    try:
+        message = unpacked(payload, own=own)
+        if own:
+            return pa.ipc.read_record_batch(message, ENTRY_SCHEMA)
+        if (claimed := claimed_bytes(message)) > MAX_PAYLOAD:
+            raise ValueError(f"its buffers give themselves {claimed} bytes")
+        entries = pa.ipc.read_record_batch(message, ENTRY_SCHEMA)
+        entries.validate(full=True)
+    except (pa.ArrowException, OSError, EOFError, struct.error, IndexError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+    for field_, column in zip(ENTRY_SCHEMA, entries.columns, strict=True):
+        if column.null_count and not field_.nullable:
+            raise ValueError(f"{field_.name} is missing")
+    names = entries.column("headers").flatten().field("name")
+    if names.null_count:
+        raise ValueError("a header has no name")
+    return entries
+
+
+def unpacked(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Buffer:
     """Return the Arrow message that *payload* holds; raises as :func:`decode_payload` does."""
     message = pa.py_buffer(payload)
     magic, size = _PACKED.unpack_from(message)
@@ -310,7 +394,34 @@ def unpacked(payload: bytes | pa.Buffer) -> pa.Buffer:
         return message
     if size > MAX_PAYLOAD:
         raise ValueError(f"the payload gives itself {size} bytes")
-    return _LZ4.decompress(message.slice(_PACKED.size), size)
+    block = message.slice(_PACKED.size)
+    if not own and _fits(block, size - 1):
+        # Arrow does not say how much it got, and the rest would be memory of who knows what.
+        raise ValueError(f"the payload has less than the {size} bytes that it gives itself")
+    return _LZ4.decompress(block, size)
+
+
+def _fits(block: pa.Buffer, size: int) -> bool:
+    try:
+        _LZ4.decompress(block, max(0, size))
+    except OSError:
+        return False
+    return True
+
+
+def _compare(entries: pa.RecordBatch, frame: FrameHeader) -> None:
+    """Raise ``ValueError`` unless *entries* are those that *frame* tells of."""
+    if entries.num_rows != frame.count:
+        raise ValueError(f"{entries.num_rows} entries in a frame of {frame.count}")
+    offsets = entries.column("offset")
+    if frame.last - frame.first + 1 == frame.count:
+        if not offsets.equals(pa.arange(frame.first, frame.last + 1)):
+            raise ValueError("its offsets are not those of its frame")
+        return
+    # Compaction has left some out.
+    known = offsets.to_pylist()
+    if not frame.first <= known[0] <= known[-1] <= frame.last or any(map(ge, known, known[1:])):
+        raise ValueError("its offsets are not those of its frame")
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,14 +77,17 @@ class MaintenanceRecord:
     def decode(cls, data: bytes, file: str) -> Self:
         """Read what :meth:`encode` wrote."""
         body, _, checksum = data.partition(b"\n")
+        again = "remove the file, and the next engine writes it again"
         if checksum.strip() != b"%08x" % crc32c(body):
-            raise Corrupt(
-                "the maintenance record does not match its checksum; remove the file, "
-                "and the next engine writes it again",
-                file,
-                0,
-            )
-        fields: dict[str, Any] = json.loads(body)
+            problem = f"the maintenance record does not match its checksum; {again}"
+            raise Corrupt(problem, file, 0)
+        try:
+            return cls._read(json.loads(body), file)
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise Corrupt(f"the maintenance record cannot be read; {again}", file, 0) from error
+
+    @classmethod
+    def _read(cls, fields: dict[str, Any], file: str) -> Self:
         if (version := fields["format"]) != FORMAT:
             raise UnknownFormat(
                 f"{file}: format version {version}, but this transporter reads version {FORMAT}"

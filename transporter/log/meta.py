@@ -11,7 +11,8 @@ import json
 import struct
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import UUID
 
 from crc32c import crc32c
 
@@ -66,7 +67,14 @@ class Meta:
         body, _, checksum = data.partition(b"\n")
         if checksum.strip() != b"%08x" % crc32c(body):
             raise Corrupt("the log's meta file does not match its checksum", file, 0)
-        fields = json.loads(body)
+        try:
+            return cls._read(json.loads(body), file)
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            problem = f"the log's meta file cannot be read: {type(error).__name__}"
+            raise Corrupt(problem, file, 0) from error
+
+    @classmethod
+    def _read(cls, fields: dict[str, Any], file: str) -> Self:
         if (version := fields.pop("format")) != FORMAT:
             raise UnknownFormat(
                 f"{file}: format version {version}, but this transporter reads version {FORMAT}"
@@ -74,7 +82,11 @@ class Meta:
         clean = fields.pop("clean")
         # A meta file of before has no runs.
         runs = Runs.from_json(fields.pop("runs", ()))
-        return cls(**fields, clean=CleanMark(**clean) if clean else None, runs=runs)
+        found = cls(**fields, clean=CleanMark(**clean) if clean else None, runs=runs)
+        if {type(found.epoch), type(found.proved)} != {int}:
+            raise TypeError
+        UUID(found.log_id)
+        return found
 
 
 def read_meta(files: FileSystem, directory: Path) -> Meta | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
+from transporter.log.format import MAX_OFFSET
 from transporter.log.index import blocks, nearest
 from transporter.log.open_segments import open_segments
 from transporter.log.segment import End, Misplaced, segment_bases, segment_name
@@ -33,15 +34,19 @@ LOOKS: Final = 1000
 
 
 class Located(NamedTuple):
-    """A frame and the segment that holds it, which stays open with it."""
+    """A frame and the segment that holds it, which stays open with it.
+
+    ``own``: this run of the engine wrote it.
+    """
 
     segment: Segment
     frame: FrameHeader
+    own: bool = False
 
     def entries(self) -> pa.RecordBatch:
         """Return the frame's entries, verified."""
         with faults_of(self.segment.path, reading=True):
-            return self.segment.entries(self.frame)
+            return self.segment.entries(self.frame, own=self.own)
 
     def within(self, first: int, last: int) -> pa.RecordBatch:
         """Return those of the frame's entries that lie from *first* to *last*, verified."""
@@ -84,10 +89,17 @@ class LogReader:
     Segments are kept open by :class:`OpenSegments`, for all readers of the process.
     """
 
-    def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
-        """Open nothing yet; segments are opened when they are needed."""
+    def __init__(
+        self, directory: Path, files: FileSystem | None = None, own: int | None = None
+    ) -> None:
+        """Open nothing yet; segments are opened when they are needed.
+
+        What lies from the offset *own* on was written by this run of the engine, and is believed
+        once its checksum is right; ``None``: nothing was.
+        """
         self.directory = directory
         self.files = files or RealFileSystem()
+        self._own = MAX_OFFSET if own is None else own
         self._bases: list[int] = []
         self._segments, self._joined = open_segments(self.files), False
         self._paths: dict[int, Path] = {}
@@ -170,7 +182,7 @@ class LogReader:
         """
         reached = first - 1
         total = count = 0
-        for _, frame in self.frames(first, last):
+        for _, frame, _ in self.frames(first, last):
             begin, end = max(frame.first, first), min(frame.last, last)
             # A frame that compaction has thinned out covers more offsets than it holds entries.
             held = min(frame.count, end - begin + 1)
@@ -220,7 +232,7 @@ class LogReader:
             if frame.first > last:
                 return
             if frame.last >= first:
-                yield Located(segment, frame)
+                yield Located(segment, frame, frame.first >= self._own)
             self._cursor = _Cursor(segment.header.segment_id, frame.end, frame.last + 1)
             if frame.last >= last:
                 return

@@ -272,7 +272,9 @@ def _moved(segment: Segment, piece: _Piece, header: layout.SegmentHeader) -> Ite
         torn = frame.first > max(expected, allowed) or crc32c(payload) != frame.payload_crc
         if frame.first > piece.stop or torn:
             return
-        if crc32c(extension) != frame.extension_crc:
+        try:
+            segment.source(frame)
+        except Corrupt:
             extension = b""
         moved = replace(
             frame,

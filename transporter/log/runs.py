@@ -40,6 +40,11 @@ class Runs:
         """The id of the newest run; empty before the first."""
         return self.known[-1].run if self.known else ""
 
+    @property
+    def own(self) -> int | None:
+        """The first offset that the newest run could give; ``None`` before the first."""
+        return self.known[-1].first if self.known else None
+
     def begin(self, epoch: int, first: int) -> Self:
         """Return the runs with a new one of *epoch* behind them."""
         known = (*self.known, Run(epoch, secrets.token_hex(8), first))

@@ -13,10 +13,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from transporter.errors import Corrupt
-from transporter.log.format import decode_payload
+from transporter.log.format import entries_in
 from transporter.log.index import STRIDE, nearest
 from transporter.log.recovery import walk_tail
 from transporter.log.segment import Segment, segment_bases, segment_name
@@ -72,7 +71,7 @@ class Chunk:
 
 
 class Stored(NamedTuple):
-    """A frame and its payload, verified."""
+    """A frame and its payload."""
 
     frame: FrameHeader
     payload: bytes
@@ -150,28 +149,23 @@ def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
 
 
 def stored(segment: Segment, chunk: Chunk) -> list[Stored]:
-    """Return the frames of *chunk* with their payloads.
-
-    Raises:
-        Corrupt: one of them is not what was written.
-
-    """
+    """Return the frames of *chunk* with their payloads, which :func:`entries_of` verifies."""
     found = []
     for frame in segment.frames(chunk.first):
         if frame.byte >= chunk.end:
             break
         _, payload = segment.raw(frame)
-        if crc32c(payload) != frame.payload_crc:
-            raise Corrupt(
-                "the entries do not match their checksum",
-                str(segment.path),
-                frame.byte,
-                frame.first,
-            )
         found.append(Stored(frame, payload))
     return found
 
 
-def entries_of(payloads: Iterable[bytes]) -> pa.Table:
-    """Return the entries that *payloads* hold, each frame a batch."""
-    return pa.Table.from_batches(map(decode_payload, payloads), ENTRY_SCHEMA)
+def entries_of(segment: Segment, found: Iterable[Stored]) -> pa.Table:
+    """Return the entries of the frames *found* in *segment*, each frame a batch.
+
+    Raises:
+        Corrupt: one of them is not what was written.
+
+    """
+    file = str(segment.path)
+    batches = (entries_in(each.payload, each.frame, file) for each in found)
+    return pa.Table.from_batches(batches, ENTRY_SCHEMA)

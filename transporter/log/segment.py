@@ -7,7 +7,6 @@ who is allowed to see which offset.
 from __future__ import annotations
 
 import re
-import struct
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
@@ -210,8 +209,8 @@ class Segment:
                     yield start + found
                 found = block.find(layout.FRAME_MAGIC, found + 1)
 
-    def entries(self, frame: layout.FrameHeader) -> pa.RecordBatch:
-        """Return the frame's entries; the checksum is verified at every read.
+    def entries(self, frame: layout.FrameHeader, *, own: bool = False) -> pa.RecordBatch:
+        """Return the frame's entries, verified; of this run's *own* only the checksum is.
 
         Raises:
             Corrupt: the payload is not what was written (Invariant 2).
@@ -220,16 +219,7 @@ class Segment:
         # Into Arrow's memory, for the entries lie in it: Python would map new pages each time.
         payload = pa.allocate_buffer(frame.payload_length)
         got = self._file.pread_into(memoryview(payload).cast("B"), frame.payload_byte)
-        if got != frame.payload_length or crc32c(payload) != frame.payload_crc:
-            raise Corrupt(
-                "the entries do not match their checksum", str(self.path), frame.byte, frame.first
-            )
-        try:
-            return layout.decode_payload(payload)
-        except (ValueError, struct.error) as error:
-            raise Corrupt(
-                f"the entries cannot be decoded: {error}", str(self.path), frame.byte, frame.first
-            ) from error
+        return layout.entries_in(payload.slice(0, got), frame, str(self.path), own=own)
 
     def source(self, frame: layout.FrameHeader) -> layout.Source | None:
         """Return which reader the frame came from, when it says; verified like the entries."""
@@ -243,16 +233,20 @@ class Segment:
                 frame.extension_byte,
                 frame.first,
             )
-        return layout.Source.decode(data)
+        try:
+            return layout.Source.decode(data)
+        except ValueError as error:
+            raise Corrupt(
+                f"the reader's position cannot be read: {error}",
+                str(self.path),
+                frame.extension_byte,
+                frame.first,
+            ) from error
 
     def intact(self, frame: layout.FrameHeader) -> bool:
         """Tell whether everything of the frame matches its checksums."""
-        return all(self.intact_parts(frame))
-
-    def intact_parts(self, frame: layout.FrameHeader) -> tuple[bool, bool]:
-        """Tell whether the frame's extension and its payload match their checksums."""
         extension, payload = self.raw(frame)
-        return crc32c(extension) == frame.extension_crc, crc32c(payload) == frame.payload_crc
+        return crc32c(extension) == frame.extension_crc and crc32c(payload) == frame.payload_crc
 
     def raw(self, frame: layout.FrameHeader) -> tuple[bytes, bytes]:
         """Return the extension block and the payload as they stand."""

@@ -57,6 +57,19 @@ class Reason:
     behind: int | None = None
     reader: str | None = None
 
+    @classmethod
+    def read(cls, data: bytes) -> Self:
+        """Read what a parked file says; raise ``ValueError`` if that is no reason."""
+        try:
+            found = cls(**json.loads(data))
+        except (TypeError, RecursionError):
+            raise ValueError("it is not what a route says") from None
+        numbers = (found.attempts, found.parked_at, found.behind or 0)
+        texts = (found.error, found.reader or "")
+        if {*map(type, numbers)} != {int} or {*map(type, texts)} != {str}:
+            raise ValueError("it is not what a route says")
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Parked:
@@ -86,8 +99,12 @@ class Parked:
         payload = data[frame.payload_byte : frame.payload_byte + frame.payload_length]
         if (crc32c(extension), crc32c(payload)) != (frame.extension_crc, frame.payload_crc):
             raise Corrupt("a parked entry does not match its checksum", file, 0, frame.first)
-        reason = Reason(**json.loads(extension))
-        return cls(frame.first, layout.decode_payload(payload), reason)
+        try:
+            reason = Reason.read(extension)
+        except ValueError as error:
+            problem = f"why an entry is parked cannot be read: {error}"
+            raise Corrupt(problem, file, 0, frame.first) from error
+        return cls(frame.first, layout.entries_in(payload, frame, file), reason)
 
     def encode(self) -> bytes:
         """Return the bytes of the parked file."""

@@ -189,7 +189,7 @@ def test_a_worker_goes_on_behind_damage_that_more_frames_follow(
 
 def _frames(tmp_path: Path, last: int = 9) -> Iterator[Any]:
     with LogReader(tmp_path / "log") as reader:
-        for _, frame in reader.frames(0, last):
+        for _, frame, _ in reader.frames(0, last):
             yield frame
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -230,13 +231,16 @@ def test_a_payload_is_an_arrow_message_without_its_schema() -> None:
 
 def test_meta_comes_back_as_it_was() -> None:
     """The mark of a clean stop survives, and so does its absence."""
-    for meta in (Meta("id", 3, -1), Meta("id", 3, 17, CleanMark("0.log", 4096))):
+    for meta in (
+        Meta(str(UUID(int=7)), 3, -1),
+        Meta(str(UUID(int=7)), 3, 17, CleanMark("0.log", 4096)),
+    ):
         assert Meta.decode(meta.encode(), "f") == meta
 
 
 def test_a_flipped_bit_in_meta_is_corrupt() -> None:
     """Whichever bit of it changes, a meta file is refused, never believed."""
-    data = Meta("id", 3, 17, CleanMark("0.log", 4096)).encode()
+    data = Meta(str(UUID(int=7)), 3, 17, CleanMark("0.log", 4096)).encode()
     for bit in range(8 * (len(data) - 1)):
         changed = _flipped(data, bit)
         if changed.strip().lower() != data.strip().lower():

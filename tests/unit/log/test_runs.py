@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from crc32c import crc32c
 
@@ -102,6 +103,6 @@ def test_a_meta_file_without_runs_is_read(tmp_path: Path, batch: Make) -> None:
 def test_a_meta_file_of_the_longest_record_is_read(tmp_path: Path) -> None:
     """The largest meta file that can be written can be read again."""
     runs = Runs(tuple(Run(2**62 + n, f"{n:016x}", 2**62 + n) for n in range(MAX_RUNS)))
-    meta = Meta("id", 2**62, 2**62, runs=runs)
+    meta = Meta(str(UUID(int=7)), 2**62, 2**62, runs=runs)
     (tmp_path / META).write_bytes(meta.encode())
     assert read_meta(RealFileSystem(), tmp_path) == meta
