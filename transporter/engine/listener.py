@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _GREETING: Final = 10.0
 """Seconds that a caller has to say who it is."""
-_GREETERS: Final = 32
-"""Callers that are asked at once who they are; the next one waits at the door."""
+_CALLERS: Final = 64
+"""Callers that are asked at once who they are; for one more, who has been here longest goes."""
 _BACKLOG: Final = 128
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _PAUSE: Final = 0.1
@@ -56,7 +56,9 @@ class Listener:
         """
         self.authkey = secrets.token_bytes(32)
         self._on_host, self._on_worker = on_host, on_worker
-        self._greeters = threading.BoundedSemaphore(_GREETERS)
+        self._unproved: dict[socket.socket, float] = {}
+        """Lines to callers that are being asked, the oldest first, and until when they may be."""
+        self._lock = threading.Lock()
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="transporter-"))
             self.address = str(Path(folder) / "engine.sock")
@@ -78,6 +80,8 @@ class Listener:
         self._bell.close()
         if self.thread.is_alive():
             self.thread.join()
+        with self._lock:
+            self._turn_away(list(self._unproved))
         self._open.close()
 
     def _accept(self) -> None:
@@ -85,39 +89,63 @@ class Listener:
             for each in (*self._doors, self._rung):
                 ready.register(each, selectors.EVENT_READ)
             while True:
-                for key, _ in ready.select():
+                for key, _ in ready.select(self._end_greetings()):
                     if key.fileobj is self._rung:
                         return
                     self._let_in(next(each for each in self._doors if each is key.fileobj))
 
     def _let_in(self, door: socket.socket) -> None:
-        # Whoever is being asked is done within _GREETING, so this wait ends, too.
-        self._greeters.acquire()
         try:
-            caller, _ = door.accept()
+            with ExitStack() as stack:
+                caller = stack.enter_context(door.accept()[0])
+                line = stack.enter_context(caller.dup())
+                stack.pop_all()
         except OSError as error:
-            self._greeters.release()
             if error.errno in _NO_DESCRIPTORS:
                 # The caller stays at the door, which would ring again at once.
                 time.sleep(_PAUSE)
             return
+        with self._lock:
+            # Whoever only holds a place loses it to those who come to prove themselves.
+            while len(self._unproved) >= _CALLERS:
+                self._turn_away([next(iter(self._unproved))])
+            self._unproved[line] = time.monotonic() + _GREETING
         # A caller that stays silent must not keep the others waiting.
-        greeter = threading.Thread(target=self._greet, args=(caller,), name="greeter")
+        greeter = threading.Thread(target=self._greet, args=(caller, line), name="greeter")
         try:
             greeter.start()
         except RuntimeError:
             # There is no thread to be had; the caller tries again, or somebody in its place.
             caller.close()
-            self._greeters.release()
+            self._done_with(line)
 
-    def _greet(self, caller: socket.socket) -> None:
+    def _end_greetings(self) -> float | None:
+        """Turn away who has taken too long, however it drips; return when that is due again."""
+        now = time.monotonic()
+        with self._lock:
+            self._turn_away([line for line, until in self._unproved.items() if until <= now])
+            return next((until - now for until in self._unproved.values()), None)
+
+    def _turn_away(self, lines: list[socket.socket]) -> None:
+        """Hang up on the callers at *lines*: their greeters find that out, and close."""
+        for line in lines:
+            del self._unproved[line]
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+    def _done_with(self, line: socket.socket) -> None:
+        with self._lock:
+            self._unproved.pop(line, None)
+            line.close()
+
+    def _greet(self, caller: socket.socket, line: socket.socket) -> None:
         try:
             known, said = self._identify(caller)
         except Exception:  # noqa: BLE001 - whatever a caller sends, the next one is served
             caller.close()
             return
         finally:
-            self._greeters.release()
+            self._done_with(line)
         match said:
             case HostHello():
                 self._on_host(said, known)
@@ -130,7 +158,7 @@ class Listener:
         """Return the connection to *caller*, who has proved itself, and its first message."""
         if caller.family != socket.AF_UNIX:
             watch_over(caller)
-        with _cut_off(caller, _GREETING), ExitStack() as stack:
+        with ExitStack() as stack:
             known = Connection(caller.detach())
             stack.callback(known.close)
             # The caller proves itself first: we do not answer a stranger's challenge.
@@ -162,22 +190,3 @@ def _tcp_door(network: Network) -> Iterator[socket.socket]:
         ) from error
     with door:
         yield door
-
-
-@contextmanager
-def _cut_off(caller: socket.socket, seconds: float) -> Iterator[None]:
-    """End the conversation with *caller* after *seconds*, however slowly it drips."""
-    with caller.dup() as line:
-        timer = threading.Timer(seconds, _hang_up, (line,))
-        timer.name = "greeting"
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()
-
-
-def _hang_up(line: socket.socket) -> None:
-    with suppress(OSError):
-        line.shutdown(socket.SHUT_RDWR)

@@ -6,7 +6,7 @@ import os
 import queue
 import socket
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
 from pickle import UnpicklingError
@@ -105,6 +105,48 @@ def test_a_caller_that_stays_silent_keeps_nobody_waiting(monkeypatch: pytest.Mon
             pass
 
 
+@BOTH
+def test_idle_callers_make_way_for_those_who_prove_themselves(network: Network | None) -> None:
+    """However many hold a place without a word, the next one is served at once."""
+    family = socket.AF_UNIX if network is None else socket.AF_INET
+    with listening(network) as (listener, heard), ExitStack() as stack:
+        idle = [stack.enter_context(socket.socket(family)) for _ in range(100)]
+        for each in idle:
+            each.connect(listener.worker_address)
+        done = threading.Event()
+
+        def worker() -> None:
+            with call(listener.worker_address, listener.authkey) as us:
+                us.send(HostHello(1))
+                heard.get(timeout=PATIENCE)[1].close()
+                done.set()
+
+        threading.Thread(target=worker, daemon=True).start()
+        assert done.wait(module._GREETING / 2), "idle callers keep a worker waiting"
+        # Who has been there longest has made way.
+        idle[0].settimeout(PATIENCE)
+        while idle[0].recv(1024):
+            pass
+
+
+def test_slow_callers_may_take_their_time_while_there_is_room() -> None:
+    """Nobody is turned away for those who come later, as long as there are few."""
+    with listening() as (listener, heard), ExitStack() as stack:
+        room = range(module._CALLERS - 1)
+        slow = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in room]
+        for each in slow:
+            each.connect(listener.address)
+            each.settimeout(PATIENCE)
+        with Client(listener.address, authkey=listener.authkey) as us:
+            us.send(HostHello(1))
+            heard.get(timeout=PATIENCE)[1].close()
+        for each in slow:
+            assert each.recv(1024), "a challenge"
+            each.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                each.recv(1024)
+
+
 def test_a_listener_that_never_started_can_be_closed() -> None:
     """Closing needs no start."""
     Listener(lambda *_: None, lambda *_: None).close()
@@ -160,11 +202,10 @@ def test_a_caller_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with listening(LOOPBACK) as (listener, heard):
-        for name in ("greeter", "greeting"):
-            refused[:] = [name]
-            for _ in range(40):
-                with pytest.raises((EOFError, ConnectionError)):
-                    call(listener.worker_address, listener.authkey)
+        refused[:] = ["greeter"]
+        for _ in range(100):
+            with pytest.raises((EOFError, ConnectionError)):
+                call(listener.worker_address, listener.authkey)
         refused.clear()
         with call(listener.worker_address, listener.authkey) as us:
             us.send(HostHello(1))
