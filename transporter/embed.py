@@ -110,6 +110,7 @@ def assembled(
         spark.config,
         network_of(spark),
         frames=any(route.on_frames for route in settings.routes),
+        secrets=settings.secrets,
     )
     with Monitor(settings, observe, __version__) as monitor:
         engine = Engine(settings, launcher, monitor.observe)

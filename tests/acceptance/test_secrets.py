@@ -27,6 +27,7 @@ CANARIES = {
     "SASL_PASSWORD": "canary-sasl-password-3",
     "OUTBOX_DSN": "postgresql://shop:canary-dsn%2Dpassword-4@127.0.0.1:1/shop?connect_timeout=2",
     "S3_KEY": "canary-spark-secret-5",
+    "STORE_PASSWORD": "canary-store-password-7",
 }
 IN_FILE = "canary-written-into-the-file-6"
 WORDS = ["canary-"]
@@ -81,7 +82,11 @@ PIPELINE = """
 log: {dir: log}
 shutdown_timeout: 2s
 observe: {listen: "127.0.0.1:0", unready_after: 1s}
-spark: {config: {spark.hadoop.fs.s3a.secret.key: "${S3_KEY}"}}
+spark:
+  config:
+    spark.hadoop.fs.s3a.secret.key: "${S3_KEY}"
+    spark.hadoop.fs.azure.location: "https://container.example/?sp=rl&sig=canary-signature-8"
+    spark.driver.extraJavaOptions: "-Dstore=${STORE_PASSWORD} '-Dmore=canary-in quotes \\ 9'"
 readers: [{name: lines, adaptor: file, path: in.jsonl, follow: true}]
 routes:
   - name: sasl
@@ -183,8 +188,10 @@ def test_a_start_that_fails_shows_no_secret(folder: Path) -> None:
 
 @pytest.mark.spark
 def test_a_run_that_goes_wrong_everywhere_shows_no_secret(folder: Path) -> None:
-    """Whatever adaptors say, no secret is in events, pages, commands, files or command lines."""
-    variables = {**CANARIES, "TRANSPORTER_DEBUG": "1", "PYTHONPATH": str(ROOT)}
+    """Whatever adaptors say, no secret is in events, pages, files or command lines."""
+    # What the file does not name is not known to be a secret.
+    used = {name: each for name, each in CANARIES.items() if f"{{{name}}}" in PIPELINE + ROUTE}
+    variables = {**used, "TRANSPORTER_DEBUG": "1", "PYTHONPATH": str(ROOT)}
     with running(folder / "p.yaml", **variables) as engine:
         url = engine.await_event("endpoint-opened")["url"]
         engine.await_event("entry-parked", route="reject", timeout=120)
@@ -200,6 +207,9 @@ def test_a_run_that_goes_wrong_everywhere_shows_no_secret(folder: Path) -> None:
         assert any("java" in name for name, _ in started)
         for name, line in started:
             clean(f"the command line of {name}", line)
+        for process in engine.descendants():
+            with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+                clean(f"the environment of {process.name()}", str(process.environ()))
         for name, data in written(folder):
             clean(name, data)
         engine.stop(120)

@@ -32,7 +32,6 @@ from transporter.engine.protocol import (
     WorkerEnded,
     WorkerSpec,
 )
-from transporter.pipeline.secrets import tells
 from transporter.spark.jvm import start_jvm
 from transporter.spark.launch import LOOPBACK
 from transporter.spark.log_file import last_error, rotate
@@ -114,14 +113,6 @@ def configuration(
     }
 
 
-def _on_the_command_line(settings: dict[str, str]) -> dict[str, str]:
-    """Return what the JVM is started with: everybody here can read that (Invariant 20).
-
-    Secrets are set when the context is made, which is early enough for all of them.
-    """
-    return {name: value for name, value in settings.items() if not tells(name, value)}
-
-
 class Host:
     """One SparkContext and the jobs that run in it."""
 
@@ -134,7 +125,8 @@ class Host:
         self._stopping = False
         self._problem, self._unanswered = "", 0
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        self._jvm, gateway = start_jvm(_on_the_command_line(settings))
+        gateway = start_jvm(settings, scratch)
+        self._jvm: subprocess.Popen[bytes] = gateway.proc
         threading.Thread(target=self._await_jvm, name="jvm", daemon=True).start()
         name_login_user(gateway.jvm)
         self._context = SparkContext(conf=conf, gateway=gateway)

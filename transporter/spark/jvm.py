@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import string
 import struct
 import subprocess
 import tempfile
@@ -23,26 +24,38 @@ if TYPE_CHECKING:
 _TOLD: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _GATEWAY: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
 _LOOK: Final = 0.05
+_JAVA_OPTIONS: Final = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+_IN_QUOTES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r"})
+_PLAIN: Final = frozenset(f"{string.ascii_letters}{string.digits}./_-,@")
+"""What stands for itself in a file of properties."""
 
 
-def start_jvm(shown: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Any]:
-    """Return a new JVM and py4j's gateway to it; *shown* are settings for its command line.
+def start_jvm(settings: Mapping[str, str], scratch: Path | None = None) -> Any:  # noqa: ANN401 - py4j has no types
+    """Start a JVM with *settings* of Spark's; return py4j's gateway to it, whose ``proc`` it is.
 
-    As ``launch_gateway`` of pyspark does, which leaves no way to bind the JVM to its parent.
-    Call it on the main thread: the JVM ends with the thread that starts it.
+    As ``launch_gateway`` of pyspark does, which leaves no way to bind the JVM to its parent, and
+    puts settings on a command line that every user of the host can read (Invariant 20). Here
+    they lie in files that only this user opens, in *scratch* or where temporary files are, until
+    the JVM has read them. Call it on the main thread: the JVM ends with the thread that starts it.
 
     Raises:
         HostFailed: the JVM ended before it could be talked to.
 
     """
-    command = [f"{_find_spark_home()}/bin/spark-submit"]
-    for name, value in shown.items():
-        command += ["--conf", f"{name}={value}"]
-    command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-    with tempfile.TemporaryDirectory(prefix="transporter-") as folder:
-        told = Path(folder) / "gateway"
+    with tempfile.TemporaryDirectory(prefix="transporter-", dir=scratch) as name:
+        folder = Path(name)
+        told = folder / "gateway"
         process = subprocess.Popen(
-            bound_to_parent(command),
+            bound_to_parent(
+                [
+                    f"{_find_spark_home()}/bin/spark-submit",
+                    "--properties-file",
+                    str(_settings_file(folder, settings)),
+                    # As without a file of ours: what the user's installation says is the default.
+                    "--load-spark-defaults",
+                    *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")),
+                ]
+            ),
             # It ends when this is closed.
             stdin=subprocess.PIPE,
             env={**os.environ, "SPARK_CONNECT_MODE": "0", _TOLD: str(told)},
@@ -53,7 +66,39 @@ def start_jvm(shown: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Any]:
             if (code := process.poll()) is not None:
                 raise HostFailed(f"Java ended with code {code} before Spark was up")
             time.sleep(_LOOK)
-        return process, _gateway(told.read_bytes())
+        gateway = _gateway(told.read_bytes())
+        gateway.proc = process
+        return gateway
+
+
+def _settings_file(folder: Path, settings: Mapping[str, str]) -> Path:
+    """Write *settings*, and the options of the JVM beside them, into *folder*."""
+    written = dict(settings)
+    for number, name in enumerate(_JAVA_OPTIONS):
+        if options := shlex.split(settings.get(name, "")):
+            # Spark's launcher copies these to the command line, where Java reads them from a file.
+            path = _private_file(folder / f"java-{number}", "\n".join(map(_argument, options)))
+            written[name] = f'"@{path}"'
+    lines = (f"{_property(name)}={_property(value)}\n" for name, value in written.items())
+    return _private_file(folder / "spark.properties", "".join(lines))
+
+
+def _private_file(path: Path, text: str) -> Path:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    return path
+
+
+def _argument(option: str) -> str:
+    """Return *option* as a file of Java's arguments has it."""
+    return f'"{option.translate(_IN_QUOTES)}"'
+
+
+def _property(text: str) -> str:
+    """Return a name or value as a file of Java's properties has it."""
+    utf16 = text.encode("utf-16-be")
+    units = (int.from_bytes(utf16[at : at + 2]) for at in range(0, len(utf16), 2))
+    return "".join(chr(each) if chr(each) in _PLAIN else f"\\u{each:04x}" for each in units)
 
 
 def _gateway(told: bytes) -> Any:  # noqa: ANN401 - py4j has no types

@@ -14,6 +14,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from transporter.pipeline.secrets import Secrets, tells
 from transporter.spark.java import find_java
 from transporter.spark.log_file import rotate
 from transporter.spark.parent_death import bound_to_parent
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 LOG: Final = "spark.log"
 SCRATCH: Final = "spark"
+_LONG: Final = 8
+"""Letters of a variable's value that hardly any secret holds by chance."""
 SAFE_PATH: Final = {"PYTHONSAFEPATH": "1"}
 """Environment of Python processes that take no module from the folder they are started in."""
 LOOPBACK: Final = {
@@ -66,11 +69,13 @@ class SparkLauncher:
         network: Network | None = None,
         *,
         frames: bool = False,
+        secrets: Secrets = Secrets(),  # noqa: B008 - frozen
     ) -> None:
         """Keep Spark's scratch files and its log below *directory*, generated ones in *cache*.
 
         With a *network* the master is a cluster's, which reaches this host by it. With
-        *frames* it will not only start workers, but work on data itself.
+        *frames* it will not only start workers, but work on data itself. No variable that
+        holds one of *secrets* is in the environment of what is started.
 
         Raises:
             HostFailed: no Java 17 or newer can be found.
@@ -78,7 +83,7 @@ class SparkLauncher:
         """
         self._java = find_java(os.environ, cache)
         self._directory, self._master, self._config = directory, master, config
-        self._network, self._frames = network, frames
+        self._network, self._frames, self._secrets = network, frames, secrets
 
     @property
     def log(self) -> Path:
@@ -123,11 +128,20 @@ class SparkLauncher:
     def _environment(self) -> dict[str, str]:
         mine = {"JAVA_HOME": str(self._java), "PYSPARK_PYTHON": sys.executable, **SAFE_PATH}
         mine |= nameless_environment(os.environ, str(self._directory / SCRATCH))
+        given = {name: value for name, value in os.environ.items() if not self._tells(name, value)}
         if self._network is None:
-            return {**os.environ, **mine, "SPARK_LOCAL_HOSTNAME": "localhost"}
+            return {**given, **mine, "SPARK_LOCAL_HOSTNAME": "localhost"}
         # Executors have a Python of their own; Spark reads this setting from spark-submit only.
         theirs = self._config.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
-        return {**os.environ, **mine, **({"PYSPARK_PYTHON": theirs} if theirs else {})}
+        return {**given, **mine, **({"PYSPARK_PYTHON": theirs} if theirs else {})}
+
+    def _tells(self, name: str, value: str) -> bool:
+        """Tell whether a variable is where a secret comes from: its worker gets it from us."""
+        known = self._secrets.values
+        # A short secret may stand in a path, or a short value in a secret, by chance.
+        if value in known or (len(value) >= _LONG and any(value in each for each in known)):
+            return True
+        return tells(name, value) and self._secrets.hide(value) != value
 
 
 def _private_log(path: Path) -> BinaryIO:

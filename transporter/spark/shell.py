@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import Row, VariantVal
 
 from transporter.shown import text_of
+from transporter.spark.jvm import start_jvm
 from transporter.spark.launch import LOOPBACK
 from transporter.spark.user import name_login_user
 
@@ -89,8 +90,9 @@ def _session(request: Request) -> SparkSession:
     }
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     # The JVM before Spark: a user may need a name in it first.
-    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - pyspark has no other way
-    name_login_user(SparkContext._jvm)  # noqa: SLF001 - as above
+    gateway = start_jvm(settings)
+    name_login_user(gateway.jvm)
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - pyspark has no other way
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
