@@ -119,8 +119,8 @@ def _cluster(setting: Setting, directory: Path) -> Iterator[Carrier]:
     with tools.cluster(setting.place("cluster")) as cluster:
         cluster.start_master(tools.Node("127.0.0.1"))
         cluster.start_worker(tools.Node("127.0.0.1", tools.hiding([directory], *tools.unsharing())))
-        network = network_of(SparkConfig(master=cluster.master))
-        config = {"spark.executor.memory": "512m"}
+        config = {"spark.executor.memory": "512m", tools.SECRET_KEY: tools.SECRET}
+        network = network_of(SparkConfig(master=cluster.master, config=config))
         scratch = setting.place("far")
         launcher = SparkLauncher(scratch, cache_directory(), cluster.master, config, network)
         carrier = Carrier(launcher, _ignore, _ignore, network)

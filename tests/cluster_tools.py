@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shlex
 import subprocess
 import sys
@@ -23,6 +24,8 @@ import pyspark
 import pytest
 
 from transporter.embed import cache_directory
+from transporter.pipeline.protection import PROTECTED
+from transporter.pipeline.protection import SECRET as SECRET_KEY
 from transporter.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 SPARK = Path(pyspark.__file__).parent
 PATIENCE = 60.0
+SECRET = secrets.token_hex()
+"""What every cluster of this process shares with its engines."""
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _PAGES = re.compile(r"MasterWebUI to \S+ and started at (http://\S+)")
 _FORM = re.compile(r"csrfToken[\"'][^>]*value=[\"']([^\"']+)")
@@ -97,6 +102,8 @@ class Cluster:
     master: str = ""
     pages: str = ""
     """Where the master shows its applications, and takes orders."""
+    settings: dict[str, str] = field(default_factory=lambda: {**PROTECTED, SECRET_KEY: SECRET})
+    """What its hosts have in their own configuration."""
     workers: list[psutil.Process] = field(default_factory=list)
     """One a node, in the order in which they were started."""
     nodes: list[Node] = field(default_factory=list)
@@ -155,7 +162,10 @@ class Cluster:
 
     def _start(self, name: str, node: Node, kind: str, *options: str) -> Path:
         log = self.folder / f"{name}.log"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        conf = self.folder / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        lines = (f"{key} {value}\n" for key, value in self.settings.items())
+        (conf / "spark-defaults.conf").write_text("".join(lines))
         command = [f"{SPARK}/bin/spark-class", f"org.apache.spark.deploy.{kind}"]
         where = ["--host", node.address, "--webui-port", "0"]
         with log.open("wb") as output:
@@ -167,6 +177,7 @@ class Cluster:
                 env={
                     **os.environ,
                     "SPARK_HOME": str(SPARK),
+                    "SPARK_CONF_DIR": str(conf),
                     "JAVA_HOME": str(find_java(os.environ, cache_directory())),
                     "SPARK_DAEMON_MEMORY": "256m",
                     "SPARK_LOCAL_HOSTNAME": node.address,
@@ -340,7 +351,7 @@ def pipeline(
     *pace* is the seconds that an entry takes while there is no file ``<sink>.hurry``;
     *options* are those of the route, but for ``config``, which is Spark's.
     """
-    config = {"spark.executor.memory": "512m", **options.pop("config", {})}
+    config = {"spark.executor.memory": "512m", SECRET_KEY: SECRET, **options.pop("config", {})}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "lines.py").write_text(WRITER)
     (folder / "greeting.py").write_text(GREETING % str(ROOT / "transporter"))

@@ -41,6 +41,8 @@ class Network:
     host: str
     port: int
     advertised: str
+    insecure: bool = False
+    """Whether Spark's own connections need no protection."""
 
 
 def network_of(spark: SparkConfig) -> Network | None:
@@ -56,7 +58,8 @@ def network_of(spark: SparkConfig) -> Network | None:
     listen = spark.listen or config.get("spark.driver.bindAddress", "")
     host, port = split_address(listen) if listen else (_own_address(spark.master), 0)
     called = spark.advertise or config.get("spark.driver.host", "")
-    return Network(host, port, called or (_own_address(spark.master) if host in _ANY else host))
+    advertised = called or (_own_address(spark.master) if host in _ANY else host)
+    return Network(host, port, advertised, spark.insecure)
 
 
 def _own_address(towards: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from transporter.errors import ConfigError
 from transporter.pipeline.address import checked_address, checked_host
@@ -39,6 +39,7 @@ from transporter.pipeline.options import (
 )
 from transporter.pipeline.place import Place
 from transporter.pipeline.problems import MOST_PROBLEMS, InvalidPipeline, one_line, suggestion
+from transporter.pipeline.protection import unprotected
 from transporter.pipeline.registry import READER, WRITER, find, takes_frames
 from transporter.pipeline.secrets import Secrets, secrets_of
 from transporter.pipeline.steps.sql import SQL
@@ -76,7 +77,7 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def _on_a_cluster(value: str, info: ValidationInfo) -> str:
+def _on_a_cluster(value: object, info: ValidationInfo) -> object:
     if is_local(info.data.get("master", "")):
         raise ValueError("is for a cluster: with a local master everything runs on this host")
     return value
@@ -228,6 +229,13 @@ class SparkConfig(Model):
     ] = Field(default={}, repr=False)
     listen: Annotated[str, AfterValidator(checked_address), _OnACluster] | None = None
     advertise: Annotated[str, AfterValidator(checked_host), _OnACluster] | None = None
+    insecure: Annotated[bool, _OnACluster] = False
+
+    @model_validator(mode="after")
+    def _protected(self) -> Self:
+        if not (self.local or self.insecure) and (why := unprotected(self.master, self.config)):
+            raise ValueError(why)
+        return self
 
     @property
     def local(self) -> bool:

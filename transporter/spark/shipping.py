@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import HostFailed
+from transporter.pipeline.protection import PROTECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,9 +41,10 @@ def on_a_cluster(
 ) -> dict[str, str]:
     """Return Spark's settings for a cluster that reaches us by *network*; *config* wins.
 
-    With *frames* the driver does more than schedule: slices pass through it. Writes the
-    archive into *scratch*. What is a list, archives and ``PYTHONPATH``, begins with ours and
-    goes on with the user's.
+    With *frames* the driver does more than schedule: slices pass through it. Unless *network* is
+    insecure, Spark authenticates and encrypts its connections. Writes the archive into
+    *scratch*. What is a list, archives and ``PYTHONPATH``, begins with ours and goes on with
+    the user's.
 
     Raises:
         HostFailed: the archive cannot be written.
@@ -53,6 +55,7 @@ def on_a_cluster(
         "spark.driver.host": network.advertised,
         "spark.driver.bindAddress": network.host,
         **(_WORKING if frames else _SCHEDULING),
+        **({} if network.insecure else PROTECTED),
         # A worker that dies is the engine's business: it alone knows when the next may begin.
         "spark.task.maxFailures": "1",
         **config,

@@ -327,7 +327,7 @@ def test_a_worker_without_a_lock_is_not_replaced_while_it_may_deliver(tmp_path: 
 
 def far(pipeline: Pipeline) -> Pipeline:
     """Return *pipeline* as one of a cluster on this host."""
-    spark = SparkConfig(master="spark://127.0.0.1:1")
+    spark = SparkConfig(master="spark://127.0.0.1:1", insecure=True)
     return pipeline.model_copy(update={"spark": spark})
 
 

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from transporter.engine.network import Network
+from transporter.pipeline.protection import PROTECTED
 from transporter.spark.host import configuration
 from transporter.spark.launch import SparkLauncher
 from transporter.spark.pump import has_ended
@@ -69,6 +71,13 @@ def test_a_setting_of_the_user_s_wins(tmp_path: Path) -> None:
     assert found["spark.master"] == MASTER
     assert found["spark.driver.host"] == "engine.example"
     assert found["spark.driver.bindAddress"] == "10.0.0.7"
+
+
+def test_spark_s_own_connections_are_protected_unless_they_need_not_be(tmp_path: Path) -> None:
+    """What protects them is set on a cluster without being asked for."""
+    assert PROTECTED.items() <= on_a_cluster(NETWORK, {}, tmp_path).items()
+    insecure = on_a_cluster(replace(NETWORK, insecure=True), {}, tmp_path)
+    assert not PROTECTED.keys() & insecure.keys()
 
 
 @pytest.mark.parametrize(

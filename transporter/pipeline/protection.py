@@ -1,0 +1,47 @@
+"""The protection of Spark's own connections on a cluster: who may join them, and who may read them.
+
+Jobs, and entries of DataFrame routes, travel over these connections.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROTECTED: Final = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",  # the default lets others flip bits
+    "spark.network.crypto.saslFallback": "false",  # it would go on without encryption
+    "spark.io.encryption.enabled": "true",  # what executors shuffle lies on their disks
+}
+"""Settings of Spark's on a cluster, unless it is to be insecure."""
+SECRET: Final = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
+_AUTHENTICATE: Final = "spark.authenticate"
+_ENCRYPTED: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+_OWN_SECRET: Final = re.compile(r"yarn\b|k8s://")
+"""Masters for which Spark draws a secret for each application and brings it to executors."""
+_INSECURE: Final = "or set spark.insecure to true, in a network where everybody may run code as you"
+
+
+def unprotected(master: str, config: Mapping[str, str]) -> str | None:
+    """Return what keeps Spark's connections on the cluster of *master* from being protected."""
+    found = {**PROTECTED, **config}
+    if not _is_on(found, _AUTHENTICATE):
+        return f"{_AUTHENTICATE} is off: leave it out, {_INSECURE}"
+    if not any(_is_on(found, name) for name in _ENCRYPTED):
+        return f"{_ENCRYPTED[0]} is off: leave it out, or set {_ENCRYPTED[1]}, {_INSECURE}"
+    if not config.get(SECRET) and not _OWN_SECRET.match(master):
+        return (
+            f"the cluster at {master} needs a secret that its hosts and the engine share: set "
+            f"{SECRET} in spark.config, and there, {_INSECURE}; docs/cluster.md shows how"
+        )
+    return None
+
+
+def _is_on(config: Mapping[str, str], name: str) -> bool:
+    return config.get(name, "").strip().lower() == "true"
