@@ -131,8 +131,8 @@ class Acts:
                 self._synced(route)
                 self.number += 1
                 why = f"why {self.number}"
-                route.offsets.audit("ack", first=first, last=last, reason=why, who="operator")
-                self.truth.routes[route.name].audits.append(why)
+                route.offsets.audit("ack", first=first, last=last, reason=why)
+                self.truth.audits.append(why)
 
     def park(self) -> None:
         """Park a route's next entry."""

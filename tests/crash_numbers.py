@@ -44,5 +44,5 @@ def tiny() -> Iterator[Numbers]:
         patch.setattr("transporter.offsets.offset_log.FILE_BYTES", 768)
         patch.setattr("secrets.randbits", numbers.draw)
         patch.setattr("uuid.uuid4", lambda: UUID(int=numbers.draw(120)))
-        patch.setattr("transporter.offsets.audit.time", SimpleNamespace(time=lambda: 1.0))
+        patch.setattr("transporter.audit.time", SimpleNamespace(time=lambda: 1.0))
         yield numbers

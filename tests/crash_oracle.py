@@ -7,12 +7,12 @@ the disk came to be as it is.
 
 from __future__ import annotations
 
-import json
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from transporter.audit import AUDIT, read_audit
 from transporter.errors import Corrupt
 from transporter.log import format as layout
 from transporter.log.commit_log import CommitLog
@@ -20,7 +20,6 @@ from transporter.log.reader import LogReader
 from transporter.log.segment import Segment, segment_bases, segment_name
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import (
-    AUDIT,
     NAMES,
     OffsetLog,
     declared_routes,
@@ -87,7 +86,6 @@ class RouteTruth:
 
     legal: list[RouteState | None]
     parked: dict[int, bool | None] = field(default_factory=dict)
-    audits: list[str] = field(default_factory=list)
     settled: set[int] = field(default_factory=set)
 
 
@@ -98,7 +96,8 @@ class Truth:
     ``must`` is the highest offset that was acked, told to a source or seen by a
     route; ``given`` the highest that anybody may hold; ``proved`` the highest
     that the disk proves durable; ``moving`` a rename of a route in flight. ``clean``:
-    the log was stopped cleanly, and nobody has begun to open it.
+    the log was stopped cleanly, and nobody has begun to open it. ``audits``: the reasons that
+    the audit file must have for ever.
     """
 
     frames: list[Frame] = field(default_factory=list)
@@ -109,6 +108,7 @@ class Truth:
     routes: dict[str, RouteTruth] = field(default_factory=dict)
     moving: tuple[str, str] | None = None
     clean: bool = False
+    audits: list[str] = field(default_factory=list)
 
     def killed(self, found: Outcome) -> None:
         """Go on from what a killed process has left: the disk may still lose it."""
@@ -141,7 +141,6 @@ class RouteFound:
 
     state: RouteState
     parked: frozenset[int]
-    audits: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +160,7 @@ class Outcome:
     visible: int
     positions: dict[str, str]
     routes: dict[str, RouteFound]
+    audits: frozenset[str] = frozenset()
 
 
 def messages(data: tuple[bytes, ...]) -> pa.RecordBatch:
@@ -207,6 +207,7 @@ def examine(
         visible=visible,
         positions=log.positions,
         routes=routes,
+        audits=frozenset(_audits(disk)),
     )
     for name, found in routes.items() if whole or opened else ():
         with OffsetLog(LOG, name, disk) as offsets:
@@ -271,18 +272,15 @@ def _routes(disk: SimulatedDisk) -> Iterator[tuple[str, RouteFound]]:
         if NAMES[0] in disk.names(folder):
             parked = ParkedStore(folder, disk).offsets()
             state = read_state(LOG, name, disk)
-            yield name, RouteFound(state, frozenset(parked), frozenset(_audits(disk, folder)))
+            yield name, RouteFound(state, frozenset(parked))
 
 
-def _audits(disk: SimulatedDisk, folder: Path) -> Iterator[str]:
+def _audits(disk: SimulatedDisk) -> Iterator[str]:
     """Yield the reasons in the audit file that can be read, as an operator would look for them."""
-    if AUDIT not in disk.names(folder):
+    if AUDIT not in disk.names(LOG):
         return
-    for line in disk.content(folder / AUDIT).split(b"\n"):
-        try:
-            yield json.loads(line)["reason"]
-        except (ValueError, KeyError, TypeError):
-            continue
+    for change in read_audit(disk.content(LOG / AUDIT).split(b"\n")):
+        yield str(change.get("reason"))
 
 
 def settled_by(state: RouteState) -> set[int]:
@@ -313,6 +311,8 @@ def judge(found: Outcome, truth: Truth) -> None:
     _check(found.epoch > truth.epoch, f"epoch {found.epoch} after {truth.epoch}")
     positions = {f.reader: f.position for f in kept if f.position is not None}
     _check(found.positions == positions, f"positions {found.positions}, not {positions}")
+    missing = set(truth.audits) - found.audits
+    _check(not missing, f"the audit file lost {missing}")
     _judge_routes(found, truth)
 
 
@@ -338,8 +338,6 @@ def _judge_route(name: str, here: RouteFound, route: RouteTruth, last: int) -> N
         there = True if known is None and offset in recorded else known
         if there is not None:
             _check((offset in here.parked) == there, f"route {name}: parked {offset}: {not there}")
-    missing = set(route.audits) - here.audits
-    _check(not missing, f"route {name}: its audit file lost {missing}")
     _check(here.parked <= route.parked.keys(), f"route {name}: parked {set(here.parked)}")
 
 

@@ -197,9 +197,7 @@ class World(Acts):
             new = next(each for each in (*ROUTES, "t", "u") if each not in taken)
             known = self.truth.routes[name]
             state = known.legal
-            self.truth.routes[new] = RouteTruth(
-                [None, *state], known.parked, known.audits, known.settled
-            )
+            self.truth.routes[new] = RouteTruth([None, *state], known.parked, known.settled)
             known.legal, self.truth.moving = [None, *state], (name, new)
             rename_route(LOG, name, new, self.disk)
             self.truth.routes[new].legal, self.truth.moving = state, None

@@ -19,6 +19,7 @@ from typing import Any
 from engine_tools import delivered, until
 from operator_tools import Operated, command, feed, route, write_file
 
+from transporter.audit import AUDIT
 from transporter.offsets.offset_log import read_state, route_folder
 from transporter.offsets.parked import ParkedStore
 
@@ -237,7 +238,7 @@ class Verdict:
         self.sent = delivered(world.sink)
         folder = route_folder(world.folder / "log", "out")
         self.parked = set(ParkedStore(folder).offsets())
-        self.audit = (folder / "audit.jsonl").read_text()
+        self.audit = (world.folder / "log" / AUDIT).read_text()
         self.possible = [act for act in world.acts if not act.refused]
 
     def check(self) -> None:

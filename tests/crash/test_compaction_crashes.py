@@ -15,6 +15,7 @@ from crash_oracle import open_log
 from disks.crashes import crash_states
 from disks.simulated import SimulatedDisk
 
+from transporter.audit import AUDIT
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.maintenance import (
     MaintenanceRecord,
@@ -26,7 +27,7 @@ from transporter.log.reader import LogReader
 from transporter.log.retention import RetentionSettings, retain
 from transporter.message import Entries
 from transporter.offsets.holds import hold_of, release
-from transporter.offsets.offset_log import AUDIT, OffsetLog, read_state, route_folder
+from transporter.offsets.offset_log import OffsetLog, read_state
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def test_a_release_is_never_silent() -> None:
             seen.add(passed)
             assert state.released == ((Range(NEEDED, NEEDED, "released"),) if passed else ())
             if passed:
-                audit = disk.content(route_folder(LOG, "route") / AUDIT)
+                audit = disk.content(LOG / AUDIT)
                 assert b'"action": "release"' in audit
         assert seen == {True, False}
 

@@ -33,6 +33,7 @@ from damage_tools import (
 )
 from log_tools import crash, small
 
+from transporter.audit import AUDIT
 from transporter.cli import app
 from transporter.errors import TransporterError
 from transporter.log import format as layout
@@ -42,7 +43,7 @@ from transporter.log.meta import DURABLE, META
 from transporter.log.reader import LogReader
 from transporter.log.segment import Segment
 from transporter.offsets import record as records
-from transporter.offsets.offset_log import AUDIT, OffsetLog, route_folder
+from transporter.offsets.offset_log import OffsetLog, route_folder
 from transporter.offsets.parked import ParkedStore
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def test_a_damaged_audit_file_does_not_harm_what_is_audited_next(fast: Path) -> 
     with small(), OffsetLog(fast, ROUTE) as log:
         log.audit("ack", first=1, last=2)
         log.audit("replay", first=3, last=4)
-        path = route_folder(fast, ROUTE) / AUDIT
+        path = fast / AUDIT
         known = path.read_bytes()
         for damage in chosen(known, 400):
             path.write_bytes(damage.of(known))

@@ -31,10 +31,11 @@ from storm.disk import HostileDisk
 from storm.journal import Journal
 
 import transporter.cli.commands  # noqa: F401 - the same
+from transporter.audit import Operator
 from transporter.cli import app
 from transporter.control.live import Live
 from transporter.control.offline import Offline
-from transporter.control.requests import KINDS, Operator
+from transporter.control.requests import KINDS
 from transporter.control.server import ControlServer
 from transporter.engine.backoff import Backoff
 from transporter.engine.cutter import Cutter

@@ -16,6 +16,7 @@ from transporter import __version__
 from transporter.cli import (
     ack,
     adaptors,
+    audit,
     check,
     dry_run,
     init,
@@ -57,6 +58,7 @@ def build() -> typer.Typer:
     app.command("ack")(ack.ack)
     app.command("replay")(replay.replay)
     app.command("reload")(reload.reload)
+    app.command("audit")(audit.audit)
     app.add_typer(route.build(), name="route")
     app.add_typer(log.build(), name="log")
     app.add_typer(offsets.build(), name="offsets")

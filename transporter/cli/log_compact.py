@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transporter.cli.acting import Reason  # noqa: TC001 - Typer reads the annotations
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory
 from transporter.errors import EnvironmentFault
@@ -16,6 +17,7 @@ from transporter.errors import EnvironmentFault
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from transporter.audit import AuditFile
     from transporter.log.compaction import CompactionSettings, Report
     from transporter.log.maintenance import MaintenanceRecord
     from transporter.offsets.holds import Hold
@@ -28,6 +30,7 @@ def compact(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would go; needs no lock.")
     ] = False,
+    reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
     """Drop what later entries made obsolete, as log.compaction says; no engine may be running.
@@ -44,10 +47,10 @@ def compact(
     directory = log_directory(target)
     if dry_run:
         inspect(directory)
-        hold, report = _compacted(target, directory, dry_run=True)
+        hold, report = _previewed(target, directory)
     else:
-        with locked(directory):
-            hold, report = _compacted(target, directory, dry_run=False)
+        with locked(directory) as audit:
+            hold, report = _compacted(target, directory, audit, reason)
     if as_json:
         write_json(_as_json(hold, report, dry_run=dry_run))
     else:
@@ -104,24 +107,45 @@ def _refuse_unknown_sources(pipeline: Pipeline, record: MaintenanceRecord | None
         )
 
 
-def _compacted(target: Path, directory: Path, *, dry_run: bool) -> tuple[Hold | None, Report]:
+def _previewed(target: Path, directory: Path) -> tuple[Hold | None, Report]:
+    from transporter.log.compaction import preview  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415
+    from transporter.log.maintenance import read_record  # noqa: PLC0415
+    from transporter.offsets.holds import least_hold  # noqa: PLC0415
+
+    settings = _settings(target, read_record(RealFileSystem(), directory))
+    hold = least_hold(directory)
+    return hold, preview(directory, watermark=_through(hold), settings=settings, now=_now())
+
+
+def _compacted(
+    target: Path, directory: Path, audit: AuditFile, reason: str
+) -> tuple[Hold | None, Report]:
+    from transporter.audit import this_operator  # noqa: PLC0415 - only commands that act
     from transporter.log.compaction import compact as run  # noqa: PLC0415 - imports pyarrow
-    from transporter.log.compaction import preview  # noqa: PLC0415
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415
     from transporter.log.maintenance import read_record  # noqa: PLC0415
     from transporter.offsets.holds import least_hold  # noqa: PLC0415
 
     record = read_record(RealFileSystem(), directory)
     settings = _settings(target, record)
-    hold = least_hold(directory, locked=not dry_run)
-    through = -1 if hold is None else hold.through
-    now = time.time_ns() // 1000
-    if dry_run:
-        return hold, preview(directory, watermark=through, settings=settings, now=now)
-    report = run(directory, watermark=lambda: through, settings=settings, now=now)
-    if record is not None:
-        _remember(directory, record, report.through, settings)
+    hold = least_hold(directory, locked=True)
+    through = _through(hold)
+    details = {"through": through, "settings": asdict(settings), "reason": reason}
+    with audit.change("log compact", this_operator(), **details) as results:
+        report = run(directory, watermark=lambda: through, settings=settings, now=_now())
+        results |= {"dropped": report.dropped, "freed": report.freed}
+        if record is not None:
+            _remember(directory, record, report.through, settings)
     return hold, report
+
+
+def _through(hold: Hold | None) -> int:
+    return -1 if hold is None else hold.through
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
 
 
 def _remember(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transporter.cli.acting import Reason  # noqa: TC001 - Typer reads the annotations
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory
 
@@ -52,6 +53,7 @@ def repair(
     target: Target,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
     """Make a damaged log usable again; what is touched is first copied to its quarantine/.
@@ -62,6 +64,7 @@ def repair(
 
     Example: transporter log repair pipeline.yaml
     """
+    from transporter.audit import AuditFile, this_operator  # noqa: PLC0415 - only commands that act
     from transporter.log.commit_log import wall_clock  # noqa: PLC0415 - imports pyarrow
     from transporter.log.lock import DirectoryLock  # noqa: PLC0415
     from transporter.offsets import health  # noqa: PLC0415
@@ -78,8 +81,18 @@ def repair(
             _show(found)
         if not yes:
             typer.confirm("Repair this log?", abort=True, err=True)
-        mended = health.mend(directory, found, wall_clock())
+        details = {**_damaged(found), "reason": reason}
+        with AuditFile(directory).change("log repair", this_operator(), **details) as results:
+            mended = health.mend(directory, found, wall_clock())
+            results["quarantine"] = str(mended.quarantine)
     _report(directory, target, mended, as_json=as_json)
+
+
+def _damaged(found: Health) -> dict[str, Any]:
+    """Return what a repair is about to touch."""
+    damages = [*found.damages, *(damage for _, damage in (*found.routes, *found.parked))]
+    lost = [[each.first, each.last] for each in found.damages if not each.empty]
+    return {"files": sorted({str(each.file) for each in damages}), "lost": lost}
 
 
 def _tell_sound(directory: Path, health: Health, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.acting import RouteName  # noqa: TC001 - Typer reads the annotations at run time
+from transporter.cli.acting import Reason, RouteName  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.cli.groups import group
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory
@@ -74,20 +74,23 @@ def show(target: Target, route: RouteName, *, as_json: AsJson = False) -> None:
 
 
 def rename(
-    target: Target, route: RouteName, new: Annotated[str, typer.Argument(metavar="NEW")]
+    target: Target,
+    route: RouteName,
+    new: Annotated[str, typer.Argument(metavar="NEW")],
+    *,
+    reason: Reason = "",
 ) -> None:
     """Give a route's progress to another name, before the pipeline file is changed.
 
     A sink that stores its own offset does so under the old name, and is not asked any more.
     """
-    from transporter.offsets.offset_log import rename_route  # noqa: PLC0415 - imports pyarrow
+    from transporter.audit import this_operator  # noqa: PLC0415 - only commands that act
 
     _check_name(new)
     directory = log_directory(target)
-    from transporter.control.offline import locked  # noqa: PLC0415 - imports pyarrow
+    from transporter.control import offline  # noqa: PLC0415 - imports pyarrow
 
-    with locked(directory):
-        rename_route(directory, route, new)
+    offline.rename(directory, route, new, this_operator(), reason)
     write(f"route {printable(route)} is now {printable(new)}")
 
 
@@ -96,19 +99,20 @@ def delete(
     route: RouteName,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Reason = "",
 ) -> None:
     """Forget all progress of a route, its parked entries included; it then holds nothing back."""
-    from transporter.offsets.offset_log import delete_route, read_state  # noqa: PLC0415 - pyarrow
+    from transporter.audit import this_operator  # noqa: PLC0415 - only commands that act
+    from transporter.offsets.offset_log import read_state  # noqa: PLC0415 - imports pyarrow
 
     directory = log_directory(target)
     watermark = read_state(directory, route).watermark
     if not yes:
         question = f"Forget that route {printable(route)} has come to offset {watermark}?"
         typer.confirm(question, abort=True, err=True)
-    from transporter.control.offline import locked  # noqa: PLC0415 - imports pyarrow
+    from transporter.control import offline  # noqa: PLC0415 - imports pyarrow
 
-    with locked(directory):
-        delete_route(directory, route)
+    offline.forget(directory, "offsets delete", route, this_operator(), reason)
     write(f"route {printable(route)} is forgotten; a route of this name would begin anew")
 
 

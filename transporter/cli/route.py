@@ -71,6 +71,7 @@ def forget(
     route: RouteName,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
     """Remove all that is kept of a route that is in the pipeline no more; it pins the log.
@@ -87,7 +88,7 @@ def forget(
     if not yes:
         question = f"Forget that route {printable(route)} has come to offset {watermark}?"
         typer.confirm(question, abort=True, err=True)
-    report(act(target, Forget(route)), as_json=as_json)
+    report(act(target, Forget(route, reason)), as_json=as_json)
 
 
 def _refuse_named(file: Path, route: str) -> None:

@@ -1,12 +1,11 @@
 """What operators do to one route, whoever owns its offset log at that moment.
 
-Each action is checked, then audited, then done: whatever an action changed, the
-audit file tells of it.
+Each action is checked, then recorded in the audit file, then done: whatever an action
+changed, the audit file has it.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.control import requests
@@ -22,16 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from transporter.audit import Operator
     from transporter.control.replaying import Plan
     from transporter.control.requests import (
         Ack,
         CancelReplay,
-        Operator,
         Pause,
         Replay,
         Resume,
         RetryParked,
         SkipParked,
+        Step,
     )
     from transporter.log.commit_log import CommitLog
     from transporter.offsets.offset_log import OffsetLog
@@ -50,14 +50,14 @@ def ack(log: CommitLog, offsets: OffsetLog, request: Ack, by: Operator) -> dict[
     """Settle a range undelivered; a replay that is in it goes on behind it."""
     part = Range(request.first, request.last, "operator")
     offsets.refuse_settling(part, log.durable)
-    _audit(offsets, "ack", by, first=part.first, last=part.last, reason=request.reason)
-    offsets.settle(part, log.durable)
-    offsets.sync()
-    state = offsets.state
-    running = state.replay
-    if running is not None and part.first <= running.next <= part.last:
-        offsets.advance_replay(min(part.last, running.last), state.generation)
+    with offsets.audited("ack", by, first=part.first, last=part.last, reason=request.reason):
+        offsets.settle(part, log.durable)
         offsets.sync()
+        state = offsets.state
+        running = state.replay
+        if running is not None and part.first <= running.next <= part.last:
+            offsets.advance_replay(min(part.last, running.last), state.generation)
+            offsets.sync()
     return answer(offsets, f"acked {part.first}..{part.last}")
 
 
@@ -95,16 +95,15 @@ def replay(
         # Invariant 11: what was planned is still there, and is held from now on.
         _refuse_what_is_gone(log, offsets, planned)
         offsets.refuse_replay(planned.first, planned.last)
-        _audit(
-            offsets,
+        with offsets.audited(
             "replay",
             by,
             first=planned.first,
             last=planned.last,
             namespace=planned.namespace,
             reason=request.reason,
-        )
-        offsets.begin_replay(planned.first, planned.last, planned.namespace)
+        ):
+            offsets.begin_replay(planned.first, planned.last, planned.namespace)
     return answer(offsets, f"{planned.first}..{planned.last} will be delivered again", **told)
 
 
@@ -124,10 +123,10 @@ def cancel_replay(offsets: OffsetLog, request: CancelReplay, by: Operator) -> di
     if running is None:
         raise ActionRefused(f"route {offsets.route}: there is no replay to cancel")
     left = f"{running.next}..{running.last}"
-    _audit(
-        offsets, "replay cancel", by, first=running.next, last=running.last, reason=request.reason
-    )
-    offsets.cancel_replay()
+    with offsets.audited(
+        "replay cancel", by, first=running.next, last=running.last, reason=request.reason
+    ):
+        offsets.cancel_replay()
     return answer(offsets, f"the replay is cancelled; {left} had not been delivered again")
 
 
@@ -149,23 +148,23 @@ def simple(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> di
 
 def pause(offsets: OffsetLog, request: Pause, by: Operator) -> dict[str, Any]:
     """Let nothing more be delivered, whatever restarts."""
-    _audit(offsets, "route pause", by, reason=request.reason)
-    offsets.pause()
+    with offsets.audited("route pause", by, reason=request.reason):
+        offsets.pause()
     return answer(offsets, "paused")
 
 
 def resume(offsets: OffsetLog, request: Resume, by: Operator) -> dict[str, Any]:
     """End a pause."""
-    _audit(offsets, "route resume", by, reason=request.reason)
-    offsets.resume()
+    with offsets.audited("route resume", by, reason=request.reason):
+        offsets.resume()
     return answer(offsets, "resumed")
 
 
 def retry_parked(offsets: OffsetLog, request: RetryParked, by: Operator) -> dict[str, Any]:
     """Have parked entries delivered, each key in order."""
     chosen = chosen_parked(offsets, request.first, request.last)
-    _audit(offsets, "parked retry", by, offsets=chosen, reason=request.reason)
-    offsets.request_retries(chosen)
+    with offsets.audited("parked retry", by, offsets=chosen, reason=request.reason):
+        offsets.request_retries(chosen)
     return answer(offsets, f"{len(chosen)} parked will be delivered", offsets=chosen)
 
 
@@ -177,19 +176,16 @@ def skip_parked(
 ) -> dict[str, Any]:
     """Give parked entries up; *remove* takes them from whoever holds them."""
     chosen = chosen_parked(offsets, request.first, request.last)
-    _audit(offsets, "parked skip", by, offsets=chosen, reason=request.reason)
-    gone = remove(chosen)
+    with offsets.audited("parked skip", by, offsets=chosen, reason=request.reason) as results:
+        gone = remove(chosen)
+        results["skipped"] = len(gone)
     return answer(offsets, f"{len(gone)} parked skipped", offsets=gone)
 
 
-def audit_reload(offsets: OffsetLog, reason: str, by: Operator) -> None:
-    """Keep that the route has other settings from now on."""
-    _audit(offsets, "reload", by, reason=reason)
-
-
-def audit_step(offsets: OffsetLog, through: int, reason: str, by: Operator) -> None:
-    """Keep that a paused route was let deliver up to *through*."""
-    _audit(offsets, "route step", by, through=through, reason=reason)
+def step(offsets: OffsetLog, through: int, request: Step, by: Operator) -> None:
+    """Let a paused route deliver up to *through*."""
+    with offsets.audited("route step", by, through=through, reason=request.reason):
+        offsets.step(through)
 
 
 def chosen_parked(offsets: OffsetLog, first: int, last: int) -> list[int]:
@@ -214,10 +210,6 @@ def _planned(planned: Plan, state: RouteState, upserts: bool | None) -> dict[str
         "missing": [list(each) for each in planned.missing],
         "warning": _warning(state, planned.last, upserts),
     }
-
-
-def _audit(log: OffsetLog, action: str, by: Operator, /, **details: Any) -> None:  # noqa: ANN401 - plain values
-    log.audit(action, **asdict(by), **details)
 
 
 def _warning(state: RouteState, last: int, upserts: bool | None) -> str | None:  # noqa: FBT001 - three values

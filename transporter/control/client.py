@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from transporter.control.requests import Operator, Status
+from transporter.audit import this_operator
+from transporter.control.requests import Status
 from transporter.control.wire import MAX_ANSWER, Lines, address_of, decode_error, encode
 from transporter.errors import EngineUnreachable, EnvironmentFault, LogLocked
-from transporter.offsets.audit import user_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +65,8 @@ class Engine:
             answer = None
         if answer is None:
             raise EnvironmentFault(
-                "the engine ended before it answered; whether it was done, the audit file tells"
+                "the engine ended before it answered; "
+                "check 'transporter audit' to see whether it was done"
             )
         if not answer.get("ok"):
             raise decode_error(answer.get("error", {}))
@@ -117,5 +117,4 @@ def _alone(directory: Path, request: Request) -> dict[str, Any]:
         return status(directory)
     from transporter.control.offline import Offline  # noqa: PLC0415 - all that can append
 
-    uid = os.getuid()
-    return Offline(directory).perform(request, Operator(user_name(uid), uid, os.getpid()))
+    return Offline(directory).perform(request, this_operator())

@@ -17,13 +17,15 @@ from transporter.control.disk import progress
 from transporter.control.stepping import next_entry
 from transporter.errors import ActionRefused, EngineUnreachable
 from transporter.log.reader import LogReader
-from transporter.pipeline.reloading import reread
+from transporter.offsets.offset_log import read_state
+from transporter.pipeline.reloading import changes, reread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from transporter.control.requests import Operator, Request
+    from transporter.audit import Operator
+    from transporter.control.requests import Request
     from transporter.engine.engine import Engine
     from transporter.engine.events import Observer
     from transporter.engine.route import Route
@@ -64,7 +66,7 @@ class Live:
             case requests.Reload():
                 done = self._reload(request, by)
             case requests.Forget():
-                done = self._forget(request)
+                done = self._forget(request, by)
             case requests.SkipParked():
                 # Without the lock: it may have to wait for a slice.
                 route, offsets = self._running(request.route)
@@ -139,8 +141,7 @@ class Live:
             now = _paused(offsets)
             if (now.next_offset(), now.generation) != (state.next_offset(), state.generation):
                 raise ActionRefused(f"route {offsets.route} has moved meanwhile; step again")
-            acts.audit_step(offsets, through, request.reason, by)
-            offsets.step(through)
+            acts.step(offsets, through, request, by)
         route.ask(route.revive)
         done = acts.answer(offsets, f"{through} is delivered, nothing else", through=through)
         return done | self._stepped(route, offsets, through)
@@ -172,24 +173,27 @@ class Live:
             )
         return done
 
-    def _forget(self, request: requests.Forget) -> dict[str, Any]:
+    def _forget(self, request: requests.Forget, by: Operator) -> dict[str, Any]:
         if self._engine.route(request.route) is not None:
             raise ActionRefused(
                 f"route {request.route} is running; remove it from the pipeline file, start the "
                 "engine again, and forget it then"
             )
-        self._engine.forget(request.route)
+        state = read_state(self._engine.log.directory, request.route)
+        details = {"watermark": state.watermark, "reason": request.reason}
+        with self._engine.audit.change("route forget", by, route=request.route, **details):
+            self._engine.forget(request.route)
         return {"route": request.route, "done": "forgotten; it holds nothing back any more"}
 
     def _reload(self, request: requests.Reload, by: Operator) -> dict[str, Any]:
         with self._reloading:
             running = self._engine.pipeline
             wanted = reread(running, self._environ)
-            taken_up = self._engine.reconfigure(wanted)
+            details = {"file": str(running.file), "reason": request.reason}
+            details |= changes(running, wanted)
+            with self._engine.audit.change("reload", by, **details):
+                taken_up = self._engine.reconfigure(wanted)
         deadline = time.monotonic() + NOTICE
-        for name, _ in taken_up:
-            if (found := self._engine.route(name)) is not None:
-                acts.audit_reload(found[1], request.reason, by)
         names = [name for name, _ in taken_up]
         pending = [
             name

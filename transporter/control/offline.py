@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from transporter.audit import AuditFile
 from transporter.control import acts, requests
 from transporter.control.disk import status
 from transporter.errors import ActionRefused
@@ -16,6 +17,8 @@ from transporter.offsets.offset_log import (
     delete_route,
     proved_offset,
     read_state,
+    refuse_renaming,
+    rename_route,
 )
 from transporter.offsets.parked import ParkedStore
 
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from transporter.control.requests import Operator, Request
+    from transporter.audit import Operator
+    from transporter.control.requests import Request
 
 
 class Offline:
@@ -53,9 +57,8 @@ class Offline:
                     f"{self._directory}: no engine runs on this log, and this needs one: "
                     "start it with 'transporter run'"
                 )
-            case requests.Forget(route):
-                with locked(self._directory):
-                    delete_route(self._directory, route)
+            case requests.Forget(route, reason):
+                forget(self._directory, "route forget", route, by, reason)
                 return {"route": route, "done": "forgotten; it holds nothing back any more"}
             case requests.Replay(dry_run=True):
                 return self._preview(request)
@@ -83,11 +86,27 @@ class Offline:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the log's lock, so that no engine runs."""
+def locked(directory: Path) -> Iterator[AuditFile]:
+    """Hold the log's lock, so that no engine runs; yield the audit file."""
     inspect(directory)
     with DirectoryLock(directory):
-        yield
+        yield AuditFile(directory)
+
+
+def forget(directory: Path, action: str, route: str, by: Operator, reason: str) -> None:
+    """Remove all progress of *route*, as the command *action* asks."""
+    with locked(directory) as audit:
+        watermark = read_state(directory, route).watermark
+        with audit.change(action, by, route=route, watermark=watermark, reason=reason):
+            delete_route(directory, route)
+
+
+def rename(directory: Path, route: str, new: str, by: Operator, reason: str) -> None:
+    """Give the progress of *route* the name *new*."""
+    with locked(directory) as audit:
+        refuse_renaming(directory, route, new)
+        with audit.change("offsets rename", by, route=route, new=new, reason=reason):
+            rename_route(directory, route, new)
 
 
 def _done(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - what is left of Request

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """Who asks: the system's user, and the process."""
-
-    who: str
-    uid: int
-    pid: int
+    from transporter.audit import Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +81,7 @@ class Forget:
     """Remove the offset log of a route that is not run any more."""
 
     route: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

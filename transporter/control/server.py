@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.control.requests import Operator
+from transporter.audit import Operator
 from transporter.control.wire import MAX_REQUEST, SOCKET, Lines, address_of, decode, encode_error
 from transporter.errors import (
     ActionRefused,
@@ -19,7 +19,6 @@ from transporter.errors import (
     LogPoisoned,
     TransporterError,
 )
-from transporter.offsets.audit import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,4 +178,4 @@ class ControlServer:
 def _operator(peer: socket.socket) -> Operator:
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
-    return Operator(user_name(uid), uid, pid)
+    return Operator.of(pid, uid)

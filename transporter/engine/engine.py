@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from transporter.audit import AuditFile
 from transporter.engine.carrier import Carrier
 from transporter.engine.deliveries import Deliveries, Delivering, refuse_strangers
 from transporter.engine.events import EngineStatus, State
@@ -80,6 +81,7 @@ class Engine:
         )
         self._log.roll_after(pipeline.log.roll_after)
         self._size = 0
+        self.audit = AuditFile(directory)
         self._failure: BaseException | None = None
         self._ending = threading.Event()
         with ExitStack() as opened:
@@ -107,7 +109,9 @@ class Engine:
         ]
         waiting = zip(pipeline.readers, self._feeds, strict=True)
         deliveries.feeds = [feed for config, feed in waiting if config.waits_for_delivery]
-        self._holds = RetentionHolds(self._log, self._offsets, self._feeds, observe, self._stored)
+        self._holds = RetentionHolds(
+            self._log, self._offsets, self._feeds, observe, self.audit, self._stored
+        )
         self._services: list[Service] = []
         self._stopping = False
         self._housekeeper = Housekeeper(self._log, pipeline.log, self._holds, observe, self._fail)
@@ -144,6 +148,7 @@ class Engine:
             gate=self._log.gate,
             stored=self._stored,
             epoch=self._log.epoch,
+            audit=self.audit,
         )
         if offsets.is_new:
             self._observe("route-begins", route=route.name, offset=offsets.state.next_live())

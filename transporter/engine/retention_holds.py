@@ -6,6 +6,7 @@ DESIGN.md, "Holds". Thread-safe: the housekeeper and the compactor ask, operator
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from transporter.offsets.holds import Hold, confirmed_hold, hold_of, least, release
@@ -14,6 +15,7 @@ from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_ro
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from transporter.audit import AuditFile
     from transporter.engine.events import Observer
     from transporter.engine.feed import Feed
     from transporter.log.commit_log import CommitLog
@@ -29,13 +31,14 @@ class RetentionHolds:
         offsets: Mapping[str, OffsetLog],
         feeds: Sequence[Feed],
         observe: Observer,
+        audit: AuditFile,
         stored: StoredRoutes | None = None,
     ) -> None:
         """Look at *log*, the *offsets* of the routes that run, and their *feeds*.
 
-        *stored* may have read the offset logs of the others already.
+        *stored* may have read the offset logs of the others already. *audit* is the engine's.
         """
-        self._stored = stored
+        self._stored, self._audit = stored, audit
         self._log, self._offsets, self._feeds, self._observe = log, offsets, feeds, observe
         self._strangers: dict[str, Hold] = {}
         self._strangers_lock = threading.Lock()
@@ -71,7 +74,8 @@ class RetentionHolds:
         if offsets is not None:
             self._release(offsets, through)
             return
-        with self._strangers_lock, OffsetLog(self._log.directory, route) as stranger:
+        opened = partial(OffsetLog, self._log.directory, route, audit=self._audit)
+        with self._strangers_lock, opened() as stranger:
             self._release(stranger, through)
             self._strangers.pop(route, None)
 

@@ -31,9 +31,7 @@ def supersede(
     parked = [offset for offset in sorted(parking.known) if known < offset <= through]
     mine = [offset for offset in parked if parking.reader_of(offset) == reader]
     if mine:
-        offsets.audit(
-            "supersede", who="the engine", offsets=mine, reason="its source gives it again"
-        )
+        offsets.audit("supersede", offsets=mine, reason="its source gives it again")
         parking.skip(mine)
     # In this order: what a crash cuts short is begun again, and finds what is left.
     offsets.supersede(reader, through, parts, through)

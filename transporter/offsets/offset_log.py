@@ -7,6 +7,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from transporter.audit import AuditFile
 from transporter.errors import Corrupt, EnvironmentFault, LogFull, LogPoisoned, OffsetRefused
 from transporter.log.filesystem import (
     NO_SPACE,
@@ -20,19 +21,19 @@ from transporter.log.filesystem import (
 )
 from transporter.log.gate import RetentionGate
 from transporter.offsets import record as records
-from transporter.offsets.audit import write_down
 from transporter.offsets.state import RELEASED, Range, RouteState, begin_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from transporter.audit import Operator
     from transporter.log.filesystem import File, FileSystem
 
     _Contents = dict[int, tuple[str, bytes]]
 
 FOLDER: Final = "offsets"
-AUDIT: Final = "audit.jsonl"
 NAMES: Final = ("0.offsets", "1.offsets")
 SPARE: Final = "spare.offsets"
 """The file that the next open will begin its turn in."""
@@ -112,11 +113,16 @@ def rename_route(directory: Path, route: str, new: str, files: FileSystem | None
 
     """
     files = files or RealFileSystem()
+    refuse_renaming(directory, route, new, files)
+    files.rename(route_folder(directory, route), route_folder(directory, new))
+    sync_directory(files, directory / FOLDER)
+
+
+def refuse_renaming(directory: Path, route: str, new: str, files: FileSystem | None = None) -> None:
+    """Raise what :func:`rename_route` would refuse, and change nothing."""
     read_state(directory, route, files)
     if new in declared_routes(directory, files):
         raise EnvironmentFault(f"{route_folder(directory, new)}: a route of this name has run here")
-    files.rename(route_folder(directory, route), route_folder(directory, new))
-    sync_directory(files, directory / FOLDER)
 
 
 def delete_route(directory: Path, route: str, files: FileSystem | None = None) -> None:
@@ -134,7 +140,7 @@ class OffsetLog:
     (Invariant 6).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - an engine shares what one alone makes for itself
         self,
         directory: Path,
         route: str,
@@ -143,13 +149,15 @@ class OffsetLog:
         gate: RetentionGate | None = None,
         stored: StoredRoutes | None = None,
         epoch: int = 0,
+        *,
+        audit: AuditFile | None = None,
     ) -> None:
         """Open the offset log of *route*, declaring the route durably if it is new.
 
         *begin* tells a new route's first offset, which must not lie beyond the
         first that is not durable. In an engine *gate* is that of its log, through which
         a replay begins. *stored* has read it already, with the lock held. *epoch* is the log's,
-        which a new route keeps.
+        which a new route keeps. In an engine *audit* is the one that all of it shares.
 
         Every open begins a new turn: nothing is ever appended behind records that
         an unclean stop may have left.
@@ -162,7 +170,7 @@ class OffsetLog:
         self._file: File | None = None
         self._dirty = self._pending = False
         self._failure: OSError | None = None
-        self._auditing = threading.Lock()
+        self._audit = audit or AuditFile(directory, self._files)
         try:
             make_directory(self._files, self._folder)
             found = stored.take(route) if stored else _read(self._files, self._folder)
@@ -328,12 +336,18 @@ class OffsetLog:
         return self._write_durably(records.replay_cancelled())
 
     def audit(self, action: str, **details: Any) -> None:  # noqa: ANN401 - plain JSON values
-        """Append what an operator does, when and why, to the audit file; durable on return.
+        """Record in the audit file what the engine itself is about to do; durable on return."""
+        self._audit.record(action, route=self.route, **details)
 
-        *details* may say ``who`` does it: by default the user of this process.
-        """
-        with self._auditing:
-            write_down(self._files, self._folder / AUDIT, action, details)
+    def audited(
+        self,
+        action: str,
+        by: Operator,
+        /,
+        **details: Any,  # noqa: ANN401 - as above
+    ) -> AbstractContextManager[dict[str, Any]]:
+        """Record what an operator does to the route; see :meth:`AuditFile.change`."""
+        return self._audit.change(action, by, route=self.route, **details)
 
     def sync(self) -> None:
         """Make everything so far durable.

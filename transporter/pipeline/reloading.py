@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from transporter.pipeline.config import Pipeline, load_with_lines
 from transporter.pipeline.problems import InvalidPipeline
@@ -47,6 +47,33 @@ def changed_routes(running: Pipeline, wanted: Pipeline) -> list[RouteConfig]:
     """
     before = {route.name: route for route in running.routes}
     return [each for each in wanted.routes if each != before[each.name] or _own_code(each)]
+
+
+def changes(running: Pipeline, wanted: Pipeline) -> dict[str, Any]:
+    """Return what a reload changes, as plain values without secrets, for the audit file.
+
+    ``routes`` names the routes that need a new worker; ``settings`` has the new value of each
+    setting that is not a route's.
+    """
+    kept = {*_LIVE, "log"}
+    before, after = (
+        _flat(each.model_dump(include=kept, mode="json")) for each in (running, wanted)
+    )
+    return {
+        "routes": [route.name for route in changed_routes(running, wanted)],
+        "settings": {name: value for name, value in after.items() if before[name] != value},
+    }
+
+
+def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Return nested settings by their paths, such as ``log.retention.age``."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = value
+    return found
 
 
 def _own_code(route: RouteConfig) -> bool:

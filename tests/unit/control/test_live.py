@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_tools import PATIENCE, Events, delivered, make_pipeline, offsets, running, until
 
+from transporter.audit import AUDIT, Operator, read_audit
 from transporter.control import live as module
 from transporter.control import requests
 from transporter.control.live import Live
-from transporter.errors import ActionRefused, EngineUnreachable, OffsetRefused
+from transporter.errors import ActionRefused, EngineUnreachable, EnvironmentFault, OffsetRefused
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state, route_folder
 from transporter.offsets.parked import parked_path
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from transporter.engine.engine import Engine
 
-ME = requests.Operator("somebody", 7, 42)
+ME = Operator("somebody", 7, 42)
 
 
 class Operated:
@@ -56,10 +57,10 @@ class Operated:
         edit(document)
         path.write_text(json.dumps(document, indent=1))
 
-    def audited(self, route: str = "out") -> list[dict[str, Any]]:
-        """Return what the audit file tells."""
-        path = route_folder(self.folder / "log", route) / "audit.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
+    def audited(self) -> list[dict[str, Any]]:
+        """Return the changes in the audit file."""
+        with (self.folder / "log" / AUDIT).open("rb") as lines_:
+            return list(read_audit(lines_))
 
 
 @contextmanager
@@ -289,7 +290,7 @@ def test_what_does_not_fit_is_refused_and_not_audited(
         with pytest.raises((ActionRefused, OffsetRefused), match=problem):
             op(request_)
         assert op.route() == before
-        assert not (route_folder(tmp_path / "log", "out") / "audit.jsonl").exists()
+        assert not (tmp_path / "log" / AUDIT).exists()
 
 
 def test_an_ack_lets_a_halted_route_go_on(tmp_path: Path) -> None:
@@ -456,6 +457,49 @@ def test_a_reload_that_changes_what_it_may_not_changes_nothing(tmp_path: Path) -
         until(lambda: offsets(sink(tmp_path)) == [0, 1, 2])
 
 
+def test_a_reload_is_audited_with_what_it_changes(tmp_path: Path) -> None:
+    """One line: the routes by name, log.* settings by value; a refused one leaves none."""
+
+    def edit(document: dict[str, Any]) -> None:
+        document["log"] |= {"retention": {"age": "3h"}, "segment_age": "2h"}
+        document["routes"][0]["namespace"] = "^b"
+
+    with operated(tmp_path, lines(2), out={}, other={}) as op:
+        op.change(edit)
+        op(requests.Reload("less to keep"))
+        op.change(lambda document: document.update(name="another"))
+        with pytest.raises(InvalidPipeline):
+            op(requests.Reload())
+    (line,) = op.audited()
+    assert (line["action"], line["reason"], line["who"]) == ("reload", "less to keep", "somebody")
+    assert line["routes"] == ["out", "other"]
+    assert line["settings"] == {"log.retention.age": 10800.0, "log.segment_age": 7200.0}
+    assert (line["file"], line["outcome"]) == (str(tmp_path / "pipeline.yaml"), "done")
+
+
+def test_nothing_is_done_that_cannot_be_audited(tmp_path: Path) -> None:
+    """With no way to write the audit file every action is refused, and nothing changes."""
+    with operated(tmp_path, lines(3), out={}) as op:
+        until(lambda: op.route()["watermark"] == 2)
+        with OffsetLog(tmp_path / "log", "old"):
+            pass
+        (tmp_path / "log" / AUDIT).mkdir()
+        op(requests.Status())
+        running, before = op.engine.pipeline, op.route()
+        op.change(lambda document: document["log"].update(segment_age="2h"))
+        for request in (
+            requests.Pause("out"),
+            requests.Replay("out", 0),
+            requests.Reload(),
+            requests.Forget("old"),
+        ):
+            with pytest.raises(EnvironmentFault, match=AUDIT):
+                op(request)
+        assert (op.route(), op.engine.pipeline) == (before, running)
+        assert "old" in declared_routes(tmp_path / "log")
+        (tmp_path / "log" / AUDIT).rmdir()
+
+
 def test_settings_of_a_route_change_while_it_runs(tmp_path: Path) -> None:
     """A filter that is read again holds from the next slice on."""
     with operated(tmp_path, lines(4), out={}) as op:
@@ -509,7 +553,9 @@ def test_actions_on_several_routes_at_once(tmp_path: Path) -> None:
         until(lambda: [op.route(name)["lag"] for name in ("out", "other")] == [0, 0])
     for name in ("out", "other"):
         assert offsets(sink(tmp_path, name))[-49:] == list(range(1, 50))
-        assert len(op.audited(name)) == 60
+        mine = [each for each in op.audited() if each["route"] == name]
+        assert len(mine) == 60
+        assert {each["outcome"] for each in mine} == {"done"}
 
 
 def test_sinks_that_keep_the_newest_value_are_warned_of(tmp_path: Path) -> None:

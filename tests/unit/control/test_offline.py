@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from transporter.audit import Operator
 from transporter.control import requests
 from transporter.control.offline import Offline
 from transporter.errors import ActionRefused, EnvironmentFault, LogLocked, OffsetRefused
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-ME = requests.Operator("somebody", 7, 42)
+ME = Operator("somebody", 7, 42)
 SECOND = 1_000_000
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_tools import Events, until
 
+from transporter.audit import Operator, this_operator
 from transporter.control import requests, server
 from transporter.control.client import Engine, NoEngine, perform
 from transporter.control.server import ControlServer
 from transporter.control.wire import MAX_REQUEST
 from transporter.errors import ActionRefused, EngineUnreachable, LogPoisoned, OffsetRefused
 from transporter.log.commit_log import CommitLog
-from transporter.offsets.audit import user_name
 from transporter.offsets.offset_log import OffsetLog, read_state
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ class Doubles:
     """
 
     def __init__(self) -> None:
-        self.asked: list[tuple[requests.Request, requests.Operator]] = []
+        self.asked: list[tuple[requests.Request, Operator]] = []
         self.may_end, self.noticed = threading.Event(), threading.Event()
         self.error: BaseException | None = None
 
     def perform(
-        self, request: requests.Request, by: requests.Operator, gone: Callable[[], bool]
+        self, request: requests.Request, by: Operator, gone: Callable[[], bool]
     ) -> dict[str, Any]:
         self.asked.append((request, by))
         if isinstance(request, requests.Replay):
@@ -79,7 +79,7 @@ def test_an_operator_is_known_by_the_system(served: Served) -> None:
         assert engine.ask(requests.Resume("r", "why")) == {"done": "Resume"}
     ((asked, by),) = served.operations.asked
     assert asked == requests.Resume("r", "why")
-    assert by == requests.Operator(user_name(os.getuid()), os.getuid(), os.getpid())
+    assert by == this_operator()
 
 
 def test_only_the_owner_may_connect(served: Served) -> None:

@@ -11,8 +11,9 @@ import pytest
 from engine_tools import PATIENCE, Events, delivered, offsets, running, until
 from table_tools import TableReader, table, told
 
+from transporter.audit import Operator
 from transporter.control.live import Live
-from transporter.control.requests import Operator, Resume, SkipParked
+from transporter.control.requests import Resume, SkipParked
 from transporter.engine.events import State
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.log.reader import LogReader

@@ -10,8 +10,9 @@ import pytest
 from engine_tools import Events, SparklessHost, make_pipeline, run_to_end, running, until
 from failing_sink import written
 
+from transporter.audit import Operator
 from transporter.control.live import Live
-from transporter.control.requests import Operator, SkipParked
+from transporter.control.requests import SkipParked
 from transporter.engine.engine import Engine
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import OffsetLog, read_state, route_folder

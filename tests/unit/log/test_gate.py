@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from compaction_tools import Frame, bases_of, letters, write_log
 
+from transporter.audit import Operator
 from transporter.control import acts
 from transporter.control.replaying import plan
-from transporter.control.requests import Operator, Replay
+from transporter.control.requests import Replay
 from transporter.errors import ActionRefused
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem

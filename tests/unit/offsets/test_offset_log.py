@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from log_tools import Disk, crash, damage
 
+from transporter.audit import AUDIT
 from transporter.errors import Corrupt, EnvironmentFault, LogPoisoned, OffsetRefused, UnknownFormat
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
 from transporter.offsets import offset_log as module
 from transporter.offsets.offset_log import (
-    AUDIT,
     NAMES,
     OffsetLog,
     declared_routes,
@@ -396,14 +396,16 @@ def test_what_an_operator_did_is_kept_for_good(tmp_path: Path) -> None:
     for number in range(3):
         with OffsetLog(tmp_path, "r") as offsets:
             offsets.audit("ack", first=number, last=number, reason='it "broke" \n é')
-    lines = (route_folder(tmp_path, "r") / AUDIT).read_text().splitlines()
+    lines = (tmp_path / AUDIT).read_text().splitlines()
     entries = [json.loads(line) for line in lines]
     assert [entry["first"] for entry in entries] == [0, 1, 2]
-    assert all(entry["who"] and entry["at"] > 0 for entry in entries)
-    assert entries[0] | {"who": "x", "at": 0} == {
+    assert all(entry["at"] > 0 for entry in entries)
+    assert entries[0] | {"at": 0, "id": "x"} == {
         "at": 0,
-        "who": "x",
+        "id": "x",
+        "who": "the engine",
         "action": "ack",
+        "route": "r",
         "first": 0,
         "last": 0,
         "reason": 'it "broke" \n é',

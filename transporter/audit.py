@@ -1,0 +1,183 @@
+"""The audit file of a log directory: every change made to it, written before it is done.
+
+One JSON object a line. A change has an ``id``; a later line ``{"of": id, "outcome": …}``
+records what it came to. Nothing here or elsewhere removes a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from transporter.errors import TransporterError
+from transporter.log.filesystem import RealFileSystem, faults_of, opened, sync, sync_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from transporter.log.filesystem import FileSystem
+
+AUDIT: Final = "audit.jsonl"
+DONE: Final = "done"
+_PROC: Final = Path("/proc")
+_UNSET: Final = (1 << 32) - 1
+"""The login uid of a process that nobody has logged in for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Who makes a change.
+
+    ``who`` names the user who logged in, where the system keeps that (``loginuid``), even after
+    sudo or su; otherwise the user ``uid`` of the process ``pid``.
+    """
+
+    who: str
+    uid: int
+    pid: int
+    loginuid: int | None = None
+
+    @classmethod
+    def of(cls, pid: int, uid: int, proc: Path = _PROC) -> Self:
+        """Return the operator behind the process *pid*, which runs as *uid*."""
+        login = _login_of(pid, proc)
+        return cls(user_name(uid if login is None else login), uid, pid, login)
+
+    def fields(self) -> dict[str, Any]:
+        """Return what an audit line records of them."""
+        by_login = {} if self.loginuid is None else {"loginuid": self.loginuid}
+        known_by = "loginuid" if by_login else "uid"
+        return {"who": self.who, "known_by": known_by, **by_login, "uid": self.uid, "pid": self.pid}
+
+
+def this_operator() -> Operator:
+    """Return the operator behind this process."""
+    return Operator.of(os.getpid(), os.getuid())
+
+
+def user_name(uid: int) -> str:
+    """Return the name of the system's user *uid*, or the number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _login_of(pid: int, proc: Path) -> int | None:
+    try:
+        found = int((proc / str(pid) / "loginuid").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None  # ended, in another namespace, or a kernel without audit
+    return None if found == _UNSET else found
+
+
+class AuditFile:
+    """The audit file of one log directory. Thread-safe.
+
+    Only the holder of the log's lock writes, so an engine shares one among all that it runs.
+    The file is opened for each line: an operator may move it aside at any time.
+    """
+
+    def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
+        """Touch nothing yet."""
+        self._path, self._files = directory / AUDIT, files or RealFileSystem()
+        self._lock = threading.Lock()
+
+    def record(self, action: str, by: Operator | None = None, /, **details: Any) -> str:  # noqa: ANN401 - plain JSON values
+        """Append that *action* is about to be done; durable on return. Returns its id.
+
+        Without *by* the engine does it by itself.
+
+        Raises:
+            LogFull: the disk has no room for it, so the action must not be done.
+            EnvironmentFault: the same, for another reason.
+
+        """
+        made = uuid.uuid4().hex[:16]
+        who = {"who": "the engine"} if by is None else by.fields()
+        self._append({"id": made, "action": action, **who, **details}, durably=True)
+        return made
+
+    @contextmanager
+    def change(
+        self,
+        action: str,
+        by: Operator,
+        /,
+        **details: Any,  # noqa: ANN401 - plain JSON values
+    ) -> Iterator[dict[str, Any]]:
+        """Record *action* before the block, and its outcome after it.
+
+        What the block puts into the yielded dictionary is recorded with the outcome. An error
+        is recorded by its class only, because its text may hold a secret. The outcome may be
+        missing after a crash.
+
+        Raises:
+            LogFull, EnvironmentFault: as :meth:`record`; the block is not run.
+
+        """
+        made = self.record(action, by, **details)
+        results: dict[str, Any] = {}
+        try:
+            yield results
+        except BaseException as error:
+            self._conclude(made, {"outcome": f"failed: {type(error).__name__}"})
+            raise
+        self._conclude(made, {"outcome": DONE, **results})
+
+    def _conclude(self, made: str, outcome: dict[str, Any]) -> None:
+        # What is done is done, whether or not the disk has room to record it.
+        with suppress(TransporterError):
+            self._append({"of": made, **outcome}, durably=False)
+
+    def _append(self, content: dict[str, Any], *, durably: bool) -> None:
+        line = json.dumps({"at": time.time(), **content}).encode() + b"\n"
+        with (
+            self._lock,
+            faults_of(self._path),
+            opened(self._files, self._path, write=True, create=True) as file,
+        ):
+            end = file.size()
+            # A line that a crash tore must not take this one with it.
+            torn = end > 0 and file.pread(1, end - 1) != b"\n"
+            file.pwrite(b"\n" * torn + line, end)
+            if durably:
+                sync(file)
+                sync_directory(self._files, self._path.parent)
+
+
+def read_audit(lines: Iterable[bytes], most: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the changes in *lines*, the oldest first, each with its ``outcome`` (or ``None``).
+
+    With *most* only the newest so many, and no more than those are held in memory. What is not a
+    line of an audit file, as one that a crash tore, is passed over.
+    """
+    changes: OrderedDict[str, dict[str, Any]] = OrderedDict()
+    for line in lines:
+        content = _object(line)
+        if "action" in content:
+            # Lines of an engine that acts by itself have no outcome: they come with what they tell.
+            name = str(content.get("id", len(changes)))
+            changes[name] = content | {"outcome": None}
+            if most and len(changes) > most:
+                changes.popitem(last=False)
+        elif (change := changes.get(str(content.get("of")))) is not None:
+            change |= {key: content[key] for key in content if key not in {"of", "at"}}
+    yield from changes.values()
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
