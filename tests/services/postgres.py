@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GUARDED_ROLE = "guarded"
+ROTATING_ROLE = "rotating"
+"""A role that a test may make, and give other passwords: asked for one over TCP, too."""
 PASSWORD = "correct horse"  # noqa: S105 - of a role that exists for one test session
 # Trust on the unix socket; over TCP the one role with a password has to give it.
-_HBA = f"local all all trust\nhost all {GUARDED_ROLE} 127.0.0.1/32 scram-sha-256\n"
+_HBA = f"local all all trust\nhost all {GUARDED_ROLE},{ROTATING_ROLE} 127.0.0.1/32 scram-sha-256\n"
 
 
 _WRITABLE = "-c default_transaction_read_only=off"

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transporter.cli.log_entries import note
 from transporter.cli.output import aligned, printable, write, write_json
 from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 
 if TYPE_CHECKING:
     from transporter.pipeline.config import Pipeline, RouteConfig
+    from transporter.pipeline.document import Document
 
 
 def check(
@@ -28,10 +30,21 @@ def check(
     found, document = load_with_lines(pipeline, os.environ)
     if problems := path_problems(found, document):
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
+    _warn_of_open_secrets(document)
     if as_json:
         write_json(_summary(found))
     else:
         _tree(found)
+
+
+def _warn_of_open_secrets(document: Document) -> None:
+    """Name the secret files that are open to all: so containers mount them, and nobody else."""
+    from transporter.pipeline.secret_files import readable_by_all  # noqa: PLC0415 - as above
+
+    files = {file for template in document.templates.values() for file in template.files}
+    for file in sorted(files):
+        if readable_by_all(file):
+            note(f"warning: every user of this host may read {file}; chmod 600 it")
 
 
 def _summary(pipeline: Pipeline) -> dict[str, Any]:

@@ -66,6 +66,7 @@ class Engine:
 
         """
         self._pipeline, self._secrets = pipeline, pipeline.secrets
+        self._learning = threading.Lock()
         self._observe = observe = _hiding(lambda: self._secrets, observe)
         directory = pipeline.log.dir
         self._files = TimedFileSystem()
@@ -100,7 +101,14 @@ class Engine:
         deliveries = self._deliveries = Deliveries(lambda: self._log.durable)
         self._feeds = [self._feed(reader) for reader in pipeline.readers]
         around = Surroundings(
-            pipeline, self._log, self._offsets, self._carrier, deliveries, observe, self._fail
+            pipeline,
+            self._log,
+            self._offsets,
+            self._carrier,
+            deliveries,
+            observe,
+            self._fail,
+            self._learn,
         )
         self._routes = [Route(route, around) for route in pipeline.routes]
         deliveries.routes = [
@@ -122,8 +130,19 @@ class Engine:
     def _feed(self, config: ReaderConfig) -> Feed:
         deliveries = self._deliveries if config.waits_for_delivery else None
         return Feed(
-            config, self._log, self._observe, self._fail, deliveries, self._superseded_through
+            config,
+            self._log,
+            self._observe,
+            self._fail,
+            deliveries,
+            self._superseded_through,
+            self._learn,
         )
+
+    def _learn(self, secrets: Secrets) -> None:
+        """Hide *secrets* as well from now on."""
+        with self._learning:
+            self._secrets |= secrets
 
     def _superseded_through(self, reader: str) -> int:
         """Return up to where any route of this log has passed *reader*'s entries; else -1."""
@@ -264,7 +283,8 @@ class Engine:
         the slice it is at.
         """
         changed = {route.name: route for route in changed_routes(self._pipeline, wanted)}
-        self._pipeline, self._secrets = wanted, self._secrets | wanted.secrets
+        self._pipeline = wanted
+        self._learn(wanted.secrets)
         self._log.limit(wanted.log.max_bytes)
         self._log.roll_after(wanted.log.roll_after)
         self._housekeeper.configure(wanted.log)

@@ -67,6 +67,9 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "on a cluster: the worker before this one may still be delivering, for so long",
         ),
         "reader-opened": Event("info", ("reader",), "a source is open, or open again"),
+        "reader-secrets-renewed": Event(
+            "info", ("reader",), "a secret file holds something else, which the next open uses"
+        ),
         "reader-unavailable": Event(
             "warning",
             ("reader", "problem", "retry_in"),
@@ -170,6 +173,9 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "route-begins": Event("info", ("route", "offset"), "a new route is declared, from here on"),
         "offset-log-unused": Event(
             "warning", ("route",), "no route of the pipeline uses this one; it holds the log back"
+        ),
+        "route-secrets-renewed": Event(
+            "info", ("route",), "a secret file holds something else, which a new worker uses"
         ),
         "route-retrying": Event(
             "warning",

@@ -14,7 +14,13 @@ from transporter.engine.events import ReaderStatus, State
 from transporter.engine.open_batches import OpenBatches, ranges_of
 from transporter.engine.oversized import loggable
 from transporter.engine.resume import LogResume
-from transporter.errors import LogFull, LogPoisoned, SourceUnavailable, TransporterError
+from transporter.errors import (
+    EnvironmentFault,
+    LogFull,
+    LogPoisoned,
+    SourceUnavailable,
+    TransporterError,
+)
 from transporter.message import messages_to_batch, size_of
 from transporter.offsets.holds import Hold
 
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from transporter.engine.events import Observer
     from transporter.log.commit_log import CommitLog
     from transporter.pipeline.config import ReaderConfig
+    from transporter.pipeline.secrets import Secrets
 
 POLL: Final = 0.5
 """Seconds a poll may wait: how soon a stop is noticed."""
@@ -40,12 +47,15 @@ FULL: Final = 1.0
 GRACE: Final = 5.0
 """Seconds for which a stop waits for a source that does not answer."""
 
+_LOOK_AGAIN: Final = 5.0
+"""Seconds between two looks at the secret files of a reader that waits to lead."""
+
 LEADING: Final = ("leader-acquired", "leader-refreshed")
 """What a reader tells when it has begun a term."""
 
 
 class _OpenAgain(Exception):
-    """The source is to give again what was released from a route."""
+    """The reader is to be opened anew, with nothing wrong."""
 
 
 class Feed:
@@ -65,13 +75,15 @@ class Feed:
         on_failure: Callable[[BaseException], None],
         deliveries: Deliveries | None = None,
         superseded_through: Callable[[str], int] | None = None,
+        learn: Callable[[Secrets], None] = lambda _: None,
     ) -> None:
         """Read as *config* says; with *deliveries* the source waits for what they tell.
 
-        *superseded_through* is for :class:`LogResume`.
+        *superseded_through* is for :class:`LogResume`. *learn* is called with the secrets of
+        files that were read again.
         """
         self._config, self._log = config, log
-        self._observe, self._on_failure = observe, on_failure
+        self._observe, self._on_failure, self._learn = observe, on_failure, learn
         self._deliveries = deliveries
         self._resume = LogResume(
             log,
@@ -84,6 +96,7 @@ class Feed:
         )
         self._shared = deliveries is not None and config.config.shared
         self._term: int | None = None
+        self._look_again = 0.0
         self._stopping, self._finishing = threading.Event(), threading.Event()
         self._over, self._abandoned = threading.Event(), False
         self._backoff = Backoff()
@@ -269,6 +282,8 @@ class Feed:
     def _read_until_stopped(self) -> None:
         left = self._deliveries is not None
         while not self._stopping.is_set():
+            if not self._renew():
+                continue
             reader = self._config.cls(self._config.config)
             # Asked once: to ask a protocol at every poll costs more than an idle poll.
             self._by_rows = reader if isinstance(reader, DeliveredReader) else None
@@ -292,6 +307,33 @@ class Feed:
                 return
             finally:
                 reader.close()
+
+    def _renew(self) -> bool:
+        """Read secret files again before a connection is made; wait where that cannot be done."""
+        try:
+            config = self._config.renewed()
+        except EnvironmentFault as error:
+            if self._state is State.STARTING:
+                raise
+            self._retry_later(error)
+            return False
+        if config is not self._config:
+            self._config = config
+            self._learn(config.secrets)
+            self._observe("reader-secrets-renewed", reader=config.name)
+        return True
+
+    def _refresh_candidate(self) -> None:
+        """Open a reader that cannot lead anew once its secret files have changed.
+
+        Its elector connects by itself, with what the reader was opened with.
+        """
+        now = time.monotonic()
+        if not self._shared or self._term is not None or now < self._look_again:
+            return
+        self._look_again = now + _LOOK_AGAIN
+        if self._config.outdated():
+            raise _OpenAgain
 
     def _take_up(self) -> None:
         """Open what earlier runs have logged, of a reader that is told of positions alone."""
@@ -332,6 +374,7 @@ class Feed:
         by_rows = self._deliveries is not None and self._by_rows is not None
         while not self._stopping.is_set():
             self._attend(reader)
+            self._refresh_candidate()
             if self._deliveries is not None:
                 self._ask_again(self._deliveries)
             if self._full:

@@ -59,6 +59,7 @@ class Route:
         self._deliveries, self._carrier = around.deliveries, around.carrier
         self._log, self._offsets = around.log, around.offsets[config.name]
         self._observe, self._on_failure = around.observe, around.on_failure
+        self._learn = around.learn
         log, offsets = around.log, around.offsets
         self._reader = LogReader(log.directory)
         self._stopping, self._draining = threading.Event(), threading.Event()
@@ -106,6 +107,7 @@ class Route:
     def revive(self) -> None:
         """Go on, if the route waits for an operator; only to be called through :meth:`ask`."""
         if self.halted:
+            self._outdated = self._outdated or self._config.writer.outdated()
             self._state, self._problem = State.STARTING, ""
             self._judge.forget()
         self._backoff.reset()
@@ -281,6 +283,7 @@ class Route:
     def _specs(self) -> list[WorkerSpec]:
         self._outdated = False
         self._attempt += 1
+        self._renew()
         return specs_of(
             self._config,
             self._pipeline,
@@ -290,6 +293,17 @@ class Route:
             self._attempt,
             self._adoption.handed,
         )
+
+    def _renew(self) -> None:
+        """Read the writer's secret files again, for the connections of new workers."""
+        try:
+            writer = self._config.writer.renewed()
+        except EnvironmentFault as error:
+            raise HostFailed(str(error)) from error
+        if writer is not self._config.writer:
+            self._config = self._config.model_copy(update={"writer": writer})
+            self._learn(writer.secrets)
+            self._observe("route-secrets-renewed", route=self._config.name)
 
     def _serve(self, worker: Line | Team) -> None:
         """Deliver slice after slice through *worker* until it or the route ends."""
@@ -434,6 +448,10 @@ class Route:
             case Action.GO:
                 self._state, self._problem = State.RUNNING, ""
                 self._backoff.reset()
+            case _ if self._config.writer.outdated():
+                # The sink may have refused a secret that was replaced since: a new worker.
+                self._sure, self._outdated = False, True
+                self._retry_later(verdict.problem)
             case Action.WAIT:
                 # Its writer may take the sink anew.
                 self._sure = False

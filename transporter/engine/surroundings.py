@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from transporter.log.commit_log import CommitLog
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import Pipeline
+    from transporter.pipeline.secrets import Secrets
 
 
 class Surroundings(NamedTuple):
-    """What a route has around it; ``offsets`` are those of all routes, by name."""
+    """What a route has around it; ``offsets`` are those of all routes, by name.
+
+    ``learn`` is called with the secrets of files that were read again.
+    """
 
     pipeline: Pipeline
     log: CommitLog
@@ -25,3 +29,4 @@ class Surroundings(NamedTuple):
     deliveries: Deliveries
     observe: Observer
     on_failure: Callable[[BaseException], None]
+    learn: Callable[[Secrets], None]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
-from transporter.errors import ConfigError
+from transporter.errors import ConfigError, EnvironmentFault
 from transporter.pipeline.address import checked_address, checked_host
 from transporter.pipeline.document import Document, KeyPath, from_values, read
 from transporter.pipeline.explain import Section, validate
@@ -41,7 +41,8 @@ from transporter.pipeline.place import Place
 from transporter.pipeline.problems import MOST_PROBLEMS, InvalidPipeline, one_line, suggestion
 from transporter.pipeline.protection import unprotected
 from transporter.pipeline.registry import READER, WRITER, find, takes_frames
-from transporter.pipeline.secrets import Secrets, secrets_of
+from transporter.pipeline.secret_files import SecretSettings, UnreadableSecret
+from transporter.pipeline.secrets import Secrets, secrets_in, secrets_of
 from transporter.pipeline.steps.sql import SQL
 from transporter.pipeline.steps.step import StepConfig  # noqa: TC001 - pydantic reads it
 from transporter.pipeline.steps.table import step_config
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _SMALLEST_SEGMENT: Final = 64 * 1024
 _MOST_ROWS: Final = 10_000_000
+_LISTS: Final = ("readers", "routes")
 _MOST_SHARDS: Final = 64
 """Workers of one route: each is a process, and holds a slot of Spark's."""
 
@@ -174,6 +176,49 @@ class WriterConfig(Model):
     cls: type[Any]
     config: Any = Field(repr=False)
     secrets: Secrets = Field(default=Secrets(), repr=False, exclude=True)
+    secret_settings: SecretSettings = Field(default=SecretSettings(), repr=False, exclude=True)
+    folder: Path = Field(default=Path(), repr=False, exclude=True)
+
+    @property
+    def marked(self) -> dict[str, Any]:
+        """The settings as the file has them: with the names of secret files, not what is in them.
+
+        So a secret that was replaced is no change of the pipeline.
+        """
+        return self.secret_settings.marked(self.settings)
+
+    def renewed(self) -> Self:
+        """Return this with what its secret files hold now; itself if that is the same.
+
+        What was a secret before stays one. Thread-safe.
+
+        Raises:
+            EnvironmentFault: a file cannot be used, or what it holds now.
+
+        """
+        if not self.secret_settings:
+            return self
+        try:
+            settings, values = self.secret_settings.read(self.settings)
+        except UnreadableSecret as error:
+            raise EnvironmentFault(str(error)) from None
+        if settings == self.settings:
+            return self
+        try:
+            config = self.cls.Config.model_validate(settings, context={FOLDER: self.folder})
+        except Exception:  # noqa: BLE001 - a validator is the adaptor's author's code
+            files = (str(file) for _, each in self.secret_settings.templates for file in each.files)
+            problem = f"{', '.join(files)}: {self.adaptor} refuses what the secret file holds now"
+            raise EnvironmentFault(problem) from None
+        secrets = self.secrets | secrets_in(values, config)
+        return self.model_copy(update={"settings": settings, "config": config, "secrets": secrets})
+
+    def outdated(self) -> bool:
+        """Return whether a secret file holds something else now; ``False`` of an unusable one."""
+        try:
+            return self.renewed() is not self
+        except EnvironmentFault:
+            return False
 
 
 class ReaderConfig(WriterConfig):
@@ -260,10 +305,13 @@ class Pipeline(Keys):
     """A whole pipeline. Durations are seconds, sizes are bytes, paths are absolute.
 
     ``file`` is where it was read from, or would have been. ``secrets`` are to be hidden.
+    ``written`` is what the file has, without its readers and routes: names of secret files in
+    place of secrets.
     """
 
     file: Path
     secrets: Secrets = Field(default=Secrets(), repr=False, exclude=True)
+    written: dict[str, Any] = Field(default={}, repr=False, exclude=True)
 
     @property
     def turns(self) -> str:
@@ -305,7 +353,13 @@ def _validated(document: Document, file: Path) -> Pipeline:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
     parts = [*keys.readers, *(each.writer for each in keys.routes)]
     secrets = Secrets.of(value for part in parts for value in part.secrets.values)
-    return Pipeline(file=file, secrets=secrets, **dict(keys))
+    return Pipeline(file=file, secrets=secrets, written=_written(document), **dict(keys))
+
+
+def _written(document: Document) -> dict[str, Any]:
+    templates = ((key, each) for key, each in document.templates.items() if key[0] not in _LISTS)
+    top = {key: value for key, value in document.root.items() if key not in _LISTS}
+    return SecretSettings(tuple(templates)).marked(top)
 
 
 class _Draft:
@@ -417,9 +471,22 @@ class _Draft:
         cls = self._class(kind, values.get("adaptor"), (*path, "adaptor"))
         if cls is not None:
             config = self._config(cls, settings, path, own)
-            secrets = secrets_of(self.document, config)
-            filled |= {"cls": cls, "config": config, "secrets": secrets}
+            filled |= {
+                "cls": cls,
+                "config": config,
+                "secrets": secrets_of(self.document, config),
+                "secret_settings": self._secret_settings(settings, path),
+                "folder": self.file.parent,
+            }
         return filled
+
+    def _secret_settings(self, settings: dict[str, Any], path: KeyPath) -> SecretSettings:
+        found = (
+            (key[len(path) :], template)
+            for key, template in self.document.templates.items()
+            if key[: len(path)] == path
+        )
+        return SecretSettings(tuple((key, each) for key, each in found if key[0] in settings))
 
     def _class(self, kind: str, reference: object, path: KeyPath) -> type[Any] | None:
         if not isinstance(reference, str):

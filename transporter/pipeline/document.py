@@ -13,10 +13,11 @@ and a password of ``0123`` never turns into 123.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.errors import ConfigError
@@ -26,11 +27,12 @@ from transporter.pipeline.problems import (
     InvalidPipeline,
     one_line,
 )
-from transporter.pipeline.variables import substitute
+from transporter.pipeline.variables import FILE, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
+
+    from transporter.pipeline.secret_files import Template
 
 MAX_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 32
@@ -63,7 +65,8 @@ KeyPath = tuple[str | int, ...]
 class Document:
     """The values of one file, the line of every key path, and what came from variables.
 
-    ``told`` are those of ``secrets`` whose variables have names that tell of secrets.
+    ``told`` are those of ``secrets`` that came from files, or whose variables have names that
+    tell of secrets. ``templates`` are the texts with secret files.
     """
 
     file: str
@@ -72,6 +75,7 @@ class Document:
     substituted: frozenset[KeyPath] = frozenset()
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     told: frozenset[str] = field(default=frozenset(), repr=False)
+    templates: Mapping[KeyPath, Template] = field(default_factory=dict)
 
     def line(self, path: KeyPath) -> int:
         """Return the line of *path*, or of its nearest parent that is in the file."""
@@ -138,7 +142,7 @@ def parse(
         raise InvalidPipeline(*builder.problems)
     substituted, secrets = frozenset(builder.substituted), frozenset(builder.secrets)
     told = frozenset(builder.told)
-    return Document(file, root, builder.lines, substituted, secrets, told)
+    return Document(file, root, builder.lines, substituted, secrets, told, builder.templates)
 
 
 def from_values(values: Mapping[str, Any]) -> Document:
@@ -179,6 +183,8 @@ class _Builder:
         self.substituted: set[KeyPath] = set()
         self.secrets: set[str] = set()
         self.told: set[str] = set()
+        self.templates: dict[KeyPath, Template] = {}
+        self.folder = Path(os.path.abspath(file)).parent  # noqa: PTH100 - links stay as they are
         self.problems: list[ConfigError] = []
         self.events: Iterator[Any] = iter(())
 
@@ -267,19 +273,22 @@ class _Builder:
         if self.only is not None and not self.only(path):
             return typed(event.value) if event.style is None else event.value
         try:
-            text, replaced, values = substitute(event.value, self.environ)
+            found = substitute(event.value, self.environ, self.folder)
         except ValueError as error:
             self.problems.append(self._error(str(error), self.lines[path]))
             if len(self.problems) > MOST_PROBLEMS:
                 raise InvalidPipeline(*self.problems) from None
             return None
-        self.secrets |= values
-        if SECRETIVE.search(event.value):
-            self.told |= values
-        if replaced:
+        self.secrets |= found.values
+        # A file's place says nothing of the variables beside it.
+        names = FILE.sub("", event.value)
+        self.told |= found.values if SECRETIVE.search(names) else found.secrets
+        if found.template is not None:
+            self.templates[path] = found.template
+        if found.replaced:
             self.substituted.add(path)
-            return text
-        return typed(text) if event.style is None else text
+            return found.text
+        return typed(found.text) if event.style is None else found.text
 
 
 def typed(text: str) -> object:

@@ -20,7 +20,7 @@ _LIVE: Final = frozenset({"commit_interval", "shutdown_timeout"})
 _LIVE_OF_LOG: Final = frozenset({"compaction", "retention", "max_bytes", "on_full", "segment_age"})
 _OWN_CODE: Final = frozenset({"python", "starlark"})
 """Steps that read files of the user's own beside the pipeline file."""
-_APART: Final = frozenset({"readers", "routes", "log", "file", "secrets"})
+_APART: Final = frozenset({"readers", "routes", "log", "file", "secrets", "written"})
 _RESTART: Final = "stop the engine and start it again for that; nothing was changed now"
 
 
@@ -82,7 +82,9 @@ def _own_code(route: RouteConfig) -> bool:
 
 def _refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
     for name in sorted(set(Pipeline.model_fields) - _LIVE - _APART):
-        if getattr(old, name) != getattr(new, name):
+        # A secret file that holds something else is no change of the pipeline.
+        same = old.written.get(name) == new.written.get(name)
+        if getattr(old, name) != getattr(new, name) and not same:
             yield _refused(document, (name,), name)
     for name in sorted(set(type(old.log).model_fields) - _LIVE_OF_LOG):
         if getattr(old.log, name) != getattr(new.log, name):
@@ -106,7 +108,7 @@ def _reader_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterat
 
 def _identity(reader: ReaderConfig) -> tuple[object, ...]:
     # Not the class: a module of the user's own was imported anew.
-    return reader.adaptor, reader.settings
+    return reader.adaptor, reader.marked
 
 
 def _route_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:

@@ -90,9 +90,12 @@ def secrets_of(document: Document, config: object) -> Secrets:
     A secret is what its adaptor declares as one, what has a telling key or comes
     from a variable with a telling name, and every password inside of another text.
     """
-    found = [*document.told, *_walk(document, document.root, ())]
-    if isinstance(config, BaseModel):
-        found += _declared(config)
+    return secrets_in([*document.told, *_walk(document, document.root, ())], config)
+
+
+def secrets_in(values: Iterable[str], config: object) -> Secrets:
+    """Return as secrets the *values* of files, and what *config*, made of them, declares as one."""
+    found = [*values, *(_declared(config) if isinstance(config, BaseModel) else ())]
     return Secrets.of(form for each in found if len(each) >= _SHORTEST for form in _forms(each))
 
 

@@ -1,5 +1,6 @@
-"""Environment variables in a pipeline file: ``${VAR}``, ``${VAR:-default}``, ``${VAR:?message}``.
+"""Variables in a pipeline file: ``${VAR}``, ``${VAR:-default}``, ``${VAR:?message}``.
 
+``${file:PATH}`` stands for the secret in a file, see :mod:`transporter.pipeline.secret_files`.
 ``$${`` stands for a plain ``${``. A variable that is set but empty counts as
 unset for ``:-`` and ``:?``, as in a shell. A default or message ends at the
 first ``}``, and nothing is replaced inside it.
@@ -8,40 +9,57 @@ first ``}``, and nothing is replaced inside it.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from transporter.pipeline.secret_files import Template
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+FILE: Final = re.compile(r"\$\{file:[^}]+\}")
 _TOKEN: Final = re.compile(
     r"(?P<escape>\$\$\{)"
+    r"|\$\{file:(?P<file>[^}]+)\}"
     r"|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?:(?P<kind>:-|:\?)(?P<rest>[^}]*))?\}"
     r"|(?P<malformed>\$\{)"
 )
 
 
 class Substituted(NamedTuple):
-    """A text with its variables replaced, and the values that came from outside the file."""
+    """A text with its variables replaced, and the values that came from outside the file.
+
+    Of a text with secret files there is a ``template``, and their ``secrets`` are among the values.
+    """
 
     text: str
     replaced: bool
     values: frozenset[str]
+    secrets: frozenset[str] = frozenset()
+    template: Template | None = None
 
 
-def substitute(text: str, environ: Mapping[str, str]) -> Substituted:
-    """Replace every variable in *text*.
+def substitute(text: str, environ: Mapping[str, str], folder: Path = Path()) -> Substituted:
+    """Replace every variable in *text*; relative secret files lie in *folder*.
 
     Raise :class:`ValueError`, whose text never holds a value, when a variable
-    without a default is unset or a ``${`` does not begin a variable.
+    without a default is unset, a secret file cannot be used, or a ``${`` does not begin
+    a variable.
     """
     values: set[str] = set()
     found = list(_TOKEN.finditer(text))
-    parts, end = [], 0
+    parts: list[str | Path] = []
+    end = 0
     for token in found:
-        parts += [text[end : token.start()], _value(token, environ, values)]
+        file = token["file"]
+        value = folder / Path(file).expanduser() if file else _value(token, environ, values)
+        parts += [text[end : token.start()], value]
         end = token.end()
-    replaced = any(token["name"] for token in found)
-    return Substituted("".join([*parts, text[end:]]), replaced, frozenset(values))
+    template = Template((*parts, text[end:]))
+    result, secrets = template.read()
+    replaced = any(token["name"] or token["file"] for token in found)
+    kept = template if template.files else None
+    return Substituted(result, replaced, frozenset(values) | secrets, secrets, kept)
 
 
 def _value(token: re.Match[str], environ: Mapping[str, str], values: set[str]) -> str:
@@ -50,7 +68,7 @@ def _value(token: re.Match[str], environ: Mapping[str, str], values: set[str]) -
     if token["malformed"]:
         raise ValueError(
             "'${' does not begin a variable; write ${NAME}, ${NAME:-default}, ${NAME:?message},"
-            " or $${ for a plain ${"
+            " ${file:/a/path}, or $${ for a plain ${"
         )
     name, kind, rest = token["name"], token["kind"], token["rest"]
     value = environ.get(name)
