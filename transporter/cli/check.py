@@ -30,18 +30,20 @@ def check(
     found, document = load_with_lines(pipeline, os.environ)
     if problems := path_problems(found, document):
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
-    _warn_of_open_secrets(document)
+    _warn_of_open_secrets(found, document)
     if as_json:
         write_json(_summary(found))
     else:
         _tree(found)
 
 
-def _warn_of_open_secrets(document: Document) -> None:
+def _warn_of_open_secrets(pipeline: Pipeline, document: Document) -> None:
     """Name the secret files that are open to all: so containers mount them, and nobody else."""
     from transporter.pipeline.secret_files import readable_by_all  # noqa: PLC0415 - as above
 
     files = {file for template in document.templates.values() for file in template.files}
+    if pipeline.observe.tls is not None:
+        files.add(pipeline.observe.tls.key)
     for file in sorted(files):
         if readable_by_all(file):
             note(f"warning: every user of this host may read {file}; chmod 600 it")

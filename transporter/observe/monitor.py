@@ -86,7 +86,7 @@ class Monitor:
         if listen is None:
             return None
         try:
-            return Endpoint(listen)
+            return Endpoint(listen, self._config.tls, self._config.token)
         except PortTaken as error:
             if "listen" in self._config.model_fields_set:
                 raise

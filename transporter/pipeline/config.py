@@ -21,7 +21,7 @@ from transporter.pipeline.keeping import (
     RetentionConfig,
 )
 from transporter.pipeline.namespace import EVERYTHING, Pattern
-from transporter.pipeline.observing import ObserveConfig
+from transporter.pipeline.observing import ObserveConfig, Token
 from transporter.pipeline.options import (
     EARLIEST,
     Count,
@@ -379,6 +379,10 @@ class _Draft:
         values = {"name": self._stem() if "name" not in root else root["name"], "log": {}, **root}
         if isinstance(values["log"], dict):
             values["log"] = {"dir": f"data/{values['name']}", **values["log"]}
+        token = self.document.templates.get(("observe", "token"))
+        if token is not None:
+            observe = root["observe"]
+            values["observe"] = observe | {"token": Token(token, observe["token"])}
         if "readers" in root:
             values["readers"] = self._each(("readers",), self._reader)
         if "routes" in root:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, NamedTuple
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Annotated, Final, NamedTuple, Self
 
-from pydantic import PlainValidator
+from pydantic import PlainValidator, model_validator
 
 from transporter.pipeline.options import Model, PositiveDuration
+from transporter.pipeline.secret_files import Template, UnreadableSecret
+from transporter.units import LocalPath  # noqa: TC001 - pydantic reads it
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})")
 _LAST_PORT: Final = 65535
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
+"""What RFC 6750 lets a bearer token be, and long enough that nobody guesses it."""
 
 
 class Address(NamedTuple):
@@ -18,6 +24,39 @@ class Address(NamedTuple):
 
     host: str
     port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host can reach it."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.lower() == "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token, as the file has it: one that is in a file of its own is read at each use."""
+
+    template: Template
+    first: str = field(repr=False, compare=False)
+
+    def current(self) -> str | None:
+        """Return what the token is now; ``None`` while its file cannot be used."""
+        if not self.template.files:
+            return self.first
+        try:
+            found, _ = self.template.read()
+        except UnreadableSecret:
+            return None
+        return found if _TOKEN.fullmatch(found) else None
+
+
+class TlsConfig(Model):
+    """The files of a certificate, with its chain, and of its key; both are PEM."""
+
+    cert: LocalPath
+    key: LocalPath
 
 
 def _listen(value: object) -> Address | None:
@@ -31,8 +70,36 @@ def _listen(value: object) -> Address | None:
     return Address(found[1] or found[2], int(found[3]))
 
 
+def _token(value: object) -> Token | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = Token(Template((value,)), value)
+    if not isinstance(value, Token) or not _TOKEN.fullmatch(value.first):
+        raise ValueError(
+            "must be 16 or more letters, digits or any of ._~+/- (= at its end), such as "
+            "'openssl rand -hex 32' makes"
+        )
+    return value
+
+
 class ObserveConfig(Model):
-    """Where metrics and health are served, and how long a route may get nowhere."""
+    """Where metrics and health are served, to whom, and how long a route may get nowhere."""
 
     listen: Annotated[Address | None, PlainValidator(_listen)] = Address("127.0.0.1", 9464)
+    tls: TlsConfig | None = None
+    token: Annotated[Token | None, PlainValidator(_token)] = None
+    insecure: bool = False
     unready_after: PositiveDuration = 30.0
+
+    @model_validator(mode="after")
+    def _closed_to_strangers(self) -> Self:
+        safe = self.listen is None or self.listen.is_loopback or (self.tls and self.token)
+        if not safe and not self.insecure:
+            raise ValueError(
+                "listen: other hosts can reach this address, so it needs tls and token; or "
+                "insecure: true, where the network keeps everybody else away"
+            )
+        if safe and self.insecure:
+            raise ValueError("insecure: changes nothing here; leave it out")
+        return self

@@ -43,7 +43,8 @@ def pipeline_schema() -> Schema:
     """Return the schema of a pipeline file, importing every installed adaptor."""
     schema = schema_of(Keys)
     found = schema["$defs"]
-    found.pop("Secrets")
+    for ours in ("Secrets", "SecretSettings", "Template"):
+        found.pop(ours)
     found["ReaderConfig"] = _adaptors(READER, found)
     found["WriterConfig"] = _adaptors(WRITER, found)
     found["StepConfig"] = _steps(found)
