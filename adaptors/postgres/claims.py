@@ -18,7 +18,8 @@ from transporter.message import Entries, with_offsets
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from adaptors.postgres.outbox import Bounds, Found, Outbox
+    from adaptors.postgres.gaps import Bounds
+    from adaptors.postgres.outbox import Found, Outbox
 
 
 @dataclass(frozen=True, slots=True)

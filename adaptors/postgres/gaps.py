@@ -2,15 +2,18 @@
 
 Ids are given out in order, but transactions commit in any order: a look at the
 table may find 7 while the transaction that holds 5 is still open. Every id
-between two rows that was not there belongs to a *gap*, and every further look
-includes the open gaps, so a late row is neither lost nor overtaken by a later
-row of its key. A gap closes
+between two rows that was not there belongs to a *gap*, and looks include the
+open gaps, so a late row is neither lost nor overtaken by a later row of its
+key. A part of a gap closes when its row comes. The rest of it is
 
-1. when its row comes, or
-2. when every transaction that can have been in flight when it was first seen
-   has ended (``xmin`` of a later snapshot is past its ``xmax``) and one more
-   unbounded sweep after that did not find a row either. The extra sweep is for
-   ids taken shortly *before* their transaction got its own number.
+1. *open*, and part of every look, until a settling look finds that numbers
+   above its *horizon* are in use, and a later one finds no row either. Settling
+   looks are a second apart, for ids taken shortly *before* their transaction
+   got its own number. After that only a transaction up to the horizon that was
+   running all the time can fill it;
+2. then closed, if none is running, or else *held*: no part of a look before
+   one of these has ended. So a transaction that lasts for hours costs no look
+   anything, however many rows come and go meanwhile.
 
 Pure: no clock, no database.
 """
@@ -19,32 +22,52 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 LOWEST: Final = -(2**63)
 """The least id a row can have."""
+HIGHEST: Final = 2**63 - 1
+"""Above every number of a transaction."""
 MOST_GAPS: Final = 1_000
 """Above this, neighbouring gaps are joined: bounded memory, a little more to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Which transactions had ended when a look began: all below *xmax* but the *running* ones.
+
+    Transactions from *xmax* on may be running too; their numbers are not known.
+    """
+
+    xmax: int
+    running: Sequence[int] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a ``pg_snapshot`` as the server spells it, such as ``10:20:10,14``."""
+        _, xmax, running = text.split(":")
+        return cls(int(xmax), tuple(map(int, running.split(","))) if running else ())
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """What one look at the table found.
 
-    ``ids`` ascend. ``xmin`` and ``xmax`` are those of the look's snapshot.
-    ``cut`` tells that more rows were there than it was allowed to take, so it
-    says nothing about ids above the last one. ``sweep``: it had no lower bound.
+    ``ids`` ascend. Transactions that were in flight in its ``snapshot`` have numbers below
+    ``horizon``, which a look that found rows must know. ``cut`` tells that more rows were
+    there than it was allowed to take, so it says nothing about ids above the last one.
+    ``settling``: the settling look before it was a second ago, or longer.
     """
 
     ids: Sequence[int]
-    xmin: int
-    xmax: int
+    snapshot: Snapshot
+    horizon: int = HIGHEST
     cut: bool = False
-    sweep: bool = False
+    settling: bool = False
 
     @property
     def covered(self) -> float:
@@ -55,17 +78,31 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where to look: ids from *low* on, and the gaps below, each with first, last and *until*.
+
+    A gap is looked at only if the end of a transaction of *waited* is visible whose number is
+    at most *until*; one that is open has :data:`HIGHEST`, and always is.
+    """
+
+    low: int
+    gaps: Sequence[tuple[int, int, int]] = ()
+    waited: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
-    """Ids *first* to *last*, missing when the next transaction number was *xmax*."""
+    """Ids *first* to *last*, missing when numbers below *horizon* were in flight."""
 
     first: int
     last: int
-    xmax: int
+    horizon: int
     passed: bool = False
+    held: bool = False
 
 
 class Gaps:
-    """The open gaps of one term, and the highest id seen. Not thread-safe.
+    """The open and held gaps of one term, and the highest id seen. Not thread-safe.
 
     At first everything is unknown: whatever lies below the first row found is
     one large gap, so rows that were in flight when the term began are waited
@@ -75,31 +112,35 @@ class Gaps:
     def __init__(self) -> None:
         self._high = LOWEST - 1
         self._gaps: list[Gap] = []
-
-    @property
-    def low(self) -> int:
-        """The least id that is above everything seen."""
-        return self._high + 1
+        self._waited: Sequence[int] = ()
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """The open gaps, ascending, as (first, last)."""
+        """All gaps, ascending, as (first, last)."""
         return [(gap.first, gap.last) for gap in self._gaps]
 
+    @property
+    def bounds(self) -> Bounds:
+        """Where the next look has to look."""
+        gaps = [(gap.first, gap.last, gap.horizon if gap.held else HIGHEST) for gap in self._gaps]
+        return Bounds(self._high + 1, gaps, self._waited)
+
     def observe(self, look: Look) -> None:
-        """Take in what *look* found: fill gaps, close old ones, open new ones."""
+        """Take in what *look* found within the bounds, or without any."""
+        running = look.snapshot.running
+        ended = min((number for number in self._waited if number not in running), default=HIGHEST)
         gaps = [
             kept
             for gap in self._gaps
             for piece in _without(gap, look.ids)
-            if (kept := _settle(piece, look)) is not None
+            if (kept := _settle(piece, look, ended)) is not None
         ]
         gaps.extend(self._opened(look))
         if look.ids:
             self._high = max(self._high, look.ids[-1])
-        while len(gaps) > MOST_GAPS:
-            gaps = list(_joined(gaps))
-        self._gaps = gaps
+        last_held = max((gap.horizon for gap in gaps if gap.held), default=LOWEST)
+        self._waited = running[: bisect_right(running, last_held)]
+        self._gaps = _joined(gaps, self._waited)
 
     def _opened(self, look: Look) -> Iterator[Gap]:
         new = look.ids[bisect_right(look.ids, self._high) :]
@@ -107,7 +148,7 @@ class Gaps:
             return
         for before, after in pairwise((self._high, *new)):
             if after - before > 1:
-                yield Gap(before + 1, after - 1, look.xmax)
+                yield Gap(before + 1, after - 1, look.horizon)
 
 
 def _without(gap: Gap, ids: Sequence[int]) -> Iterator[Gap]:
@@ -121,22 +162,48 @@ def _without(gap: Gap, ids: Sequence[int]) -> Iterator[Gap]:
             yield replace(gap, first=before + 1, last=after - 1)
 
 
-def _settle(gap: Gap, look: Look) -> Gap | None:
-    """Return *gap* as it stands after *look*; ``None`` when it is closed."""
-    if gap.last > look.covered:
+def _settle(gap: Gap, look: Look, ended: int) -> Gap | None:
+    """Return *gap* as it stands after *look*; ``None`` when it is closed.
+
+    *ended* is the lowest number that held gaps wait for and whose end the look saw.
+    """
+    if gap.held and ended > gap.horizon:
         return gap
-    if gap.passed:
-        return None if look.sweep else gap
-    return replace(gap, passed=True) if look.xmin > gap.xmax else gap
+    if gap.last > look.covered:
+        return replace(gap, held=False)
+    running = look.snapshot.running
+    kept = replace(gap, held=True) if running and running[0] <= gap.horizon else None
+    if gap.held or (gap.passed and look.settling):
+        return kept
+    return replace(gap, passed=gap.passed or (look.settling and look.snapshot.xmax > gap.horizon))
 
 
-def _joined(gaps: Sequence[Gap]) -> Iterator[Gap]:
-    """Join gaps two by two; the rows between them are read again, and are known."""
+def _joined(gaps: list[Gap], waited: Sequence[int]) -> list[Gap]:
+    """Join neighbours until :data:`MOST_GAPS` are left; the rows between them are read again.
+
+    Only gaps that wait for the same transactions, or for none: there are never more kinds than
+    transactions on the server.
+    """
+    while len(gaps) > MOST_GAPS:
+        fewer = [
+            pair
+            for _, alike in groupby(
+                gaps, lambda gap: gap.held and bisect_right(waited, gap.horizon)
+            )
+            for pair in _paired(list(alike))
+        ]
+        if len(fewer) == len(gaps):
+            break
+        gaps = fewer
+    return gaps
+
+
+def _paired(gaps: Sequence[Gap]) -> Iterator[Gap]:
     for place in range(0, len(gaps), 2):
         pair = gaps[place : place + 2]
-        yield Gap(
-            pair[0].first,
-            pair[-1].last,
-            max(gap.xmax for gap in pair),
-            all(gap.passed for gap in pair),
+        yield replace(
+            pair[-1],
+            first=pair[0].first,
+            horizon=max(gap.horizon for gap in pair),
+            passed=all(gap.passed for gap in pair),
         )

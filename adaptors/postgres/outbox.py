@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from contextlib import suppress
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -18,6 +17,7 @@ import pyarrow as pa
 from psycopg.pq import TransactionStatus
 
 from adaptors.postgres.columns import Columns
+from adaptors.postgres.gaps import Snapshot
 from adaptors.postgres.leaders import of_one_log
 from adaptors.postgres.packed import Packed, unpacked
 from adaptors.postgres.recognition import logged_ids, logged_rows, same
@@ -30,6 +30,7 @@ from transporter.message import MESSAGE_SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from adaptors.postgres.gaps import Bounds
     from adaptors.postgres.session import Connection
     from adaptors.postgres.table import TableName
     from adaptors.postgres.term import Term
@@ -45,32 +46,24 @@ class TooMuch(SourceUnavailable):
 
 
 class Found(NamedTuple):
-    """The rows of one look, by id, a message each, and what its snapshot tells.
+    """The rows of one look, by id, a message each, and its snapshot.
 
-    ``cut``: more rows were there than the look was allowed to take.
+    ``cut``: more rows were there than the look was allowed to take. ``horizon`` is above the
+    number of every transaction that was in flight.
     """
 
     ids: list[int]
     messages: pa.RecordBatch
     cut: bool
-    xmin: int
-    xmax: int
+    snapshot: Snapshot
+    horizon: int
 
 
 class Peeked(NamedTuple):
-    """Whether rows wait, and what the snapshot of that answer tells."""
+    """Whether rows wait, and the snapshot of that answer."""
 
     waiting: bool
-    xmin: int
-    xmax: int
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Where to look: ids from *low* on, and the open gaps below."""
-
-    low: int
-    gaps: Sequence[tuple[int, int]] = ()
+    snapshot: Snapshot
 
 
 class Outbox:
@@ -122,12 +115,12 @@ class Outbox:
             found = self._run(statement, rows=rows, bytes=size, **_limits(bounds))
         except TooSlow as slow:
             raise TooMuch(str(slow)) from slow
-        term, candidates, xmin, xmax, large, *columns = found[0]
+        term, candidates, snapshot, horizon, large, *columns = found[0]
         self._require(term)
         packed = Packed(*columns)
         cut = candidates >= rows or candidates > len(packed.ids) + len(large)
         ids, messages = self._messages(packed, large)
-        return Found(ids, messages, cut, xmin, xmax)
+        return Found(ids, messages, cut, Snapshot.parse(snapshot.decode()), horizon)
 
     def _messages(self, packed: Packed, large: list[int]) -> tuple[list[int], pa.RecordBatch]:
         """Return the rows of *packed* and what is told of *large* ones, ids and messages."""
@@ -175,9 +168,9 @@ class Outbox:
 
     def peek(self, bounds: Bounds) -> Peeked:
         """Tell whether a claim within *bounds* would find a row, writing nothing."""
-        ((waiting, term, xmin, xmax),) = self._run(self._sql.peek, **_limits(bounds))
+        ((waiting, term, snapshot),) = self._run(self._sql.peek, **_limits(bounds))
         self._require(term)
-        return Peeked(waiting, xmin, xmax)
+        return Peeked(waiting, Snapshot.parse(snapshot.decode()))
 
     def read(self, ids: Iterable[int]) -> list[tuple[Any, ...]]:
         """Return the rows of *ids* that are still there; the last cell is who marked it.
@@ -315,9 +308,14 @@ class Outbox:
 
 
 def _limits(bounds: Bounds) -> dict[str, object]:
-    firsts = [first for first, _ in bounds.gaps]
-    lasts = [last for _, last in bounds.gaps]
-    return {"low": bounds.low, "firsts": _array(firsts), "lasts": _array(lasts)}
+    firsts, lasts, untils = zip(*bounds.gaps, strict=True) if bounds.gaps else ((), (), ())
+    return {
+        "low": bounds.low,
+        "firsts": _array(firsts),
+        "lasts": _array(lasts),
+        "untils": _array(untils),
+        "waited": _array(bounds.waited),
+    }
 
 
 def _array(numbers: Iterable[int]) -> str:

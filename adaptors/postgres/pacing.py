@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 SWEEP_INTERVAL: Final = 1.0
+SETTLING_INTERVAL: Final = 1.0
+"""For at least so long a gap is looked at when all that can fill it have a number."""
 SWEEP_SHARE: Final = 0.05
 """Sweeps take at most this share of the time, however slow they become."""
 
@@ -24,6 +26,7 @@ class Pace:
     interval: float
     _look_at: float = float("-inf")
     _sweep_at: float = float("-inf")
+    _settled_at: float = float("-inf")
     _hurry: bool = True
 
     def woken(self) -> None:
@@ -42,6 +45,14 @@ class Pace:
     def sweep_due(self, now: float) -> bool:
         """Whether the next look should have no lower bound."""
         return now >= self._sweep_at
+
+    def settling_due(self, now: float) -> bool:
+        """Whether the next look may settle gaps."""
+        return now >= self._settled_at + SETTLING_INTERVAL
+
+    def settled(self, began: float) -> None:
+        """Note a settling look that began at this time."""
+        self._settled_at = began
 
     def begin(self, now: float) -> None:
         """Note that a look begins: only what is committed from here on hurries the next."""

@@ -15,11 +15,11 @@ from adaptors.postgres import term
 from adaptors.postgres.candidacy import Candidacy, election_term
 from adaptors.postgres.claims import Mark, Take
 from adaptors.postgres.config import OutboxConfig
-from adaptors.postgres.gaps import LOWEST, Gaps, Look
+from adaptors.postgres.gaps import LOWEST, Bounds, Gaps, Look
 from adaptors.postgres.inspection import locate
 from adaptors.postgres.leaders import lineage_of
 from adaptors.postgres.meter import Meter
-from adaptors.postgres.outbox import Bounds, Fenced, Outbox, TooMuch
+from adaptors.postgres.outbox import Fenced, Outbox, TooMuch
 from adaptors.postgres.pacing import Pace, Portion
 from adaptors.postgres.position import Position
 from adaptors.postgres.recognition import unpurged
@@ -281,28 +281,33 @@ class OutboxReader:
         sweep, hurry = self._pace.sweep_due(began), self._pace.hurry
         self._pace.begin(began)
         try:
-            claimed, look = self._find(sweep=sweep, peek=not hurry)
+            claimed, look = self._find(
+                Bounds(LOWEST) if sweep else self._gaps.bounds,
+                settling=self._pace.settling_due(began),
+                peek=not hurry,
+            )
         except TooMuch as slow:
             self._ask_for_less(slow)
             return None
         self._gaps.observe(look)
+        if look.settling:
+            self._pace.settled(began)
         if look.cut:
             self._pace.more()
         if sweep:
             self._pace.swept(began, monotonic())
         return claimed if look.ids else None
 
-    def _find(self, *, sweep: bool, peek: bool) -> tuple[Claimed | None, Look]:
+    def _find(self, bounds: Bounds, *, settling: bool, peek: bool) -> tuple[Claimed | None, Look]:
         """Claim what is there; with *peek* ask first, so that an idle look writes nothing."""
         outbox, claim = self._opened
-        bounds = Bounds(LOWEST) if sweep else Bounds(self._gaps.low, self._gaps.ranges)
         if peek and not (seen := outbox.peek(bounds)).waiting:
-            return None, Look((), seen.xmin, seen.xmax, sweep=sweep)
+            return None, Look((), seen.snapshot, settling=settling)
         began = monotonic()
         claimed = claim.claim(bounds, self._portion.rows, self._portion.size)
         self._portion.took(monotonic() - began)
         found = claimed.found
-        return claimed, Look(found.ids, found.xmin, found.xmax, found.cut, sweep)
+        return claimed, Look(found.ids, found.snapshot, found.horizon, found.cut, settling)
 
     def _ask_for_less(self, slow: TooMuch) -> None:
         """Have the next look be half as large; raise *slow* if it was for a single row."""

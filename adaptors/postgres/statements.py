@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg import sql
 
+from adaptors.postgres.gaps import HIGHEST
 from adaptors.postgres.packed import PACKED
 from adaptors.postgres.rows import CARRIED, LARGEST
 from adaptors.postgres.table import doubled
@@ -55,7 +56,16 @@ _FRAGMENTS: Final = {
     "exact": """coalesce({topic_bytes}, 0) + coalesce({key_bytes}, 0) + coalesce({value_bytes}, 0)
         + coalesce({growth} * {keys_size}, 0) + coalesce({growth} * {values_size}, 0)""",
     "open": "{leader} IS DISTINCT FROM %(leader)s AND {id} <> ALL(%(kept)s::bigint[])",
-    "gaps": "unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) AS gap(first, last)",
+    # One of them is looked at only if a transaction that it waits for has ended in the snapshot
+    # of this very statement: so what a later row may follow is never overtaken (Invariant 8).
+    "gaps": """(
+        SELECT * FROM unnest(%(firsts)s::bigint[], %(lasts)s::bigint[], %(untils)s::bigint[])
+            AS listed(first, last, until)
+        WHERE until >= (
+            SELECT coalesce(min(number), {highest}) FROM unnest(%(waited)s::bigint[]) AS number
+            WHERE pg_visible_in_snapshot(number::text::xid8, pg_current_snapshot())
+        )
+    ) AS gap""",
     "term": """(SELECT term FROM {terms}
         WHERE outbox = %(outbox)s AND term = %(term)s AND leader_id = %(leader)s)""",
     # Of a large row no more is read than tells of it.
@@ -89,10 +99,10 @@ large AS MATERIALIZED (
     SELECT coalesce(array_agg(found.id), ARRAY[]::bigint[]) AS ids FROM found CROSS JOIN bounded
     WHERE found.large AND found.id <= bounded.last
 )""",
-    "about": """bounded.found,
-    pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint,
+    # Our own number is given after the snapshot was taken, so it is above all that it has seen
+    # in flight. The snapshot's own xmax is not: numbers from there on may be in use.
+    "about": """bounded.found, pg_current_snapshot()::text, pg_current_xact_id()::text::bigint,
     large.ids""",
-    "snapshot": "pg_current_snapshot() AS snapshot",
     "packed": PACKED,
 }
 
@@ -105,7 +115,7 @@ marked AS (
     WHERE {id} = found.id AND found.id <= bounded.last RETURNING {columns}
 )
 SELECT (SELECT term FROM fence), {about}, packed.*
-FROM bounded, large, {snapshot}, set_config('synchronous_commit', 'off', true),
+FROM bounded, large, set_config('synchronous_commit', 'off', true),
     (SELECT {packed} FROM marked, large WHERE id <> ALL(large.ids)) AS packed
 """
 
@@ -122,7 +132,7 @@ copied AS (
     WHERE found.id < %(low)s AND found.id <= bounded.last
 )
 SELECT {term}, {about}, packed.*
-FROM bounded, large, {snapshot},
+FROM bounded, large,
     (SELECT {packed} FROM copied, large WHERE id <> ALL(large.ids)) AS packed
 """
 
@@ -142,9 +152,7 @@ SELECT EXISTS (SELECT FROM {table} AS o WHERE {id} >= %(low)s AND {open})
     OR EXISTS (SELECT FROM {gaps} CROSS JOIN LATERAL (
         SELECT FROM {table} AS o WHERE {id} BETWEEN gap.first AND gap.last AND {open} LIMIT 1
        ) AS late),
-    {term},
-    pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint
-FROM {snapshot}
+    {term}, pg_current_snapshot()::text
 """
 
 # Never BETWEEN: a row that committed in the meantime would go with the others (Invariant 7).
@@ -217,6 +225,7 @@ def compose(
         "table": table.in_query,
         "terms": terms.in_query,
         "leader_name": doubled(sql.Identifier(columns.leader)),
+        "highest": sql.Literal(HIGHEST),
         "largest": sql.Literal(LARGEST),
         "surely": sql.Literal(LARGEST - _SLACK),
         "hardly": sql.Literal(LARGEST + _SLACK),

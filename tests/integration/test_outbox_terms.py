@@ -18,7 +18,8 @@ from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
 from adaptors.postgres import term
-from adaptors.postgres.outbox import Bounds, Outbox
+from adaptors.postgres.gaps import Bounds
+from adaptors.postgres.outbox import Outbox
 from adaptors.postgres.session import connect
 from adaptors.postgres.table import TableName
 from transporter.errors import SourceError, SourceUnavailable

@@ -12,6 +12,7 @@ from outbox_tools import Log, ids, insert, kill_readers, messages, read, readers
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from services.postgres import PASSWORD, free_port, fresh_database
 
+from adaptors.postgres.gaps import HIGHEST, MOST_GAPS
 from adaptors.postgres.position import Position
 from adaptors.postgres.table import TableName, term_ddl
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from services.postgres import Database, PostgresService
 
+    from adaptors.postgres.reader import OutboxReader
 
 pytestmark = pytest.mark.postgres
 
@@ -162,6 +164,64 @@ def test_a_row_in_flight_at_open_is_not_overtaken(
         slow.commit()
         then = insert(outbox, key="slow")
         assert read(reader) == [late, then]
+
+
+def test_transactions_that_have_ended_out_of_order_are_waited_for(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """A transaction whose number is above all that have ended is not in the look's snapshot."""
+    reader = opened(poll_interval=0.02)
+    assert read(reader, 0) == []
+    with (
+        outbox.connect(autocommit=False) as first,
+        outbox.connect(autocommit=False) as other,
+        outbox.connect(autocommit=False) as late,
+    ):
+        for each in (first, other, late):
+            each.execute("SELECT pg_current_xact_id()")
+        assert (insert(late), insert(first)) == (1, 2)
+        first.commit()
+        assert read(reader) == [2]
+        other.commit()
+        settle(reader)
+        late.commit()
+    insert(outbox)
+    reader._pace._sweep_at = monotonic() + 60
+    assert read(reader) == [1, 3]
+
+
+def test_a_long_transaction_costs_no_look_anything(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """What only it can fill is looked at when its end is visible, and then before later rows."""
+    reader = opened(poll_interval=0.02, batch_rows=500)
+    assert read(reader, 0) == []
+    with outbox.connect(autocommit=False) as long:
+        late = insert(long)
+        for _ in range(4):
+            outbox.execute(
+                "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value)"
+                " SELECT 't', 'k', nextval('outbox_id_seq') FROM generate_series(1, 1500)"
+            )
+            while read(reader, 0.1):
+                pass
+        settle(reader)
+        bounds = reader._gaps.bounds
+        assert 0 < len(bounds.gaps) <= MOST_GAPS
+        assert all(until < HIGHEST for _, _, until in bounds.gaps), "part of each look"
+        long.commit()
+    newest = insert(outbox)
+    reader._pace._sweep_at = monotonic() + 60
+    assert read(reader) == [late, newest]
+    settle(reader)
+    assert reader._gaps.ranges == []
+
+
+def settle(reader: OutboxReader) -> None:
+    """Poll until gaps that were there have been settled twice."""
+    deadline = monotonic() + 2.5
+    while monotonic() < deadline:
+        assert read(reader, 0.1) == []
 
 
 def test_gaps_of_rolled_back_rows_close(outbox: Database, opened: Callable[..., Any]) -> None:

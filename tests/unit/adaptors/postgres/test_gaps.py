@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,62 +18,105 @@ from hypothesis.stateful import (
 )
 
 from adaptors.postgres import gaps as module
-from adaptors.postgres.gaps import LOWEST, MOST_GAPS, Gap, Gaps, Look
+from adaptors.postgres.gaps import (
+    HIGHEST,
+    LOWEST,
+    MOST_GAPS,
+    Bounds,
+    Gap,
+    Gaps,
+    Look,
+    Snapshot,
+    _settle,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+
+def seen(
+    ids: Sequence[int], *running: int, xmax: int = 9, cut: bool = False, settling: bool = False
+) -> Look:
+    """Return a look; whatever was in flight has a number below its snapshot's xmax."""
+    return Look(ids, Snapshot(xmax, running), xmax, cut, settling)
 
 
 def test_everything_below_the_first_row_is_a_gap() -> None:
     """Rows in flight when the term began are waited for, though their ids are not known."""
     gaps = Gaps()
-    gaps.observe(Look([10, 11], xmin=5, xmax=7))
-    assert gaps.ranges == [(LOWEST, 9)]
-    assert gaps.low == 12
+    gaps.observe(seen([10, 11]))
+    assert gaps.bounds == Bounds(12, [(LOWEST, 9, HIGHEST)])
 
 
 def test_a_late_row_splits_its_gap() -> None:
     """The rest of a gap stays open when one of its rows comes."""
     gaps = Gaps()
-    gaps.observe(Look([10, 20], xmin=5, xmax=7))
-    gaps.observe(Look([15], xmin=5, xmax=8))
+    gaps.observe(seen([10, 20]))
+    gaps.observe(seen([15]))
     assert gaps.ranges == [(LOWEST, 9), (11, 14), (16, 19)]
-    assert gaps.low == 21
+    assert gaps.bounds.low == 21
 
 
 def test_dense_ids_leave_no_gap() -> None:
     """Consecutive rows open nothing."""
     gaps = Gaps()
-    gaps.observe(Look([LOWEST, LOWEST + 1, LOWEST + 2], xmin=1, xmax=1))
-    gaps.observe(Look([LOWEST + 3], xmin=1, xmax=1))
+    gaps.observe(seen([LOWEST, LOWEST + 1, LOWEST + 2]))
+    gaps.observe(seen([LOWEST + 3]))
     assert gaps.ranges == []
 
 
-def test_a_gap_closes_one_sweep_after_its_transactions_ended() -> None:
-    """Xmin must be past xmax, strictly, and a sweep after that must find nothing."""
+def test_a_gap_closes_one_settling_look_after_its_transactions_ended() -> None:
+    """A higher number must be in use, and a settling look a second later must find nothing."""
     gaps = Gaps()
-    gaps.observe(Look([LOWEST, LOWEST + 2], xmin=5, xmax=7))
+    gaps.observe(seen([LOWEST, LOWEST + 2], xmax=7))
     waited_for = [(LOWEST + 1, LOWEST + 1)]
-    gaps.observe(Look([], xmin=7, xmax=9, sweep=True))
-    gaps.observe(Look([], xmin=7, xmax=9, sweep=True))
-    assert gaps.ranges == waited_for, "a transaction with number 7 may still be open"
-    gaps.observe(Look([], xmin=8, xmax=9, sweep=True))
-    assert gaps.ranges == waited_for, "this sweep only proved that all have ended"
-    gaps.observe(Look([], xmin=8, xmax=9))
-    assert gaps.ranges == waited_for, "a bounded look is no sweep"
-    gaps.observe(Look([], xmin=8, xmax=9, sweep=True))
+    gaps.observe(seen([], xmax=7, settling=True))
+    gaps.observe(seen([], xmax=7, settling=True))
+    assert gaps.ranges == waited_for, "numbers up to 7 may be in use, and nobody knows them"
+    gaps.observe(seen([], xmax=8, settling=True))
+    assert gaps.ranges == waited_for, "this look only proved that all have ended"
+    gaps.observe(seen([], xmax=8))
+    assert gaps.ranges == waited_for, "a second has not passed"
+    gaps.observe(seen([], xmax=8, settling=True))
     assert gaps.ranges == []
+
+
+def test_a_gap_that_old_transactions_may_fill_waits_for_their_end_alone() -> None:
+    """It is no part of a look, until the end of one of them is visible; then of one look."""
+    gaps = Gaps()
+    gaps.observe(seen([LOWEST, LOWEST + 5], 3, 5, 6, xmax=7))
+    for _ in range(2):
+        gaps.observe(seen([], 3, 5, 8, xmax=9, settling=True))
+    waits = [(LOWEST + 1, LOWEST + 4, 7)]
+    assert gaps.bounds == Bounds(LOWEST + 6, waits, (3, 5)), "8 is too young to fill it"
+    gaps.observe(seen([], 3, 5, xmax=20))
+    assert gaps.bounds == Bounds(LOWEST + 6, waits, (3, 5))
+    gaps.observe(seen([LOWEST + 2], 3, xmax=20))
+    halves = [(LOWEST + 1, LOWEST + 1, 7), (LOWEST + 3, LOWEST + 4, 7)]
+    assert gaps.bounds == Bounds(LOWEST + 6, halves, (3,))
+    gaps.observe(seen([], xmax=20))
+    assert gaps.bounds == Bounds(LOWEST + 6, [])
+
+
+def test_an_end_that_a_cut_look_saw_is_looked_into_again() -> None:
+    """A gap above the last row that the limit allowed was not looked at: the next look has to."""
+    gaps = Gaps()
+    gaps.observe(seen([LOWEST, LOWEST + 5, LOWEST + 9], 3, xmax=7))
+    for _ in range(2):
+        gaps.observe(seen([], 3, settling=True))
+    gaps.observe(seen([LOWEST + 4], cut=True))
+    assert gaps.bounds.gaps == [(LOWEST + 6, LOWEST + 8, HIGHEST)]
 
 
 def test_a_cut_look_closes_no_gap_above_its_last_row() -> None:
     """What the limit cut off may hold the row of the gap."""
     gaps = Gaps()
-    gaps.observe(Look([LOWEST, LOWEST + 5, LOWEST + 9], xmin=5, xmax=5))
+    gaps.observe(seen([LOWEST, LOWEST + 5, LOWEST + 9], xmax=5))
     for _ in range(3):
-        gaps.observe(Look([LOWEST + 3], xmin=9, xmax=9, cut=True, sweep=True))
+        gaps.observe(seen([LOWEST + 3], cut=True, settling=True))
     assert gaps.ranges == [(LOWEST + 4, LOWEST + 4), (LOWEST + 6, LOWEST + 8)]
     for _ in range(3):
-        gaps.observe(Look([], xmin=9, xmax=9, cut=True, sweep=True))
+        gaps.observe(seen([], cut=True, settling=True))
     assert gaps.ranges == [(LOWEST + 4, LOWEST + 4), (LOWEST + 6, LOWEST + 8)]
 
 
@@ -80,15 +124,50 @@ def test_many_gaps_are_joined() -> None:
     """The number of gaps is bounded, and joined ones still cover every id that was open."""
     gaps = Gaps()
     ids = list(range(0, 6 * MOST_GAPS, 2))
-    gaps.observe(Look(ids, xmin=5, xmax=7))
+    gaps.observe(seen(ids, xmax=7))
     ranges = gaps.ranges
     assert len(ranges) <= MOST_GAPS
     assert all(
         any(first <= missing <= last for first, last in ranges) for missing in range(1, 999, 2)
     )
     for _ in range(2):
-        gaps.observe(Look([], xmin=8, xmax=8, sweep=True))
+        gaps.observe(seen([], settling=True))
     assert gaps.ranges == []
+
+
+def test_only_gaps_that_wait_for_the_same_are_joined() -> None:
+    """A long transaction's gaps do not become part of each look, however many there are."""
+    gaps = Gaps()
+    for after in range(10):
+        first = after * MOST_GAPS
+        gaps.observe(seen(range(first, first + MOST_GAPS, 2), 3, xmax=7 + after))
+        for _ in range(2):
+            gaps.observe(seen([], 3, xmax=99, settling=True))
+        assert len(gaps.ranges) <= MOST_GAPS
+        assert all(until < HIGHEST for _, _, until in gaps.bounds.gaps)
+    gaps.observe(seen([], xmax=99))
+    assert gaps.ranges == []
+
+
+def test_more_kinds_of_gaps_than_are_joined_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of very many long transactions has a gap of its own, and is waited for."""
+    monkeypatch.setattr(module, "MOST_GAPS", 5)
+    gaps = Gaps()
+    running = tuple(range(10, 20))
+    for number in running:
+        gaps.observe(seen([2 * number], *range(10, number), xmax=number))
+    for _ in range(2):
+        gaps.observe(seen([], *running, xmax=99, settling=True))
+    gaps.observe(seen([], *running[:-1], xmax=99))
+    assert gaps.bounds.waited == running[:-1]
+    gaps.observe(seen([], xmax=99))
+    assert gaps.ranges == []
+
+
+def test_a_snapshot_is_read_as_the_server_spells_it() -> None:
+    """With and without transactions between its ends."""
+    assert Snapshot.parse("10:20:10,14,15") == Snapshot(20, (10, 14, 15))
+    assert Snapshot.parse("20:20:") == Snapshot(20)
 
 
 class Table(RuleBasedStateMachine):
@@ -101,6 +180,7 @@ class Table(RuleBasedStateMachine):
         self.gaps = Gaps()
         self.next_id = 1
         self.next_xid = 1
+        self.completed = 0
         self.open: dict[int, list[int]] = {}
         self.waiting: set[int] = set()
 
@@ -122,25 +202,40 @@ class Table(RuleBasedStateMachine):
     def commit(self, transaction: int) -> None:
         """Make the transaction's rows visible."""
         self.waiting.update(self.open.pop(transaction))
+        self.completed = max(self.completed, transaction)
 
     @rule(transaction=consumes(transactions))
     def roll_back(self, transaction: int) -> None:
         """Leave a hole in the ids."""
         del self.open[transaction]
+        self.completed = max(self.completed, transaction)
 
-    @rule(sweep=st.booleans(), limit=st.integers(2, 9))
-    def look(self, sweep: bool, limit: int) -> None:
-        """Take what the bounds of the gaps allow."""
+    @rule(sweep=st.booleans(), settling=st.booleans(), limit=st.integers(2, 9))
+    def look(self, sweep: bool, settling: bool, limit: int) -> None:
+        """Take what the bounds of the gaps allow; a look that takes rows has a number itself."""
         seen = sorted(number for number in self.waiting if sweep or self.inside(number))
-        taken = seen[:limit]
+        taken, snapshot = seen[:limit], self.snapshot
         self.waiting.difference_update(taken)
-        xmin = min(self.open, default=self.next_xid)
-        self.gaps.observe(Look(taken, xmin, self.next_xid, len(seen) > limit, sweep))
+        horizon = self.next_xid
+        if taken:
+            self.completed, self.next_xid = horizon, horizon + 1
+        self.gaps.observe(Look(taken, snapshot, horizon, len(seen) > limit, settling))
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """As PostgreSQL takes it: behind the last number that has ended all are unknown."""
+        xmax = self.completed + 1
+        return Snapshot(xmax, tuple(sorted(number for number in self.open if number < xmax)))
 
     def inside(self, number: int) -> bool:
         """Whether a bounded look would find the row."""
-        ranges = self.gaps.ranges
-        return number >= self.gaps.low or any(first <= number <= last for first, last in ranges)
+        bounds, snapshot = self.gaps.bounds, self.snapshot
+        ended = min(
+            (each for each in bounds.waited if each not in snapshot.running), default=HIGHEST
+        )
+        return number >= bounds.low or any(
+            first <= number <= last and until >= ended for first, last, until in bounds.gaps
+        )
 
     @invariant()
     def nothing_is_out_of_sight(self) -> None:
@@ -152,16 +247,17 @@ class Table(RuleBasedStateMachine):
         """Ranges are disjoint, in order, and below what is read anyway."""
         edges = [edge for span in self.gaps.ranges for edge in span]
         assert edges == sorted(edges)
-        assert all(edge < self.gaps.low for edge in edges)
+        assert all(edge < self.gaps.bounds.low for edge in edges)
 
     def teardown(self) -> None:
         """Every row is found, and every gap closes, once all is quiet."""
         self.open.clear()
-        while self.waiting:
-            self.look(sweep=True, limit=9)
+        self.completed = self.next_xid
         self.next_xid += 1
+        while self.waiting:
+            self.look(sweep=True, settling=False, limit=9)
         for _ in range(2):
-            self.look(sweep=True, limit=9)
+            self.look(sweep=False, settling=True, limit=9)
         assert self.gaps.ranges == []
 
 
@@ -174,19 +270,51 @@ TestTable = Table.TestCase
 TestTable.settings = SETTINGS
 
 
-def _closed_too_early(gap: Gap, look: Look) -> Gap | None:
-    return None if look.sweep else gap
+def _closed_too_early(gap: Gap, look: Look, _: int) -> Gap | None:
+    return None if look.settling else gap
 
 
-def _never_opened(_: Gap, __: Look) -> None:
+def _never_opened(_: Gap, __: Look, ___: int) -> None:
     return None
 
 
-@pytest.mark.parametrize("rule_removed", [_closed_too_early, _never_opened])
+def _held_for_good(gap: Gap, look: Look, _: int) -> Gap | None:
+    return _settle(gap, look, HIGHEST)
+
+
+@pytest.mark.parametrize("rule_removed", [_closed_too_early, _never_opened, _held_for_good])
 def test_the_model_notices_a_missing_rule(
-    monkeypatch: pytest.MonkeyPatch, rule_removed: Callable[[Gap, Look], Gap | None]
+    monkeypatch: pytest.MonkeyPatch, rule_removed: Callable[[Gap, Look, int], Gap | None]
 ) -> None:
     """Mutation control: without the closing rule, a late row is out of sight."""
     monkeypatch.setattr(module, "_settle", rule_removed)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(Table, settings=CONTROL)
+
+
+def out_of_order() -> Table:
+    """Return a table in which a row comes late whose transaction is above all that had ended."""
+    table = Table()
+    first, other, late = (table.begin(count=1) for _ in range(3))
+    table.insert(first, count=1)
+    table.commit(first)
+    table.look(sweep=False, settling=False, limit=9)
+    table.commit(other)
+    for _ in range(3):
+        table.look(sweep=False, settling=True, limit=9)
+    table.commit(late)
+    table.nothing_is_out_of_sight()
+    return table
+
+
+def test_a_number_above_all_that_have_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The xmax of the snapshot is not above all that was in flight (mutation control)."""
+
+    def opened(gaps: Gaps, look: Look) -> Iterator[Gap]:
+        return _opened(gaps, replace(look, horizon=look.snapshot.xmax))
+
+    out_of_order().teardown()
+    _opened = Gaps._opened
+    monkeypatch.setattr(Gaps, "_opened", opened)
+    with pytest.raises(AssertionError):
+        out_of_order()

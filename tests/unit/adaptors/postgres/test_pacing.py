@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptors.postgres.pacing import SWEEP_INTERVAL, SWEEP_SHARE, Pace, Portion
+from adaptors.postgres.pacing import SETTLING_INTERVAL, SWEEP_INTERVAL, SWEEP_SHARE, Pace, Portion
 
 
 def test_the_first_look_is_due_at_once() -> None:
@@ -86,3 +86,12 @@ def test_a_look_grows_again_while_it_is_fast() -> None:
     for rows in (4, 8, 8):
         portion.took(0.5)
         assert portion.rows == rows
+
+
+def test_settling_looks_are_a_second_apart() -> None:
+    """However many looks there are, gaps stay open for that long at least."""
+    pace = Pace(0.01)
+    assert pace.settling_due(100.0)
+    pace.settled(100.0)
+    assert not pace.settling_due(100.0 + SETTLING_INTERVAL - 0.01)
+    assert pace.settling_due(100.0 + SETTLING_INTERVAL)
