@@ -89,7 +89,7 @@ def readers(postgres: Database, claim: str) -> Iterator[Callable[..., OutboxRead
     def opener(log: Log | None = None, dsn: str | None = None, **settings: Any) -> OutboxReader:
         given = {"dsn": dsn or postgres.dsn, "claim": claim, **settings}
         found.append(OutboxReader(OutboxConfig.model_validate(given)))
-        found[-1].open(log or Log())
+        found[-1].open(Log() if log is None else log)
         return found[-1]
 
     yield opener

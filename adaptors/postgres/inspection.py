@@ -49,6 +49,21 @@ SELECT c.relkind <> 'r' OR EXISTS (
         AND i.indnkeyatts = 1 AND a.attname = %s
 ) FROM pg_catalog.pg_class c WHERE c.oid = %s
 """
+# Sequences that the column owns, or that its default names.
+_CACHES: Final = """
+SELECT s.seqrelid::regclass::text, s.seqcache
+FROM pg_catalog.pg_sequence s JOIN pg_catalog.pg_attribute a ON a.attrelid = %s AND a.attname = %s
+WHERE s.seqcache > 1 AND s.seqrelid IN (
+    SELECT d.objid FROM pg_catalog.pg_depend d
+    WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.deptype IN ('a', 'i')
+        AND d.refclassid = d.classid AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum
+    UNION
+    SELECT d.refobjid FROM pg_catalog.pg_attrdef f
+    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::regclass AND d.objid = f.oid
+        AND d.refclassid = 'pg_catalog.pg_class'::regclass
+    WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum
+) ORDER BY 1
+"""
 _RIGHTS: Final = ("SELECT", "UPDATE", "DELETE")
 
 # A table can always be changed, a view only if it is plain, or by its triggers.
@@ -90,6 +105,27 @@ def locate(
         ((events, mark),) = connection.execute(_CHANGEABLE, [oid, columns.leader]).fetchall()
         _check_changeable(full, columns, rights, events, mark=mark)
     return full
+
+
+def caching_sequences(
+    connection: Connection, table: TableName, columns: Columns | None = None
+) -> list[str]:
+    """Return, for each sequence of *table*'s ids that sessions cache, what is wrong and what helps.
+
+    A session keeps the numbers that it has cached, and inserts them behind higher ones of
+    others: order is then lost, and nobody could tell afterwards.
+    """
+    column = (columns or Columns()).id
+    with faults(f"cannot look up the sequence of the outbox table {table}"):
+        name = table.identifier.as_string(connection)
+        oid = connection.execute("SELECT %s::regclass::oid", [name]).fetchone()
+        found = connection.execute(_CACHES, [*(oid or ()), column]).fetchall()
+    return [
+        f"each session takes {cache} numbers at once from the sequence {sequence}, so a row may be "
+        f"read before an earlier one of its key; run ALTER SEQUENCE {sequence} CACHE 1 (sessions "
+        "that are open use up what they have)"
+        for sequence, cache in found
+    ]
 
 
 def _check_rights(table: TableName, needed: list[tuple[str, bool]], role: str) -> None:

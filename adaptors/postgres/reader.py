@@ -16,7 +16,7 @@ from adaptors.postgres.candidacy import Candidacy, election_term
 from adaptors.postgres.claims import Mark, Take
 from adaptors.postgres.config import OutboxConfig
 from adaptors.postgres.gaps import LOWEST, Bounds, Gaps, Look
-from adaptors.postgres.inspection import locate
+from adaptors.postgres.inspection import caching_sequences, locate
 from adaptors.postgres.leaders import lineage_of
 from adaptors.postgres.meter import Meter
 from adaptors.postgres.outbox import Fenced, Outbox, TooMuch
@@ -129,6 +129,8 @@ class OutboxReader:
         self._found = locate(
             connection, self._table, _CLAIMS[config.claim].rights, config.columns.names
         )
+        for problem in caching_sequences(connection, self._found, config.columns.names):
+            resume.tell("sequence-caches", table=str(self._found), problem=problem)
         self._listen(connection)
         self._candidacy = Candidacy(config.elector, str(self._found), config.dsn, resume)
         self._lineage = Position.parse(position).lineage if position else ""

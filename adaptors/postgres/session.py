@@ -111,13 +111,22 @@ def _until(steps: Generator[_Step, int, _Value], ends: float) -> Generator[_Step
         return value
 
 
-def connect(dsn: SecretStr, term: float | None = None) -> Connection:
+_BACKEND: Final = "SELECT pg_catalog.pg_backend_pid()"
+_ROUNDS: Final = 5
+"""How often a pooler is asked who serves us; others may be served in between."""
+_PROBE_PATIENCE: Final = 3.0
+"""Seconds that a pooler may take to serve a second session; one of sessions may have none left."""
+
+
+def connect(dsn: SecretStr, term: float | None = None, *, looked_at: bool = False) -> Connection:
     """Open a session in autocommit mode.
 
     Text columns come as bytes and times as microseconds since 2000, in binary
     cursors. No call waits longer than :data:`SILENCE`, or, where engines take turns, than two
     terms: *term* is how long one is in seconds, and no wait for a lock and no open
-    transaction lasts longer. Raise ``SourceUnavailable`` when no connection comes about.
+    transaction lasts longer. Raise ``SourceUnavailable`` when no connection comes about, and
+    ``EnvironmentFault`` behind a pooler in transaction mode, before anything is set there;
+    that is not looked for again where a session of *dsn* was *looked_at* before.
     """
     given: dict[str, Any] = conninfo_to_dict(dsn.get_secret_value())
     chosen = {**_CONNECT, **_within(term), **given, "client_encoding": "UTF8"}
@@ -131,11 +140,46 @@ def connect(dsn: SecretStr, term: float | None = None) -> Connection:
     connection.patience = SILENCE if term is None else max(2.0, 2 * term)
     try:
         with faults("cannot prepare the session of the outbox reader"):
+            if not looked_at:
+                _refuse_shared(connection, conninfo)
             _prepare(connection, term)
     except TransporterError:
         connection.close()
         raise
     return connection
+
+
+def backend(connection: Connection) -> int:
+    """Return the process that serves *connection*; a pooler gives out other numbers."""
+    row = connection.execute(_BACKEND, prepare=False).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _refuse_shared(connection: Connection, conninfo: str) -> None:
+    """Raise when somebody else may be served by the process that has just served us.
+
+    What we set would stay in sessions of the application, and nothing would notify us.
+    """
+    if backend(connection) != connection.info.backend_pid and _is_shared(connection, conninfo):
+        raise EnvironmentFault(
+            "the dsn leads to a pooler that gives each transaction another session of the "
+            "server (pool_mode = transaction): LISTEN, and the time-outs of a session, need one of "
+            "our own; name the server itself, or a pool in session mode"
+        )
+
+
+def _is_shared(connection: Connection, conninfo: str) -> bool:
+    with (
+        suppress(psycopg.OperationalError),
+        _Bounded.connect(conninfo, autocommit=True) as other,
+    ):
+        other.patience = _PROBE_PATIENCE
+        for _ in range(_ROUNDS):
+            # Whoever was idle last is lent first, or, where they take turns, last.
+            ours = backend(connection)
+            if backend(connection) != ours or backend(other) == ours:
+                return True
+    return False
 
 
 def _within(term: float | None) -> dict[str, str]:

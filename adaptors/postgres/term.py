@@ -13,7 +13,7 @@ import psycopg
 from psycopg import errors, sql
 
 from adaptors.postgres.leaders import lineage_of, new_leader
-from adaptors.postgres.session import connect, faults
+from adaptors.postgres.session import backend, connect, faults
 from adaptors.postgres.table import TableName, term_ddl
 from transporter.errors import EnvironmentFault, TransporterError
 
@@ -99,7 +99,7 @@ def _ending_blockers(
     if length is None:
         yield
         return
-    process = connection.info.backend_pid
+    process = backend(connection)
     timer = threading.Timer(length / 2, _end_blockers, [process, dsn, length])
     timer.daemon = True
     timer.start()
@@ -111,7 +111,7 @@ def _ending_blockers(
 
 def _end_blockers(process: int, dsn: SecretStr, length: float) -> None:
     # Where that is not allowed, the wait ends by lock_timeout, and is begun again.
-    with suppress(TransporterError, psycopg.Error), connect(dsn, length) as other:
+    with suppress(TransporterError, psycopg.Error), connect(dsn, length, looked_at=True) as other:
         other.execute(_END_BLOCKERS, [process])
 
 

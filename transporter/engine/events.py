@@ -114,6 +114,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("reader", "rows", "problem"),
             "a look at an outbox took too long; the next one asks for so many rows at most",
         ),
+        "sequence-caches": Event(
+            "warning",
+            ("reader", "table", "problem"),
+            "rows of an outbox may be read out of order, for sessions cache its ids; what helps",
+        ),
         "queue-deletes": Event(
             "warning",
             ("reader", "queue", "problem"),
