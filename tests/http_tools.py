@@ -5,19 +5,30 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import ssl
 import struct
 import threading
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
-from urllib.parse import unquote, unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
-from transporter.message import Message
+from transporter.message import Entries, Message
+from transporter.testing import RecordingAck, entries
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterable
+
+    from adaptors.http.writer import HttpWriter
+    from transporter.errors import SinkError
+
+    Open = Callable[..., HttpWriter]
+    """Opens a writer to a URL, with settings by their names."""
+
+LOCALHOST = Path(__file__).parent / "unit" / "adaptors" / "http" / "localhost.cert.pem"
+"""A certificate signed by itself, for the name localhost, until the year 2126."""
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00Z")
 
@@ -299,3 +310,138 @@ def _from_headers(request: Request) -> Message:
         headers["entry-phase"],
         content_type=headers.get("content-type"),
     )
+
+
+def numbered(count: int, first: int = 1) -> Entries:
+    """Return *count* entries whose data are their offsets."""
+    return entries([Message("n", b"%d" % (first + each)) for each in range(count)], first)
+
+
+def write(writer: HttpWriter, batch: Entries) -> RecordingAck:
+    """Write *batch* and return what the writer told about it."""
+    ack = RecordingAck(batch)
+    writer.write(batch, ack)
+    return ack
+
+
+def failure(ack: RecordingAck) -> SinkError:
+    """Return the only failure that a writer told."""
+    ((error, _),) = ack.failures
+    return error
+
+
+def localhost_tls(client: Path | None = None) -> ssl.SSLContext:
+    """Return what a receiver needs to be localhost, and who must have the certificate *client*."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(LOCALHOST, LOCALHOST.with_name("localhost.key.pem"))
+    if client is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client)
+    return context
+
+
+@dataclass
+class Proxy:
+    """An HTTP proxy on the loopback address: tunnels, and requests that it passes on.
+
+    ``credentials`` is the header that it wants; ``refuse`` a status that it answers everything
+    with. Its answer to a tunnel comes after ``pause`` seconds for each byte.
+    """
+
+    credentials: str = ""
+    refuse: int = 0
+    pause: float = 0.0
+    heads: list[Request] = field(default_factory=list)
+    """What it was asked for, without bodies."""
+
+    def __post_init__(self) -> None:
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._open: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        for each in [self._listener, *self._open]:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+    @property
+    def url(self) -> str:
+        """Where it is reached."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, name="proxy", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            self._start(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with closing(connection), suppress(OSError):
+            text = b""
+            while b"\r\n\r\n" not in text:
+                if not (more := connection.recv(65536)):
+                    return
+                text += more
+            first, *lines = text.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+            pairs = [line.split(": ", 1) for line in lines]
+            method, place, _ = first.split()
+            headers = {name.lower(): value for name, value in pairs}
+            self.heads.append(Request(method, place, headers, b"", len(self._open)))
+            if refused := self.refuse or self._refused(headers):
+                words = f"HTTP/1.1 {refused} of word-of-ada\r\nContent-Length: 0\r\n\r\n"
+                connection.sendall(words.encode())
+            elif method == "CONNECT":
+                self._drip(connection, b"HTTP/1.1 200 OK\r\n\r\n")
+                self._pass(connection, _address(place), b"")
+            else:
+                self._pass(connection, _address(urlsplit(place).netloc), text)
+
+    def _refused(self, headers: dict[str, str]) -> int:
+        return 407 if headers.get("proxy-authorization", "") != self.credentials else 0
+
+    def _drip(self, connection: socket.socket, answer: bytes) -> None:
+        for at in range(len(answer)):
+            if self.pause:
+                self._stopped.wait(self.pause)
+            connection.sendall(answer[at : at + 1])
+
+    def _pass(self, connection: socket.socket, address: tuple[str, int], begun: bytes) -> None:
+        """Pass on what comes from either side, until one of them is gone."""
+        with socket.create_connection(address) as beyond:
+            self._open.append(beyond)
+            beyond.sendall(begun)
+            self._start(_copy, beyond, connection)
+            _copy(connection, beyond)
+
+
+def _address(place: str) -> tuple[str, int]:
+    host, _, port = place.rpartition(":")
+    return host, int(port)
+
+
+def _copy(one: socket.socket, other: socket.socket) -> None:
+    with suppress(OSError):
+        while text := one.recv(65536):
+            other.sendall(text)
+    for each in (one, other):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 REDIRECTS: Final = frozenset({307, 308})
 """Redirects that keep the method and the body."""
 
-_FAULTS: Final = frozenset({401, 403, 405, 407})
+UNAUTHORIZED: Final = 401
+"""The answer to credentials that are missing, wrong or too old."""
+
+_FAULTS: Final = frozenset({UNAUTHORIZED, 403, 405, 407})
 _PASSING: Final = frozenset({425, 429})
 _TIMED_OUT: Final = 408
 _SHOWN: Final = 200
@@ -41,6 +44,17 @@ def is_ack(answer: Answer) -> bool:
     return HTTPStatus(200) <= answer.status < HTTPStatus(300)
 
 
+def is_gone(answer: Answer) -> bool:
+    """Tell whether the receiver has nothing at the URL: then a DELETE has nothing to do."""
+    return answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
+
+
+def described(answer: Answer, place: str, hidden: Sequence[str] = ()) -> str:
+    """Return that *place* gave *answer*, with the beginning of its text but nothing *hidden*."""
+    status = answer.status
+    return f"{place} answered {status}{_phrase(status)}{_excerpt(answer.text, hidden)}"
+
+
 def sink_error(
     answer: Answer, place: str, offset: int | None = None, hidden: Sequence[str] = ()
 ) -> SinkError:
@@ -49,7 +63,7 @@ def sink_error(
     The beginning of the answer's text is shown, without the secrets in *hidden*.
     """
     status = answer.status
-    text = f"{place} answered {status}{_phrase(status)}{_excerpt(answer.text, hidden)}"
+    text = described(answer, place, hidden)
     if status in _FAULTS:
         return RouteFault(f"{text}: check the url, the method and the headers")
     if status == _TIMED_OUT:

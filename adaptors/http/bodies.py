@@ -1,25 +1,30 @@
-"""Entries as requests: what is in them, and which entries they settle."""
+"""Entries as requests: where they go, what is in them, and which entries they settle."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, quote_from_bytes
 
 from adaptors.file.shapes import json_line
+from adaptors.http.targets import filled
+from adaptors.templates import fields_of
 from transporter.errors import Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from adaptors.http.config import HttpWriterConfig
-    from transporter.message import Entries, Entry
+    from transporter.message import Entries, Entry, Message
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _MEDIA_TYPE: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_GZIP_LEVEL: Final = 6
 
 _FRAMES: Final = {
     "entries": (b"[", b",", b"]", "application/json"),
@@ -28,11 +33,19 @@ _FRAMES: Final = {
 """What stands before, between and behind the entries of a format, and its media type."""
 
 
+class Address(NamedTuple):
+    """The method of a request, and the path at the receiver with its query."""
+
+    method: str
+    path: str
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request: *rows* entries of the batch, from the first that no request before it holds."""
 
     rows: int
+    address: Address
     body: bytes
     headers: dict[str, str]
     offset: int | None
@@ -62,24 +75,79 @@ def rows_of(batch: Entries) -> list[Row]:
     return rows
 
 
-def requests_of(batch: Entries, config: HttpWriterConfig, route: str) -> Iterator[Request]:
-    """Yield *batch* as requests, in order.
+class Requests:
+    """Makes the requests of a writer. The same entries always make the same ones, byte for byte."""
 
-    Raise :class:`Rejected` at an entry that cannot be one; those before it were
-    yielded. The same entries always make the same requests, byte for byte.
-    """
-    rows = rows_of(batch)
-    origin = f"{batch.log_id}/{route}/{batch.generation}"
-    if config.format == "data":
+    def __init__(self, config: HttpWriterConfig, route: str) -> None:
+        """Make them as *config* says, for the entries of *route*."""
+        self._config, self._route = config, route
+        self._url = config.url.get_secret_value()
+        # Nothing of an entry is in most URLs.
+        self._path = None if fields_of(self._url) else config.target.path
+
+    def of(self, batch: Entries) -> Iterator[Request]:
+        """Yield *batch* as requests, in order; each has entries of one address only.
+
+        Raise :class:`Rejected` at an entry that cannot be one; those before it were
+        yielded.
+        """
+        rows, refused = self._addressed(rows_of(batch))
+        origin = f"{batch.log_id}/{self._route}/{batch.generation}"
+        for address, run in groupby(rows, key=lambda each: each[0]):
+            for found, body, headers in self._bodies([row for _, row in run], batch.generation):
+                yield self._request(address, found, body, headers, origin)
+        if refused is not None:
+            raise refused
+
+    def _addressed(self, rows: Sequence[Row]) -> tuple[list[tuple[Address, Row]], Rejected | None]:
+        """Return the *rows* before the first that has no address, each with its own, and why."""
+        found: list[tuple[Address, Row]] = []
         for row in rows:
-            yield _document(row, origin, batch.generation)
-        return
-    before, between, behind, media_type = _FRAMES[config.format]
-    pieces = [_whole(row, batch.generation) for row in rows]
-    room = config.batch_bytes - len(before) - len(behind)
-    for first, end in _cuts(pieces, config.batch_rows, room, len(between)):
-        body = before + between.join(pieces[first:end]) + behind
-        yield _request(rows[first:end], body, {"Content-Type": media_type}, origin)
+            try:
+                found.append((self._address(row.entry.message), row))
+            except ValueError as error:
+                return found, Rejected(f"HTTP receiver: {error}", row.entry.offset)
+        return found, None
+
+    def _address(self, message: Message) -> Address:
+        method = self._config.methods.get(message.op, self._config.method)
+        if self._path is not None:
+            return Address(method, self._path)
+        return Address(method, filled(self._url, message.namespace, message.key).path)
+
+    def _bodies(
+        self, rows: Sequence[Row], generation: int
+    ) -> Iterator[tuple[Sequence[Row], bytes, dict[str, str]]]:
+        """Yield rows that go together, their body, and the headers that tell of it."""
+        config = self._config
+        if config.format == "data":
+            for row in rows:
+                yield [row], row.entry.message.data or b"", _document_headers(row, generation)
+            return
+        before, between, behind, media_type = _FRAMES[config.format]
+        pieces = [_whole(row, generation) for row in rows]
+        room = config.batch_bytes - len(before) - len(behind)
+        for first, end in _cuts(pieces, config.batch_rows, room, len(between)):
+            body = before + between.join(pieces[first:end]) + behind
+            yield rows[first:end], body, {"Content-Type": media_type}
+
+    def _request(
+        self,
+        address: Address,
+        rows: Sequence[Row],
+        body: bytes,
+        headers: dict[str, str],
+        origin: str,
+    ) -> Request:
+        first, last = rows[0].entry.offset, rows[-1].entry.offset
+        # With what is in it: after a change of the route's steps the same range is another request.
+        content = hashlib.sha256("\n".join(row.id for row in rows).encode() + b"\n" + body)
+        key = f'"{quote(origin)}/{first}-{last}/{content.hexdigest()[:16]}"'
+        headers = {**headers, "Idempotency-Key": key}
+        if self._config.compression == "gzip" and body:
+            headers["Content-Encoding"] = "gzip"
+            body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
+        return Request(len(rows), address, body, headers, first if first == last else None)
 
 
 def _cuts(pieces: Sequence[bytes], most: int, room: int, between: int) -> Iterator[tuple[int, int]]:
@@ -106,8 +174,8 @@ def _whole(row: Row, generation: int) -> bytes:
     return _ENCODER.encode(head)[:-1].encode() + b"," + json_line(row.entry)[1:]
 
 
-def _document(row: Row, origin: str, generation: int) -> Request:
-    """Return a request whose body is the data, byte for byte; what else there is, in headers.
+def _document_headers(row: Row, generation: int) -> dict[str, str]:
+    """Return the headers of a request whose body is the data, byte for byte: what else there is.
 
     Text is percent-encoded UTF-8. A tombstone has no ``Content-Type``, and an empty body.
     """
@@ -128,14 +196,4 @@ def _document(row: Row, origin: str, generation: int) -> Request:
                 f"content type {media_type!r} cannot be sent as a header", row.entry.offset
             )
         headers["Content-Type"] = media_type
-    return _request([row], message.data or b"", headers, origin)
-
-
-def _request(rows: Sequence[Row], body: bytes, headers: dict[str, str], origin: str) -> Request:
-    first, last = rows[0].entry.offset, rows[-1].entry.offset
-    # With what is in it: after a change of the route's steps the same range is another request.
-    content = hashlib.sha256("\n".join(row.id for row in rows).encode() + b"\n" + body)
-    key = f'"{quote(origin)}/{first}-{last}/{content.hexdigest()[:16]}"'
-    return Request(
-        len(rows), body, {**headers, "Idempotency-Key": key}, first if first == last else None
-    )
+    return headers

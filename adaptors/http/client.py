@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import threading
@@ -19,12 +20,13 @@ from urllib3.exceptions import (
 )
 
 from adaptors.http.answers import Answer, is_ack
-from transporter.errors import SinkTimeout, SinkUnavailable
+from transporter.errors import RouteFault, SinkTimeout, SinkUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from adaptors.http.config import Target
+    from adaptors.http.targets import Proxy, Target
+    from adaptors.http.tls import Tls
     from transporter.errors import SinkError
 
 MOST_READ: Final = 64 * 1024
@@ -34,10 +36,13 @@ _TIMEOUTS: Final = (TimeoutError, ConnectTimeoutError, ReadTimeoutError)
 _CHUNK: Final = 8192
 _FAREWELL_SECONDS: Final = 1.0
 """How long a close waits for a request that was given up: its socket is shut already."""
+_TUNNEL: Final = re.compile(r"Tunnel connection failed: ([0-9]{3})")
+_REFUSED: Final = frozenset({400, 401, 403, 405, 407})
+"""Answers of a proxy that will be the same next time."""
 
 
 class Client:
-    """Sends one request after another to one origin, over one connection.
+    """Sends one request after another to one origin, over one connection, perhaps by a proxy.
 
     A connection that the receiver has closed meanwhile is seen before it is
     used, and made anew. One that it closes in the very moment of sending makes
@@ -47,9 +52,14 @@ class Client:
     resolution or connecting hangs; then nothing is ever sent of it.
     """
 
-    def __init__(self, target: Target, tls: ssl.SSLContext | None) -> None:
-        """Talk to the origin of *target*, with *tls* when that is https; connects later."""
-        self._target, self._tls = target, tls
+    def __init__(self, target: Target, tls: Tls, proxy: Proxy | None, role: str) -> None:
+        """Talk to the origin of *target*, with *tls* when that is https; connects later.
+
+        *role* is what people call whoever is there.
+        """
+        self._target, self._tls, self._proxy = target, tls, proxy
+        through = f" through the proxy {proxy.place}" if proxy else ""
+        self.place = f"{role} {target.place}{through}"
         self._connection: HTTPConnection | None = None
         self._left: _Exchange | None = None
 
@@ -64,15 +74,20 @@ class Client:
         """
         end = time.monotonic() + seconds
         self._await_left(seconds)
-        self._connection = self._connection or self._connect()
+        if self._connection is None or not self._connection.is_connected:
+            self.close()
+            self._connection = self._connect()
         self._connection.timeout = max(0.001, end - time.monotonic())
+        if self._proxy and self._target.scheme == "http":
+            path = f"http://{self._target.place}{path}"
+            headers = {**headers, **self._proxy.headers}
         try:
             exchange = _Exchange(self._connection, (method, path, body, headers))
         except RuntimeError as error:  # no room for a thread: no entry's doing
-            raise SinkUnavailable(f"{self._place}: {error}") from error
+            raise SinkUnavailable(f"{self.place}: {error}") from error
         if not exchange.wait(end - time.monotonic()):
             self._connection, self._left = None, exchange
-            raise SinkTimeout(f"{self._place}: no answer within {round(seconds, 2):g} s")
+            raise SinkTimeout(f"{self.place}: no answer within {round(seconds, 2):g} s")
         if exchange.error is not None:
             self.close()
             raise self._translated(exchange.error, seconds) from exchange.error
@@ -87,24 +102,25 @@ class Client:
         if self._left is not None and self._left.ended(_FAREWELL_SECONDS):
             self._left = None
 
-    @property
-    def _place(self) -> str:
-        return f"HTTP receiver {self._target.place}"
-
     def _connect(self) -> HTTPConnection:
-        host, port = self._target.host, self._target.port
-        if self._tls is None:
+        """Return a new connection, which is made when it is first used."""
+        target, proxy = self._target, self._proxy
+        host, port = (proxy or target).host, (proxy or target).port
+        if target.scheme == "http":
             return HTTPConnection(host, port)
-        return HTTPSConnection(host, port, ssl_context=self._tls)
+        connection = HTTPSConnection(host, port, ssl_context=self._tls.context())
+        if proxy is not None:
+            connection.set_tunnel(target.host, target.port, proxy.headers)
+        return connection
 
     def _await_left(self, seconds: float) -> None:
         """See to it that at most one request that was given up is ever left."""
-        if self._left is not None and not self._left.ended(seconds):
-            raise SinkTimeout(f"{self._place}: the attempt before still waits for a connection")
+        if self._left is not None and not self._left.wait(seconds):
+            raise SinkTimeout(f"{self.place}: the attempt before still waits for a connection")
         self._left = None
 
     def _translated(self, error: Exception, seconds: float) -> SinkError:
-        place = self._place
+        place = self.place
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = error.verify_message or error
             return SinkUnavailable(
@@ -116,9 +132,19 @@ class Client:
         if isinstance(error, OSError | HTTPException | HTTPError):
             # urllib3 puts its own name for the connection before the reason.
             cause = (isinstance(error, NewConnectionError) and error.__cause__) or error
+            if found := _TUNNEL.match(str(cause)):
+                return _refused_tunnel(place, int(found[1]))
             text = " ".join(str(cause).split()) or type(cause).__name__
             return SinkUnavailable(f"{place}: {text}")
         raise error
+
+
+def _refused_tunnel(place: str, status: int) -> SinkError:
+    """Return what it means that a proxy has answered *status*; its words are left out."""
+    text = f"{place}: the proxy answered {status}"
+    if status in _REFUSED:
+        return RouteFault(f"{text}: check the setting proxy, and what the proxy allows")
+    return SinkUnavailable(text)
 
 
 class _Exchange:
@@ -145,10 +171,12 @@ class _Exchange:
         if self.ended(seconds):
             return True
         self._given_up = True
-        if self._socket is not None:
+        # While it talks with a proxy the connection alone knows the socket.
+        sock = self._socket or self._connection.sock
+        if sock is not None:
             with suppress(OSError):
                 # Past TLS, whose own shutdown belongs to the other thread.
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
         return False
 
     def ended(self, seconds: float) -> bool:
@@ -171,8 +199,7 @@ class _Exchange:
 
     def _ask(self) -> Answer:
         connection = self._connection
-        if not connection.is_connected:
-            connection.close()
+        if connection.sock is None:
             connection.connect()
         # First the socket, then the look: whoever gives up does it the other way round.
         self._socket = connection.sock

@@ -5,26 +5,31 @@ from __future__ import annotations
 import base64
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Self
-from urllib.parse import unquote
+from string import Formatter
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from urllib.parse import quote_plus, unquote
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
-from urllib3.exceptions import LocationParseError
-from urllib3.util import parse_url
 
+from adaptors.http.targets import FIELDS, basic, filled, proxy_of, target_of
+from adaptors.templates import fields_of
 from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
+from transporter.message import OPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from adaptors.http.targets import Proxy, Target
 
 OWNED: Final = {
     "connection": "the writer keeps its connection open",
-    "content-encoding": "the body is sent as it is",
+    "content-encoding": "use compression",
     "content-length": "the body decides",
     "content-type": "the format decides",
     "expect": "the writer sends the body at once",
     "host": "the URL decides",
     "idempotency-key": "the entries decide",
+    "proxy-authorization": "use proxy",
     "transfer-encoding": "the body decides",
 }
 """Headers, in lower case, that the writer sends itself, and why each is refused."""
@@ -32,63 +37,46 @@ OWNED: Final = {
 OWNED_PREFIX: Final = "entry-"
 """Headers that begin so tell of the entry in the format ``data``."""
 
+OWNED_PARAMETERS: Final = frozenset({"client_id", "client_secret", "grant_type", "scope"})
+"""Parameters of a request for a token that ``parameters`` cannot be."""
+
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?")
-_BLANK: Final = re.compile(r"[\x00-\x20\x7f]")
+_ORIGIN: Final = re.compile(r"[a-zA-Z]+://[^/?#]*")
 _TELLING: Final = re.compile(
     "auth|cookie|credential|key|passw|secret|session|signature|token", re.IGNORECASE
 )
 _SHORTEST_SECRET: Final = 4
 """Shorter ones would be found by chance."""
 
-_PORTS: Final = {"http": 80, "https": 443}
+Method = Literal["POST", "PUT", "PATCH", "DELETE"]
 
 
-class Target(NamedTuple):
-    """Where a request goes: an origin, and the path with its query at it."""
-
-    scheme: str
-    host: str
-    port: int
-    path: str
-
-    @property
-    def origin(self) -> tuple[str, str, int]:
-        """What must be equal for credentials to be sent."""
-        return self.scheme, self.host.lower(), self.port
-
-    @property
-    def place(self) -> str:
-        """Host and port for people; a path or query may hold a secret, and is left out."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+def _template(url: SecretStr) -> SecretStr:
+    text = url.get_secret_value()
+    if fields_of(text) - FIELDS:
+        raise ValueError(
+            "may hold the fields {namespace} and {key} and no other; write {{ and }} for braces"
+        )
+    if len({filled(text, sample, sample.encode()).origin for sample in "ab"}) > 1:
+        raise ValueError("may hold fields in its path and query only")
+    return url
 
 
-def target_of(url: str) -> Target:
-    """Return where *url* leads.
-
-    Raise :class:`ValueError`, which does not repeat it, when it is no absolute
-    HTTP URL, or holds a user, a password or a fragment.
-    """
-    try:
-        found = parse_url(url)
-    except LocationParseError as error:
-        raise ValueError("is not a URL") from error
-    if found.scheme not in _PORTS or not found.host or _BLANK.search(url):
-        raise ValueError("must begin with http:// or https://, a host, and hold no blanks")
-    if found.auth is not None:
-        raise ValueError("may hold no user and password; use the header Authorization")
-    if found.fragment is not None:
-        raise ValueError("may hold no fragment: it is never sent")
-    port = _PORTS[found.scheme] if found.port is None else found.port
-    if not port:
-        raise ValueError("may not name port 0")
-    return Target(found.scheme, found.host.strip("[]"), port, found.request_uri)
-
-
-def _url(url: SecretStr) -> SecretStr:
+def _fixed(url: SecretStr) -> SecretStr:
     target_of(url.get_secret_value())
     return url
+
+
+def _proxy(url: SecretStr) -> SecretStr:
+    proxy_of(url.get_secret_value())
+    return url
+
+
+def _parameters(parameters: dict[str, str]) -> dict[str, str]:
+    if owned := sorted(parameters.keys() & OWNED_PARAMETERS):
+        raise ValueError(f"these have settings of their own, or are fixed: {', '.join(owned)}")
+    return parameters
 
 
 def _headers(headers: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
@@ -125,14 +113,53 @@ def plain(value: str | SecretStr) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
+def _op(op: str) -> str:
+    if op not in OPS:
+        raise ValueError(f"is not an operation; there are {', '.join(OPS)}")
+    return op
+
+
+class OAuth2(AdaptorConfig):
+    """How access tokens are had by client credentials (RFC 6749)."""
+
+    token_url: Annotated[SecretStr, AfterValidator(_fixed)]
+    """The token endpoint."""
+
+    client_id: Annotated[str, Field(min_length=1)]
+    """The name under which the endpoint knows this client."""
+
+    client_secret: Annotated[SecretStr, Field(min_length=1)]
+    """The secret that goes with it."""
+
+    scope: Annotated[str, Field(min_length=1)] | None = None
+    """Scopes to ask for, separated by blanks."""
+
+    parameters: Annotated[dict[str, str], AfterValidator(_parameters)] = Field(
+        default_factory=dict, repr=False
+    )
+    """Further parameters of the request, such as ``audience``."""
+
+    client_auth: Literal["basic", "post"] = "basic"
+    """Where client_id and client_secret are sent: in the header, or in the body."""
+
+    @property
+    def target(self) -> Target:
+        """Where tokens are asked for."""
+        return target_of(self.token_url.get_secret_value())
+
+
 class HttpWriterConfig(AdaptorConfig):
     """Where requests go, what is in them, and how long they may take."""
 
-    url: Annotated[SecretStr, AfterValidator(_url)]
-    """Where entries are sent: ``http://`` or ``https://``, without a user or password."""
+    url: Annotated[SecretStr, AfterValidator(_template)]
+    """Where entries are sent: ``http://`` or ``https://``, without a user or password. In path and
+    query ``{namespace}`` and ``{key}`` stand for those of the entry."""
 
-    method: Literal["POST", "PUT", "PATCH"] = "POST"
+    method: Method = "POST"
     """The request's method."""
+
+    methods: dict[Annotated[str, AfterValidator(_op)], Method] = Field(default_factory=dict)
+    """Methods by the entry's operation, where another one is wanted, as in ``delete: DELETE``."""
 
     format: Literal["entries", "lines", "data"] = "entries"
     """``entries``: an array of whole entries as JSON. ``lines``: the same, one a line.
@@ -142,6 +169,12 @@ class HttpWriterConfig(AdaptorConfig):
         dict[str, str | SecretStr], BeforeValidator(_hidden), AfterValidator(_headers)
     ] = Field(default_factory=dict, repr=False)
     """Further headers of every request, such as ``Authorization``."""
+
+    oauth2: OAuth2 | None = None
+    """Send an access token in ``Authorization``, fetched by client credentials."""
+
+    compression: Literal["none", "gzip"] = "none"
+    """How bodies are compressed; ``batch_bytes`` counts them as they were before."""
 
     batch_rows: Annotated[int, Field(ge=1, le=100_000)] = 500
     """Most entries in a request."""
@@ -158,28 +191,85 @@ class HttpWriterConfig(AdaptorConfig):
     ca_file: LocalPath | None = None
     """Certificates (PEM) to trust for https, in place of the system's."""
 
+    cert_file: LocalPath | None = None
+    """Certificate (PEM) to show to an https receiver, with those that lead to its authority."""
+
+    key_file: LocalPath | None = None
+    """Private key (PEM) of ``cert_file``."""
+
+    key_password: Annotated[SecretStr, Field(min_length=1, max_length=1024)] | None = None
+    """Password of ``key_file``."""
+
+    proxy: Annotated[SecretStr, AfterValidator(_proxy)] | None = None
+    """Proxy on the way to the receiver and the token endpoint: ``http://user:password@host:port``.
+    """
+
     @model_validator(mode="after")
     def _nothing_without_effect(self) -> Self:
-        if self.ca_file is not None and self.target.scheme == "http":
-            raise ValueError("has a ca_file, and a url that begins with http:// and not https://")
+        for name in ("ca_file", "cert_file"):
+            if getattr(self, name) is not None and not self.wants_tls:
+                raise ValueError(
+                    f"has a {name}, and a url that begins with http:// and not https://"
+                )
         if self.format == "data" and {"batch_rows", "batch_bytes"} & self.model_fields_set:
             raise ValueError("has batch_rows or batch_bytes, and a format of one entry a request")
         return self
 
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file go together")
+        if self.key_password is not None and self.key_file is None:
+            raise ValueError("key_password needs key_file")
+        if self.oauth2 is not None and "authorization" in map(str.lower, self.headers):
+            raise ValueError("has oauth2 and the header Authorization, which it sends")
+        return self
+
     @property
     def target(self) -> Target:
-        """Where the requests go."""
-        return target_of(self.url.get_secret_value())
+        """Where the requests go; with fields in the URL, the path of an example."""
+        return filled(self.url.get_secret_value(), "namespace", b"key")
+
+    @property
+    def wants_tls(self) -> bool:
+        """Whether the receiver or the token endpoint speaks TLS."""
+        targets = [self.target, *([self.oauth2.target] if self.oauth2 else [])]
+        return any(target.scheme == "https" for target in targets)
+
+    @property
+    def through(self) -> Proxy | None:
+        """The proxy on the way."""
+        return None if self.proxy is None else proxy_of(self.proxy.get_secret_value())
 
 
 def secrets_of(config: HttpWriterConfig) -> tuple[str, ...]:
     """Return what the receiver may repeat and nobody should see, the longest first."""
-    path = config.target.path
-    found = {config.url.get_secret_value(), path, unquote(path)}
+    url = config.url.get_secret_value()
+    found = {url}
+    for literal, *_ in Formatter().parse(_ORIGIN.sub("", url)):
+        found.update((literal, unquote(literal)))
     for value in config.headers.values():
         if isinstance(value, SecretStr):
             found.update(_parts(plain(value)))
-    return tuple(sorted((each for each in found if len(each) >= _SHORTEST_SECRET), key=_longest))
+    if (proxy := config.through) is not None:
+        found.update(_parts(basic(proxy.user, proxy.password)))
+    if (oauth2 := config.oauth2) is not None:
+        found.update(_oauth2_secrets(oauth2))
+    return longest_first(found)
+
+
+def longest_first(secrets: Iterable[str]) -> tuple[str, ...]:
+    """Return *secrets* without those that would be found by chance, the longest first."""
+    return tuple(sorted((each for each in secrets if len(each) >= _SHORTEST_SECRET), key=_longest))
+
+
+def _oauth2_secrets(oauth2: OAuth2) -> Iterator[str]:
+    secret = oauth2.client_secret.get_secret_value()
+    yield from (secret, quote_plus(secret), oauth2.token_url.get_secret_value())
+    yield from _parts(basic(quote_plus(oauth2.client_id), quote_plus(secret)))
+    for name, value in oauth2.parameters.items():
+        if _TELLING.search(name):
+            yield from (value, quote_plus(value))
 
 
 def _parts(value: str) -> Iterator[str]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-import ssl
 import time
 from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import urljoin
 
-from adaptors.http.answers import REDIRECTS, is_ack, retry_after, sink_error
-from adaptors.http.bodies import requests_of
+from adaptors.http.answers import REDIRECTS, UNAUTHORIZED, is_ack, is_gone, retry_after, sink_error
+from adaptors.http.bodies import Requests
 from adaptors.http.client import Client
-from adaptors.http.config import HttpWriterConfig, plain, secrets_of, target_of
+from adaptors.http.config import HttpWriterConfig, longest_first, plain, secrets_of
+from adaptors.http.targets import target_of
+from adaptors.http.tls import Tls
+from adaptors.http.tokens import Tokens
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -44,22 +46,30 @@ class HttpWriter:
         self._config = config
         self._target = config.target
         self._hidden = secrets_of(config)
-        self._client: Client | None = None
-        self._route = ""
+        self._clients: list[Client] = []
+        self._tokens: Tokens | None = None
+        self._requests: Requests
         self._seconds = self._timeout = 0.0
         self._not_before = 0.0
 
     def open(self, context: WriterContext) -> StoredOffset | None:
         """Prepare to connect; only entries are ever sent, so nothing is sent here.
 
-        :raises RouteFault: when the ``ca_file`` cannot be used.
+        :raises RouteFault: when a file of certificates or the key cannot be used.
         """
-        self._route, self._seconds = context.route, context.deadline
+        self._requests, self._seconds = Requests(self._config, context.route), context.deadline
         # Half of the time is there to begin requests in, half for the last of them to end.
         self._timeout = min(self._config.timeout, context.deadline / 2)
         # Invariant 20: of a malformed answer urllib3 warns with the whole URL.
         logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
-        self._client = Client(self._target, self._tls())
+        tls, oauth2 = Tls(self._config), self._config.oauth2
+        if self._config.wants_tls:
+            tls.context()
+        self._clients = [Client(self._target, tls, self._config.through, "HTTP receiver")]
+        if oauth2 is not None:
+            endpoint = Client(oauth2.target, tls, self._config.through, "token endpoint")
+            self._clients.append(endpoint)
+            self._tokens = Tokens(oauth2, endpoint, self._heed, self._hidden)
         return None
 
     def write(self, batch: Entries, ack: Ack) -> None:
@@ -67,7 +77,7 @@ class HttpWriter:
         offsets, done = batch.offsets, 0
         end = time.monotonic() + self._seconds
         try:
-            for request in requests_of(batch, self._config, self._route):
+            for request in self._requests.of(batch):
                 self._rest(end)
                 self._deliver(request)
                 ack(offsets[done : batch.whole(done + request.rows)])
@@ -76,9 +86,9 @@ class HttpWriter:
             ack.fail(error, error.offset if isinstance(error, Rejected) else None)
 
     def close(self) -> None:
-        """Close the connection; safe to call twice."""
-        client, self._client = self._client, None
-        if client is not None:
+        """Close the connections; safe to call twice."""
+        clients, self._clients = self._clients, []
+        for client in clients:
             client.close()
 
     def _rest(self, end: float) -> None:
@@ -99,23 +109,38 @@ class HttpWriter:
 
     def _deliver(self, request: Request) -> None:
         answer = self._answer(request)
-        if is_ack(answer):
+        alone = request.offset is not None
+        if is_ack(answer) or (alone and request.address.method == "DELETE" and is_gone(answer)):
             return
-        error = sink_error(answer, self._place, request.offset, self._hidden)
+        hidden = self._hidden
+        if self._tokens is not None:
+            token = self._tokens.token
+            hidden = longest_first({*hidden, token, *token.split(".")})
+        error = sink_error(answer, self._place, request.offset, hidden)
         if error.retriable:
-            wait = min(retry_after(answer.headers), self._config.retry_after_max)
-            self._not_before = time.monotonic() + wait
+            self._heed(answer)
         raise error
 
+    def _heed(self, answer: Answer) -> None:
+        """Leave the receiver alone for as long as *answer* asks."""
+        wait = min(retry_after(answer.headers), self._config.retry_after_max)
+        self._not_before = time.monotonic() + wait
+
     def _answer(self, request: Request) -> Answer:
-        """Send *request*, after redirects that lead to the same origin, and return the answer."""
-        assert self._client is not None, "open() comes first"  # noqa: S101 - the contract
+        """Send *request* and return the answer; a token that is refused is replaced once."""
         end = time.monotonic() + self._timeout
-        headers = {"User-Agent": "transporter", **self._headers(), **request.headers}
-        path = self._target.path
+        answer = self._followed(request, end)
+        if answer.status == UNAUTHORIZED and self._tokens is not None:
+            self._tokens.forget()
+            answer = self._followed(request, end)
+        return answer
+
+    def _followed(self, request: Request, end: float) -> Answer:
+        """Send *request*, after redirects that lead to the same origin, and return the answer."""
+        method, path = request.address
+        headers = {"User-Agent": "transporter", **self._headers(end), **request.headers}
         for _ in range(_MOST_REDIRECTS + 1):
-            seconds = max(0.0, end - time.monotonic())
-            answer = self._client.ask(self._config.method, path, request.body, headers, seconds)
+            answer = self._clients[0].ask(method, path, request.body, headers, _left(end))
             if answer.status not in REDIRECTS:
                 return answer
             path = self._redirected(path, answer.headers)
@@ -136,20 +161,17 @@ class HttpWriter:
             )
         return there.path
 
-    def _tls(self) -> ssl.SSLContext | None:
-        if self._target.scheme == "http":
-            return None
-        try:
-            return ssl.create_default_context(cafile=self._config.ca_file)
-        except OSError as error:
-            raise RouteFault(
-                f"{self._config.ca_file}: {error.strerror or error}: ca_file must be a readable "
-                "file of PEM certificates"
-            ) from error
-
-    def _headers(self) -> dict[str, str]:
-        return {name: plain(value) for name, value in self._config.headers.items()}
+    def _headers(self, end: float) -> dict[str, str]:
+        headers = {name: plain(value) for name, value in self._config.headers.items()}
+        if self._tokens is not None:
+            headers["Authorization"] = self._tokens.header(_left(end))
+        return headers
 
     @property
     def _place(self) -> str:
-        return f"HTTP receiver {self._target.place}"
+        return self._clients[0].place
+
+
+def _left(end: float) -> float:
+    """Return the seconds until the monotonic time *end*."""
+    return max(0.0, end - time.monotonic())

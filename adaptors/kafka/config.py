@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from string import Formatter
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 import pyarrow as pa
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
+from adaptors.templates import fields_of
 from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
 from transporter.message import JSON
 
@@ -174,7 +174,7 @@ class KafkaWriterConfig(KafkaConnection):
     @field_validator("topic")
     @classmethod
     def _only_known_fields(cls, topic: str) -> str:
-        if not _holds_only(topic, "namespace"):
+        if fields_of(topic) - {"namespace"}:
             raise ValueError("a topic may hold the field {namespace} and no other")
         if not is_topic(topic.format(namespace="n")):
             raise ValueError("a topic has letters, digits, '.', '_' and '-' besides {namespace}")
@@ -270,7 +270,7 @@ class KafkaReaderConfig(KafkaConnection):
     @field_validator("namespace")
     @classmethod
     def _only_the_topic(cls, namespace: str) -> str:
-        if not _holds_only(namespace, "topic"):
+        if fields_of(namespace) - {"topic"}:
             raise ValueError("a namespace may hold the field {topic} and no other")
         return namespace
 
@@ -317,12 +317,6 @@ def matching(names: list[str], pattern: str) -> list[str]:
         reason = str(error).removeprefix("Invalid regular expression: ").partition(": ")[0]
         raise ValueError(f"is not a regular expression that RE2 reads: {reason}") from None
     return [name for name, matches in zip(known, found, strict=False) if matches]
-
-
-def _holds_only(template: str, name: str) -> bool:
-    """Tell whether *template* has no field but *name*, and that one plain."""
-    fields = [parts[1:] for parts in Formatter().parse(template) if parts[1] is not None]
-    return all(field == (name, "", None) for field in fields)
 
 
 def _refuse(client: dict[str, Value], owned: Mapping[str, str], who: str) -> dict[str, Value]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from string import Formatter
 from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from adaptors.kafka.config import KafkaConnection, Value
+from adaptors.templates import fields_of
 from transporter.adaptor import Duration, Size  # noqa: TC001 - pydantic reads annotations
 from transporter.errors import ConfigError
 from transporter.message import JSON
@@ -102,7 +102,7 @@ class KafkaQueueReaderConfig(KafkaQueueConnection):
     @field_validator("namespace")
     @classmethod
     def _only_the_queue(cls, namespace: str) -> str:
-        if not _holds_only(namespace, "queue"):
+        if fields_of(namespace) - {"queue"}:
             raise ValueError("a namespace may hold the field {queue} and no other")
         return namespace
 
@@ -146,7 +146,7 @@ class KafkaQueueWriterConfig(KafkaQueueConnection):
     @field_validator("queue")
     @classmethod
     def _only_the_namespace(cls, queue: str) -> str:
-        if not _holds_only(queue, "namespace"):
+        if fields_of(queue) - {"namespace"}:
             raise ValueError("a queue may hold the field {namespace} and no other")
         _known_queue(queue.format(namespace="n"))
         return queue
@@ -154,9 +154,3 @@ class KafkaQueueWriterConfig(KafkaQueueConnection):
     def settings(self, deadline: float) -> QueueSettings:
         """Return what the queue library is told when a slice may take *deadline* seconds."""
         return self._settings(timeout=deadline)
-
-
-def _holds_only(template: str, name: str) -> bool:
-    """Tell whether *template* can be filled in and has no field but *name*, and that one plain."""
-    fields = [parts[1:] for parts in Formatter().parse(template) if parts[1] is not None]
-    return all(field == (name, "", None) for field in fields)

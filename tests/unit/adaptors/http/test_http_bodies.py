@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptors.http.bodies import requests_of
+from adaptors.http.bodies import Requests
 from adaptors.http.config import HttpWriterConfig
 from transporter.errors import Rejected
 from transporter.message import ENTRY_SCHEMA, Entries, Message
@@ -29,7 +29,7 @@ URL = "http://127.0.0.1:1/"
 def requests(batch: Entries, route: str = "r", **settings: object) -> list[Request]:
     """Return what *settings* make of *batch*."""
     config = HttpWriterConfig.model_validate({"url": URL, **settings})
-    return list(requests_of(batch, config, route))
+    return list(Requests(config, route).of(batch))
 
 
 def with_offsets_of(messages: Sequence[Message], offsets: list[int]) -> Entries:
@@ -191,7 +191,7 @@ def test_a_content_type_that_is_no_header_is_refused(content_type: str) -> None:
     """An entry whose content type would break the request is rejected, those before it go."""
     batch = entries([Message("n", b"1"), Message("n", b"2", content_type=content_type)], 5)
     config = HttpWriterConfig.model_validate({"url": URL, "format": "data"})
-    found = requests_of(batch, config, "r")
+    found = Requests(config, "r").of(batch)
     assert next(found).offset == 5
     with pytest.raises(Rejected) as failure:
         next(found)

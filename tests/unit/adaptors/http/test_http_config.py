@@ -9,11 +9,12 @@ import pytest
 from pydantic import ValidationError
 
 from adaptors.http import config as config_module
-from adaptors.http.config import OWNED, HttpWriterConfig, secrets_of
+from adaptors.http.config import OWNED, HttpWriterConfig, OAuth2, secrets_of
 from transporter.pipeline.config import load
 from transporter.pipeline.problems import InvalidPipeline
 
 URL = "https://receiver.test/in"
+OAUTH2 = {"token_url": "https://t.test/x", "client_id": "ada", "client_secret": "opensesame"}
 PIPELINE = """\
 readers:
   - {name: in, adaptor: demo}
@@ -33,10 +34,13 @@ def config(**settings: object) -> HttpWriterConfig:
 
 
 def test_the_readme_names_every_setting() -> None:
-    """The page's first table has a row for each setting, in their order, and no other."""
+    """Each table of settings has a row for each, in their order, and no other."""
     page = Path(config_module.__file__).with_name("README.md").read_text()
-    table = page.split("## What arrives")[0]
-    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(HttpWriterConfig.model_fields)
+    for heading, model in (("# http", HttpWriterConfig), ("### Access tokens", OAuth2)):
+        table = page.split(f"{heading}\n")[1].split("\n##")[0]
+        rows = re.findall(r"^\| (`\w+`.*?) \|", table, re.MULTILINE)
+        named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+        assert named == list(model.model_fields)
 
 
 def test_the_defaults() -> None:
@@ -45,6 +49,12 @@ def test_the_defaults() -> None:
     assert (found.method, found.format, found.headers) == ("POST", "entries", {})
     assert (found.batch_rows, found.batch_bytes, found.timeout) == (500, 1024**2, 10.0)
     assert (found.retry_after_max, found.ca_file) == (300.0, None)
+    assert (found.methods, found.compression, found.oauth2, found.through) == (
+        {},
+        "none",
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,6 +107,31 @@ def test_a_url_that_cannot_be_is_refused_and_not_repeated(url: str) -> None:
     "settings",
     [
         {"method": "GET"},
+        {"methods": {"remove": "DELETE"}},
+        {"methods": {"delete": "GET"}},
+        {"url": "http://h/{offset}"},
+        {"url": "http://h/{key!r}"},
+        {"url": "http://h/{}"},
+        {"url": "http://h/{key"},
+        {"url": "http://{namespace}.test/"},
+        {"url": "http://h:{key}/"},
+        {"url": "{key}://h/"},
+        {"url": "http://h/../{key}"},
+        {"compression": "zstd"},
+        {"cert_file": "c.pem"},
+        {"key_file": "k.pem"},
+        {"key_password": "hunter2"},
+        {"url": "http://h/", "cert_file": "c.pem", "key_file": "k.pem"},
+        {"proxy": "https://proxy.test:3128"},
+        {"proxy": "proxy.test:3128"},
+        {"proxy": "http://proxy.test:3128/path"},
+        {"proxy": "http://proxy.test:3128?x"},
+        {"proxy": "http://:3128"},
+        {"oauth2": {}},
+        {"oauth2": {**OAUTH2, "token_url": "receiver.test"}},
+        {"oauth2": {**OAUTH2, "client_secret": ""}},
+        {"oauth2": {**OAUTH2, "parameters": {"scope": "x"}}},
+        {"oauth2": OAUTH2, "headers": {"authorization": "x"}},
         {"method": "post"},
         {"format": "xml"},
         {"batch_rows": 0},
@@ -142,6 +177,19 @@ def test_no_header_is_shown_in_an_error_or_in_the_text_of_a_configuration() -> N
     assert URL not in repr(found)
 
 
+def test_no_secret_of_proxy_key_or_client_is_shown(tmp_path: Path) -> None:
+    """Neither the text of the settings nor what a pipeline shows has them, in any form."""
+    proxy = "http://me:hunter2hunter2@proxy.test:3128"
+    found = config(proxy=proxy, oauth2=OAUTH2)
+    assert not [each for each in ("hunter2", "opensesame", "t.test") if each in repr(found)]
+    assert {"hunter2hunter2", "opensesame", "ada:opensesame"} <= set(secrets_of(found))
+    more = f"      proxy: {proxy}\n      oauth2: {{token_url: 'https://t.test/x', client_id: ada, "
+    text = PIPELINE.partition("      headers")[0] + more + "client_secret: open+sesame}\n"
+    (tmp_path / "p.yaml").write_text(text)
+    shown = load(tmp_path / "p.yaml", {}).secrets.hide("open+sesame open%2Bsesame hunter2hunter2")
+    assert shown == "*** *** ***"
+
+
 def test_what_a_receiver_may_repeat_of_a_secret_is_known() -> None:
     """The value of a telling header is a secret as a whole and in its parts; others are none."""
     found = secrets_of(
@@ -181,12 +229,17 @@ def test_a_pipeline_hides_the_headers_that_tell_of_secrets(tmp_path: Path) -> No
     [
         ("https://receiver", "receiver", 7, "url must begin with http:// or https://"),
         ("https://", "https://me:hunter2@", 7, "url may hold no user and password"),
-        ("url:", "method: FETCH\n      url:", 7, "method must be 'POST', 'PUT' or 'PATCH'"),
+        ("url:", "method: FETCH\n      url:", 7, "method must be 'POST', 'PUT', 'PATCH' or"),
         ("Authorization", "Content-Length", 8, "content-length: the body decides"),
         ("Bearer", '"Bearer\\n"  #', 8, "the value of Authorization must be printable"),
         ("url: https:", "ca_file: x\n      url: http:", 5, "writer has a ca_file, and a url that"),
         ("headers", "heders", 8, "did you mean 'headers'"),
         ("url: https://receiver.test/in", "format: data", 5, "url is missing"),
+        ("/in", "/in/{offset}", 7, "the fields {namespace} and {key} and no other"),
+        ("receiver.test", "{namespace}.test", 7, "fields in its path and query only"),
+        ("url:", "methods: {remove: PUT}\n      url:", 7, "there are insert, update, delete"),
+        ("url:", "proxy: socks://me:hunter2@h\n      url:", 7, "proxy must be http://"),
+        ("url:", "cert_file: c\n      url:", 5, "cert_file and key_file go together"),
     ],
 )
 def test_a_wrong_setting_is_told_with_file_and_line(

@@ -4,73 +4,36 @@ from __future__ import annotations
 
 import logging
 import socket
-import ssl
 import threading
 import time
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from http_tools import OK, Receiver, Reply, ids_of
+from http_tools import (
+    LOCALHOST,
+    OK,
+    Receiver,
+    Reply,
+    failure,
+    ids_of,
+    localhost_tls,
+    numbered,
+    write,
+)
 
 from adaptors.http.answers import Answer
 from adaptors.http.client import MOST_READ
-from adaptors.http.writer import HttpWriter
-from transporter.adaptor import WriterContext
 from transporter.engine.delivery import Acks
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
 from transporter.message import ENTRY_SCHEMA, Entries, Message
-from transporter.testing import RecordingAck, entries
+from transporter.testing import entries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from http_tools import Request
-
-CONTEXT = WriterContext(log_id="log-1", route="route", epoch=1, deadline=20.0)
-HERE = Path(__file__).parent
-CERTIFICATE = HERE / "localhost.cert.pem"
-"""Signed by itself, for the name localhost, until the year 2126."""
-
-Open = "Callable[..., HttpWriter]"
-
-
-@pytest.fixture
-def make_writer() -> Iterator[Callable[..., HttpWriter]]:
-    """Return a function that opens a writer to a URL; all are closed at the end."""
-    opened: list[HttpWriter] = []
-
-    def make(url: str, deadline: float = 20.0, **settings: Any) -> HttpWriter:
-        writer = HttpWriter(HttpWriter.Config(url=url, **settings))
-        opened.append(writer)
-        writer.open(replace(CONTEXT, deadline=deadline))
-        return writer
-
-    yield make
-    for writer in opened:
-        writer.close()
-    assert "http-request" not in {thread.name for thread in threading.enumerate()}
-
-
-def numbered(count: int, first: int = 1) -> Entries:
-    """Return *count* entries whose data are their offsets."""
-    return entries([Message("n", b"%d" % (first + each)) for each in range(count)], first)
-
-
-def write(writer: HttpWriter, batch: Entries) -> RecordingAck:
-    """Write *batch* and return what the writer told about it."""
-    ack = RecordingAck(batch)
-    writer.write(batch, ack)
-    return ack
-
-
-def failure(ack: RecordingAck) -> SinkError:
-    """Return the only failure that a writer told."""
-    ((error, _),) = ack.failures
-    return error
+    from http_tools import Open, Request
 
 
 def test_a_batch_is_one_request_with_what_the_settings_say(make_writer: Open) -> None:
@@ -519,28 +482,21 @@ def test_secrets_do_not_come_back(make_writer: Open, caplog: pytest.LogCaptureFi
     assert "s3cr3tsig" not in caplog.text
 
 
-def server_tls() -> ssl.SSLContext:
-    """Return what a receiver needs to be localhost."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE, HERE / "localhost.key.pem")
-    return context
-
-
 def test_a_receiver_with_a_trusted_certificate_is_written_to(make_writer: Open) -> None:
     """With the certificate's file as ca_file entries arrive over TLS, on one connection."""
-    with Receiver(tls=server_tls()) as receiver:
-        writer = make_writer(f"https://localhost:{receiver.port}/", ca_file=CERTIFICATE)
+    with Receiver(tls=localhost_tls()) as receiver:
+        writer = make_writer(f"https://localhost:{receiver.port}/", ca_file=LOCALHOST)
         assert write(writer, numbered(3)).complete
         assert write(writer, numbered(3, 4)).complete
         assert [each.connection for each in receiver.requests] == [1, 1]
 
 
-@pytest.mark.parametrize(("host", "ca_file"), [("localhost", None), ("127.0.0.1", CERTIFICATE)])
+@pytest.mark.parametrize(("host", "ca_file"), [("localhost", None), ("127.0.0.1", LOCALHOST)])
 def test_nobody_is_told_anything_without_a_certificate_that_is_trusted(
     make_writer: Open, host: str, ca_file: Path | None
 ) -> None:
     """An unknown issuer, or another name, is unavailable, and nothing is sent."""
-    with Receiver(tls=server_tls()) as receiver:
+    with Receiver(tls=localhost_tls()) as receiver:
         writer = make_writer(f"https://{host}:{receiver.port}/", ca_file=ca_file)
         error = failure(write(writer, numbered(1)))
     assert isinstance(error, SinkUnavailable)

@@ -1,0 +1,130 @@
+"""Access tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4)."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote_plus, urlencode
+
+from adaptors.http.answers import described, is_ack, sink_error
+from adaptors.http.targets import basic
+from transporter.errors import RouteFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from adaptors.http.answers import Answer
+    from adaptors.http.client import Client
+    from adaptors.http.config import OAuth2
+
+_EARLY_SECONDS: Final = 30.0
+_EARLY_SHARE: Final = 0.1
+"""A token is replaced so long, or this share of its time, before it expires: what is less."""
+
+_TOKEN: Final = re.compile(r"[!-~]+")
+
+
+class Tokens:
+    """Fetches a token, and keeps it until shortly before it expires. Not thread-safe."""
+
+    def __init__(
+        self,
+        config: OAuth2,
+        client: Client,
+        heed: Callable[[Answer], None],
+        hidden: Sequence[str],
+    ) -> None:
+        """Fetch nothing yet; *heed* is given each answer that asks to come again later.
+
+        Nothing of *hidden* is ever shown.
+        """
+        self._config, self._client, self._heed, self._hidden = config, client, heed, hidden
+        self._token = ""
+        self._ends = 0.0
+
+    @property
+    def token(self) -> str:
+        """The newest token; empty before the first."""
+        return self._token
+
+    def header(self, seconds: float) -> str:
+        """Return the header ``Authorization`` for a request that is sent now.
+
+        :raises SinkUnavailable: when no token can be had now, within *seconds*.
+        :raises RouteFault: when the endpoint refuses, or answers with no token.
+        """
+        if not self._token or time.monotonic() >= self._ends:
+            self._fetch(seconds)
+        return f"Bearer {self._token}"
+
+    def forget(self) -> None:
+        """Fetch another token for the next request: this one was refused."""
+        self._ends = 0.0
+
+    def _fetch(self, seconds: float) -> None:
+        begun = time.monotonic()
+        path = self._config.target.path
+        answer = self._client.ask("POST", path, self._body(), self._headers(), seconds)
+        if not is_ack(answer):
+            raise self._refused(answer)
+        fields = _fields(answer.text)
+        token, kind = fields.get("access_token"), fields.get("token_type", "Bearer")
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            raise RouteFault(f"{self._client.place} answered without a token: check token_url")
+        if str(kind).lower() != "bearer":
+            raise RouteFault(f"{self._client.place} gives tokens that are no bearer tokens")
+        self._token = token
+        self._ends = begun + _kept(fields.get("expires_in"))
+
+    def _refused(self, answer: Answer) -> Exception:
+        error = sink_error(answer, self._client.place, hidden=self._hidden)
+        if error.retriable:
+            self._heed(answer)
+            return error
+        text = described(answer, self._client.place, self._hidden)
+        return RouteFault(f"{text}: check the settings of oauth2")
+
+    def _headers(self) -> dict[str, str]:
+        headers = {
+            "User-Agent": "transporter",
+            "Accept": "application/json",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        if self._config.client_auth == "basic":
+            # Section 2.3.1 wants both encoded as in a form.
+            user, secret = map(quote_plus, self._credentials())
+            headers["Authorization"] = basic(user, secret)
+        return headers
+
+    def _body(self) -> bytes:
+        fields = {"grant_type": "client_credentials", **self._config.parameters}
+        if self._config.scope is not None:
+            fields["scope"] = self._config.scope
+        if self._config.client_auth == "post":
+            fields["client_id"], fields["client_secret"] = self._credentials()
+        return urlencode(fields).encode()
+
+    def _credentials(self) -> tuple[str, str]:
+        return self._config.client_id, self._config.client_secret.get_secret_value()
+
+
+def _fields(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _kept(expires_in: object) -> float:
+    """Return the seconds that a token is kept; without a time until it is refused."""
+    try:
+        seconds = float(str(expires_in))
+    except ValueError:
+        return math.inf
+    if not math.isfinite(seconds):
+        return math.inf
+    return seconds - min(_EARLY_SECONDS, _EARLY_SHARE * seconds)
