@@ -233,7 +233,7 @@ def _head(stream: BinaryIO, number: int) -> tuple[Request, int] | None:
     while line := stream.readline().decode("latin-1").strip():
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
-    return Request(first[0], first[1], headers, b"", number), int(headers["content-length"])
+    return Request(first[0], first[1], headers, b"", number), int(headers.get("content-length", 0))
 
 
 def _reset(connection: socket.socket) -> None:

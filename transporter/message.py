@@ -211,6 +211,20 @@ class Entries:
         """Return the id that every redelivery of this entry carries."""
         return f"{self.log_id}/{offset}"
 
+    def row_ids(self) -> list[str]:
+        """Return an id for each row, unique here, which redeliveries of its entry repeat.
+
+        It is the entry's id. Of several rows that a step made of one entry, the second has
+        ``/1`` behind it, and so on: a receiver that drops ids it knows would lose them.
+        """
+        ids: list[str] = []
+        last, copy = -1, 0
+        for offset in self.offsets:
+            copy = copy + 1 if offset == last else 0
+            last = offset
+            ids.append(self.entry_id(offset) + (f"/{copy}" if copy else ""))
+        return ids
+
 
 def concat(batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """Join entry *batches* into one, copying only when there is more than one."""

@@ -17,7 +17,7 @@ from adaptors.templates import fields_of
 from transporter.errors import Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from adaptors.http.config import HttpWriterConfig
     from transporter.message import Entries, Entry, Message
@@ -60,21 +60,6 @@ class Row:
     entry: Entry
 
 
-def rows_of(batch: Entries) -> list[Row]:
-    """Return *batch* with ids: ``<log id>/<offset>``, unique in it.
-
-    Of several entries that a step made of one, the second has ``/1`` behind
-    its id, and so on: a receiver that drops ids it knows would lose them.
-    """
-    rows: list[Row] = []
-    last, copy = -1, 0
-    for entry in batch:
-        copy = copy + 1 if entry.offset == last else 0
-        last = entry.offset
-        rows.append(Row(batch.entry_id(last) + (f"/{copy}" if copy else ""), entry))
-    return rows
-
-
 class Requests:
     """Makes the requests of a writer. The same entries always make the same ones, byte for byte."""
 
@@ -91,7 +76,7 @@ class Requests:
         Raise :class:`Rejected` at an entry that cannot be one; those before it were
         yielded.
         """
-        rows, refused = self._addressed(rows_of(batch))
+        rows, refused = self._addressed(map(Row, batch.row_ids(), batch))
         origin = f"{batch.log_id}/{self._route}/{batch.generation}"
         for address, run in groupby(rows, key=lambda each: each[0]):
             for found, body, headers in self._bodies([row for _, row in run], batch.generation):
@@ -99,7 +84,7 @@ class Requests:
         if refused is not None:
             raise refused
 
-    def _addressed(self, rows: Sequence[Row]) -> tuple[list[tuple[Address, Row]], Rejected | None]:
+    def _addressed(self, rows: Iterable[Row]) -> tuple[list[tuple[Address, Row]], Rejected | None]:
         """Return the *rows* before the first that has no address, each with its own, and why."""
         found: list[tuple[Address, Row]] = []
         for row in rows:

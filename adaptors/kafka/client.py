@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from adaptors.kafka.client_log import ClientLog
 from adaptors.kafka.failures import is_fault, sink_error
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout
 
@@ -148,12 +148,14 @@ class Client:
             "acks": "all",
             "delivery.report.only.error": True,
             "error_cb": self._heard,
-            "logger": logging.getLogger(__name__),
+            "logger": ClientLog(__name__, self.config),
         }
 
     def _heard(self, error: KafkaError) -> None:
-        self.trouble = error
-        self._alone |= error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public code
+        alone = error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public code
+        self._alone |= alone
+        if self.trouble is None or not alone:
+            self.trouble = error  # Why no broker is left is known better from what came before.
         if is_fault(error) and self._producer is not None:
             self._producer.purge(blocking=False)  # Waiting longer would not help.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from adaptors.kafka.client_log import ClientLog
 from adaptors.kafka.config import matching
 from adaptors.kafka.failures import is_fault, source_error
 from transporter.errors import EnvironmentFault
@@ -55,7 +55,7 @@ class Cluster:
                     **config.secured,
                     "bootstrap.servers": config.bootstrap_servers,
                     "error_cb": self._heard,
-                    "logger": logging.getLogger(__name__),
+                    "logger": ClientLog(__name__, config),
                 }
             )
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import re
+import ssl
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from urllib.parse import quote_plus
 
 import pyarrow as pa
-from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from adaptors.templates import fields_of
 from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
@@ -54,7 +63,14 @@ READER_OWNED: Final = {
 }
 """librdkafka settings that the reader's promises rest on, and why each is refused."""
 
+ENTRY_ID: Final = "transporter-entry-id"
+SOURCE_ID: Final = "transporter-source-id"
+"""Headers that ``id_headers`` adds."""
+
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+_SECRET: Final = re.compile(r"secret|password|passphrase|\.pem$")
+"""Found in the names of the client's settings that hold secrets."""
 
 Value = str | int | float | bool
 
@@ -70,6 +86,8 @@ _NAMES: Final = {
 }
 """Our settings, and what librdkafka calls them."""
 
+_PROVIDERS_CA: Final = frozenset({"https.ca.location", "https.ca.pem"})
+
 _ALIASES: Final = {"sasl.mechanisms": "sasl.mechanism"}
 
 
@@ -82,8 +100,9 @@ class KafkaConnection(AdaptorConfig):
     security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] | None = None
     """How to talk to the brokers; without it ``plaintext``, or what ``client`` says."""
 
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    """How user name and password are proved; needs a ``security_protocol`` with SASL."""
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
+    """How user name and password are proved, or that a token is sent in their place; needs a
+    ``security_protocol`` with SASL."""
 
     username: Annotated[str, Field(min_length=1)] | None = None
     """User name for SASL."""
@@ -116,6 +135,10 @@ class KafkaConnection(AdaptorConfig):
             raise ValueError("username and password need sasl_mechanism")
         if self.sasl_mechanism and protocol not in {"sasl_plaintext", "sasl_ssl"}:
             raise ValueError("sasl_mechanism needs security_protocol sasl_ssl or sasl_plaintext")
+        if self.sasl_mechanism == "OAUTHBEARER" and self.username is not None:
+            raise ValueError(
+                "OAUTHBEARER takes no username and password; see sasl.oauthbearer.* of client"
+            )
         if (self.ssl_certificate is None) != (self.ssl_key is None):
             raise ValueError("ssl_certificate and ssl_key go together")
         if (self.ssl_ca or self.ssl_key) and protocol not in {"ssl", "sasl_ssl"}:
@@ -124,6 +147,15 @@ class KafkaConnection(AdaptorConfig):
         told = given & self.secured.keys()
         if twice := sorted(name for name, key in _NAMES.items() if key in told):
             raise ValueError(f"given here and in client: {', '.join(twice)}")
+        return self
+
+    @model_validator(mode="after")
+    def _some_tokens(self) -> Self:
+        given = {**self.client, **self.secured}
+        mechanisms = {given.get(name) for name in ("sasl.mechanism", "sasl.mechanisms")}
+        unsecured = str(given.get("enable.sasl.oauthbearer.unsecure.jwt", "")).lower() == "true"
+        if "OAUTHBEARER" in mechanisms and not self._has_provider and not unsecured:
+            raise ValueError("OAUTHBEARER needs sasl.oauthbearer.method: oidc in client")
         return self
 
     @property
@@ -139,16 +171,62 @@ class KafkaConnection(AdaptorConfig):
                 text = text.replace(value, "***")
         return text
 
+    def without_secrets(self, text: str) -> str:
+        """Return *text* without the values of settings that are secrets."""
+        for name, value in {**self.client, **self.secured}.items():
+            if isinstance(value, str) and value and _SECRET.search(name):
+                text = text.replace(value, "***").replace(quote_plus(value), "***")
+        return text
+
     def _pairs(self) -> Iterator[tuple[str, Value]]:
         for name, key in _NAMES.items():
             value = getattr(self, name)
             if value is not None:
                 secret = isinstance(value, SecretStr)
                 yield key, value.get_secret_value() if secret else str(value)
+        if self._has_provider and not _PROVIDERS_CA & self.client.keys():
+            # The client was built to look in one place, which not every system has.
+            known = ssl.get_default_verify_paths()
+            if trusted := known.cafile or known.capath:
+                yield "https.ca.location", trusted
+
+    @property
+    def _has_provider(self) -> bool:
+        """Whether the client asks a provider for tokens."""
+        return str(self.client.get("sasl.oauthbearer.method", "")).lower() == "oidc"
 
 
 LEAST_BACKOFF: Final = 100
 """What the client has by default; it asks for a coordinator three times at this distance."""
+
+
+class CreateTopics(AdaptorConfig):
+    """What topics are like that the writer creates."""
+
+    partitions: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """How many partitions they have; without it as many as the brokers' default."""
+
+    replication: Annotated[int, Field(ge=1, le=2**15 - 1)] | None = None
+    """How many replicas each partition has; without it as many as the brokers' default."""
+
+    config: dict[str, Value] = Field(default_factory=dict)
+    """Settings of the topics, such as ``cleanup.policy``."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The topics' settings as brokers read them."""
+        return {name: _setting_text(value) for name, value in self.config.items()}
+
+
+def _setting_text(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _on_or_off(value: object) -> object:
+    """Make settings of a switch: with the brokers' defaults, or none."""
+    if isinstance(value, bool):
+        return {} if value else None
+    return value
 
 
 class KafkaWriterConfig(KafkaConnection):
@@ -160,8 +238,14 @@ class KafkaWriterConfig(KafkaConnection):
     max_message_bytes: Annotated[Size, Field(ge=1000, le=1_000_000_000)] = 16 * 1024**2
     """Largest message the client sends. The default leaves it to the topic's own limit."""
 
-    create_topics: bool = False
-    """Create topics that are missing, with the brokers' defaults. Without it, wait for them."""
+    create_topics: Annotated[
+        CreateTopics | None, BeforeValidator(_on_or_off, json_schema_input_type=bool | CreateTopics)
+    ] = None
+    """Create topics that are missing: ``true`` with the brokers' defaults, or a mapping of
+    ``partitions``, ``replication`` and ``config``. Without it, wait for them."""
+
+    id_headers: bool = False
+    """Add headers with the entry's id and its source id behind the entry's own."""
 
     transactional: bool = False
     """Send each slice in one transaction, together with how far the route has come: effectively

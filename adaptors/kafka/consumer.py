@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from adaptors.kafka.beginning import Committed, Mark
+from adaptors.kafka.client_log import ClientLog
 from adaptors.kafka.position import Place
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def consumer_of(
             "partition.assignment.strategy": "cooperative-sticky",
             "error_cb": heard,
             "on_commit": told,
-            "logger": logging.getLogger(f"{__name__}.client"),
+            "logger": ClientLog(f"{__name__}.client", config),
         }
     )
 

@@ -54,6 +54,22 @@ _TOPIC: Final = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
+_NOT_CREATED: Final = frozenset(
+    {
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REQUEST,
+        KafkaError.POLICY_VIOLATION,
+    }
+)
+"""Why brokers create no such topic, however often they are asked."""
+_PASSING: Final = (
+    "Failed to acquire SASL OAUTHBEARER token",
+    '"status":"invalid_token"',
+    "Broker: Request not valid in current SASL state",
+    "Local: Broker transport failure",
+)
+"""Words of authentication errors that another token, or another connection, may mend."""
 _REJECTED: Final = frozenset(
     {
         KafkaError.INVALID_MSG,
@@ -108,7 +124,7 @@ def kind_of(error: KafkaError) -> Kind:
         return Kind.END
     if code in _RANGE:
         return Kind.RANGE
-    failed = error.fatal() or code in _FAULTS or code in _GROUP or code in _UNREADABLE
+    failed = error.fatal() or is_fault(error) or code in _GROUP or code in _UNREADABLE
     return Kind.FAILURE if failed else Kind.DOUBT
 
 
@@ -117,7 +133,7 @@ def source_error(error: KafkaError, place: str) -> TransporterError:
     code, text = error.code(), f"{place}: {error.str()} ({error.name()})"
     if code in _GROUP:
         return EnvironmentFault(f"{text}: check the group, its other members and their settings")
-    if code in _FAULTS:
+    if is_fault(error):
         return EnvironmentFault(f"{text}: check the rights, the user and the client settings")
     if code in _UNREADABLE:
         return SourceError(f"{text}: the record cannot be read; move the group past it")
@@ -132,6 +148,20 @@ def missing_topic(text: str, offset: int | None = None, *, fixed_topic: bool) ->
     return Rejected(f"{text}: {advice}", offset)
 
 
+def refused_topic(
+    error: KafkaError, place: str, offset: int | None = None, *, fixed_topic: bool
+) -> SinkError:
+    """Return what it means that the topic at *place* could not be created because of *error*.
+
+    What brokers always refuse is the entry's fault where its namespace has chosen the topic.
+    """
+    text = f"{place}: cannot be created: {error.str()} ({error.name()}): check create_topics"
+    if not is_fault(error) and error.code() not in _NOT_CREATED:
+        return SinkUnavailable(text)
+    text += " and the rights, or create it"
+    return RouteFault(text) if fixed_topic else Rejected(text, offset)
+
+
 def is_bystander(error: KafkaError) -> bool:
     """Tell whether the message itself is fine: taken back, or lost with another one's failure."""
     return error.code() in _BYSTANDER
@@ -143,7 +173,13 @@ def is_shared(error: KafkaError) -> bool:
 
 
 def is_fault(error: KafkaError) -> bool:
-    """Tell whether nothing can be sent until an operator changes something."""
+    """Tell whether nothing can be done until an operator changes something.
+
+    While a provider of tokens is away the client has none, or one that has expired. It asks
+    for another one by itself.
+    """
+    if error.code() == KafkaError._AUTHENTICATION:
+        return not any(words in error.str() for words in _PASSING)
     return error.code() in _FAULTS
 
 
@@ -156,7 +192,7 @@ def sink_error(
     entry's fault when its namespace chose it.
     """
     code, text = error.code(), f"{place}: {error.str()} ({error.name()})"
-    if code in _FAULTS:
+    if is_fault(error):
         return RouteFault(f"{text}: check the topic, the rights and the client settings")
     if code in _TOPIC:
         return missing_topic(text, offset, fixed_topic=fixed_topic)

@@ -28,10 +28,15 @@ class Outgoing:
     that alone is worth a third of the time.
     """
 
-    def __init__(self, batch: Entries, topic_of: Callable[[str], str]) -> None:
-        """Make no row yet; *topic_of* names the topic of a namespace, or returns nothing."""
+    def __init__(
+        self, batch: Entries, topic_of: Callable[[str], str], *, ids: bool = False
+    ) -> None:
+        """Make no row yet; *topic_of* names the topic of a namespace, or returns nothing.
+
+        With *ids* the headers of each tell its entry's.
+        """
         self.batch, self.offsets = batch, batch.offsets
-        self._topic_of = topic_of
+        self._topic_of, self._ids = topic_of, ids
         self.nameless: int | None = None
         """The first row found to have no topic."""
 
@@ -43,7 +48,8 @@ class Outgoing:
         if self.nameless is not None:
             return []
         end = self._end_of_entry(first + most)
-        made = rows_of(Entries(self.batch.batch.slice(first, end - first)), self._topic_of)
+        part = Entries(self.batch.batch.slice(first, end - first), self.batch.log_id)
+        made = rows_of(part, self._topic_of, ids=self._ids)
         index = next((index for index, row in enumerate(made) if not row[0]), None)
         if index is None:
             return made

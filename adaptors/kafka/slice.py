@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException
 
 from adaptors.kafka.client import left
+from adaptors.kafka.config import ENTRY_ID, SOURCE_ID
 from adaptors.kafka.failures import is_bystander, is_shared
 from transporter.message import headers_of, microseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from confluent_kafka import Message, Producer
@@ -192,9 +193,15 @@ def _content(row: Row) -> Content:
     return row[0], row[1] or b"", row[2] or b""
 
 
-def rows_of(entries: Entries, topic_of: Callable[[str], str]) -> list[Row]:
-    """Return *entries* as rows; *topic_of* names the topic of a namespace."""
+def rows_of(entries: Entries, topic_of: Callable[[str], str], *, ids: bool = False) -> list[Row]:
+    """Return *entries* as rows, with *ids* among their headers if asked for.
+
+    *topic_of* names the topic of a namespace.
+    """
     column = entries.batch.column
+    headers: Iterable[Sequence[Header]] = headers_of(column("headers"))
+    if ids:
+        headers = map(_with_ids, headers, entries.row_ids(), column("source_id").to_pylist())
     namespaces = column("namespace").to_pylist()
     topics = {namespace: topic_of(namespace) for namespace in set(namespaces)}
     return list(
@@ -203,10 +210,16 @@ def rows_of(entries: Entries, topic_of: Callable[[str], str]) -> list[Row]:
             column("data").to_pylist(),
             column("key").to_pylist(),
             _milliseconds(column("timestamp")),
-            ([*pairs] or None for pairs in headers_of(column("headers"))),
+            ([*pairs] or None for pairs in headers),
             strict=True,
         )
     )
+
+
+def _with_ids(headers: Sequence[Header], entry_id: str, source_id: str | None) -> list[Header]:
+    """Return *headers* and the ids behind them, where the last one of a name is looked for."""
+    source = [] if source_id is None else [(SOURCE_ID, source_id.encode())]
+    return [*headers, (ENTRY_ID, entry_id.encode()), *source]
 
 
 def _milliseconds(column: pa.Array) -> list[int]:

@@ -9,7 +9,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 if TYPE_CHECKING:
     from adaptors.kafka.client import Client
+    from adaptors.kafka.config import CreateTopics
 
+_BROKERS_DEFAULT: Final = -1
 _SHARE: Final = 4
 """A look may take this part of a slice's deadline."""
 
@@ -21,23 +23,33 @@ class Topics:
     ask for none to be created, and a mistyped one is found missing.
     """
 
-    def __init__(self, client: Client, *, create: bool) -> None:
-        """Connect to nothing yet; *create* those that are missing."""
+    def __init__(self, client: Client, *, create: CreateTopics | None) -> None:
+        """Connect to nothing yet; *create* says what those are like that are made."""
         self._client, self._create = client, create
         self._seconds = client.seconds / _SHARE
         self._admin: Any = None
         self._there: set[str] = set()
+        self._refusals: dict[str, KafkaError] = {}
 
     def has(self, topic: str) -> bool:
-        """Return whether *topic* is there, also if that cannot be found out: then sending will."""
-        if topic not in self._there:
-            try:
-                if not self._found(topic) and not (self._create and self._made(topic)):
-                    return False
-            except KafkaException:
-                return True
-            self._there.add(topic)
+        """Return whether *topic* is there, also if that cannot be found out: then sending will.
+
+        Where one could not be created, :meth:`refusal` says why.
+        """
+        if topic in self._there:
+            return True
+        try:
+            found = self._found(topic)
+        except KafkaException:
+            return True
+        if not found and (self._create is None or not self._made(topic, self._create)):
+            return False
+        self._there.add(topic)
         return True
+
+    def refusal(self, topic: str) -> KafkaError | None:
+        """Return why *topic* could not be created when it was last looked for."""
+        return self._refusals.get(topic)
 
     def forget(self) -> None:
         """Look each topic up again: something has failed."""
@@ -55,14 +67,22 @@ class Topics:
             return False
         raise KafkaException(found.error)
 
-    def _made(self, topic: str) -> bool:
-        """Create *topic* with the broker's defaults; one that somebody else makes will do."""
+    def _made(self, topic: str, create: CreateTopics) -> bool:
+        """Create *topic*, and return whether it is there; one that somebody else makes will do."""
+        self._refusals.pop(topic, None)
+        new = NewTopic(
+            topic,
+            create.partitions or _BROKERS_DEFAULT,
+            create.replication or _BROKERS_DEFAULT,
+            config=create.settings,
+        )
         (future,) = self._admin.create_topics(
-            [NewTopic(topic)], operation_timeout=self._seconds, request_timeout=self._seconds
+            [new], operation_timeout=self._seconds, request_timeout=self._seconds
         ).values()
         try:
             future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
+                self._refusals[topic] = error.args[0]
+                return False
         return True

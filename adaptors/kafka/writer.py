@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException
 
 from adaptors.kafka.client import Client
 from adaptors.kafka.config import KafkaWriterConfig, is_topic
-from adaptors.kafka.failures import missing_topic, sink_error
+from adaptors.kafka.failures import missing_topic, refused_topic, sink_error
 from adaptors.kafka.parts import Outgoing, Pace
 from adaptors.kafka.slice import Slice
 from adaptors.kafka.topics import Topics
@@ -60,14 +60,14 @@ class KafkaWriter:
         self._topics = Topics(client, create=self._config.create_topics)
         fixed = self._config.fixed_topic
         if fixed is not None and not self._topics.has(fixed):
-            raise missing_topic(f"{client.place()}: there is no such topic", fixed_topic=True)
+            raise self._missing(fixed)
         self._line = Transactions(client, context) if self._config.transactional else _Plain(client)
         return self._line.open()
 
     def write(self, batch: Entries, ack: Ack) -> None:
         """Send *batch* and wait for the brokers' word, at most the context's deadline."""
         assert self._line is not None  # noqa: S101 - the engine has opened it
-        outgoing = Outgoing(batch, self._topic)
+        outgoing = Outgoing(batch, self._topic, ids=self._config.id_headers)
         found = self._line.deliver(outgoing, ack) if len(batch) else Delivered(0)
         if found.rows == len(batch):
             ack.all()
@@ -90,10 +90,17 @@ class KafkaWriter:
         servers, topic = self._config.bootstrap_servers, self._config.topic
         named = topic.format(namespace=namespace)
         if is_topic(named):
-            text = f"Kafka topic {named} at {servers}: there is no such topic"
-            return missing_topic(text, offset, fixed_topic=self._config.fixed_topic is not None)
+            return self._missing(named, offset)
         place = f"Kafka topic {topic} at {servers}"
         return Rejected(f"{place}: namespace {namespace!r} makes no topic name", offset)
+
+    def _missing(self, topic: str, offset: int | None = None) -> SinkError:
+        """Return what it means that *topic* is missing, and was not created."""
+        place = f"Kafka topic {topic} at {self._config.bootstrap_servers}"
+        fixed_topic = self._config.fixed_topic is not None
+        if (refusal := self._topics.refusal(topic)) is not None:
+            return refused_topic(refusal, place, offset, fixed_topic=fixed_topic)
+        return missing_topic(f"{place}: there is no such topic", offset, fixed_topic=fixed_topic)
 
     def _topic(self, namespace: str) -> str:
         """Return the topic of *namespace*; nothing if there is none."""

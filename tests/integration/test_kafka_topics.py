@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.admin import ConfigResource
 from kafka_tools import consume
 
 from adaptors.kafka.writer import KafkaWriter
 from transporter.adaptor import WriterContext
-from transporter.errors import Rejected, SinkUnavailable
+from transporter.errors import Rejected, RouteFault, SinkUnavailable
 from transporter.message import Message
 from transporter.testing import RecordingAck, entries
 
@@ -128,3 +129,54 @@ def test_a_topic_is_created_where_that_is_asked_for(
 
     made = name if template == "{}" else f"{name}-n"
     assert [record.value() for record in consume(default_broker, made)] == [b"1", b"2"]
+
+
+def test_a_created_topic_is_as_the_settings_say(
+    make_writer: Callable[..., KafkaWriter], default_broker: Broker, name: str
+) -> None:
+    """Partitions and settings are those of create_topics."""
+    settings = {"cleanup.policy": "compact", "segment.ms": 60_000, "preallocate": False}
+    create = {"partitions": 3, "replication": 1, "config": settings}
+    writer = make_writer(topic=name, create_topics=create)
+
+    assert write(writer, Message("n", b"1", b"k")).complete
+
+    admin = default_broker.admin()
+    assert len(admin.list_topics(name, timeout=10).topics[name].partitions) == 3
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    (future,) = admin.describe_configs([resource]).values()
+    found = {each: entry.value for each, entry in future.result(10).items() if each in settings}
+    assert found == {"cleanup.policy": "compact", "segment.ms": "60000", "preallocate": "false"}
+
+
+@pytest.mark.parametrize(
+    ("create", "fixed", "by_namespace", "words"),
+    [
+        ({"config": {"no.such": 1}}, RouteFault, Rejected, "INVALID_CONFIG"),
+        ({"replication": 2}, SinkUnavailable, SinkUnavailable, "INVALID_REPLICATION_FACTOR"),
+    ],
+)
+def test_a_topic_that_cannot_be_created_is_told_with_the_reason(
+    make_writer: Callable[..., KafkaWriter],
+    default_broker: Broker,
+    name: str,
+    create: dict[str, Any],
+    fixed: type[Exception],
+    by_namespace: type[Exception],
+    words: str,
+) -> None:
+    """What brokers never do is a fault, of the entry where its namespace names the topic."""
+    with pytest.raises(fixed, match=f"{name}.*cannot be created.*{words}.*check create_topics"):
+        make_writer(topic=name, create_topics=create)
+
+    default_broker.create_topic(f"{name}-there")
+    writer = make_writer(topic=f"{name}-{{namespace}}", create_topics=create)
+    ack = write(writer, Message("there", b"1"), Message("away", b"2"))
+
+    ((error, offset),) = ack.failures
+    assert (type(error), offset, ack.prefix) == (by_namespace, 2, [1])
+    assert words in str(error)
+    default_broker.create_topic(f"{name}-away")  # as an operator would
+    assert write(writer, Message("away", b"2")).complete
+    default_broker.create_topic(name)
+    assert write(make_writer(topic=name, create_topics=create), Message("n", b"1")).complete

@@ -84,6 +84,37 @@ def numbered(count: int, first: int = 0, keys: int = 7) -> list[Message]:
     return [Message("orders", b"%d" % number, b"key-%d" % (number % keys)) for number in numbers]
 
 
+@pytest.mark.parametrize("transactional", [False, True])
+def test_ids_arrive_as_headers_where_they_are_wanted(
+    make_writer: Callable[..., KafkaWriter],
+    kafka_broker: Broker,
+    kafka_topic: str,
+    *,
+    transactional: bool,
+) -> None:
+    """A consumer can tell a redelivery, and what it came from, by the last header of each name."""
+    messages = [
+        Message("n", b"1", b"k", source_id="shop/7", headers=(("transporter-entry-id", b"of"),)),
+        Message("n", None, b"k", "delete"),
+    ]
+    writer = make_writer(id_headers=True, transactional=transactional)
+    batch = replace(entries(messages, 5), log_id="log-9")
+    assert write(writer, batch).complete
+    assert write(writer, batch).complete
+
+    found = [record.headers() for record in read(kafka_broker, kafka_topic)]
+
+    assert found[:2] == [
+        [
+            ("transporter-entry-id", b"of"),
+            ("transporter-entry-id", b"log-9/5"),
+            ("transporter-source-id", b"shop/7"),
+        ],
+        [("transporter-entry-id", b"log-9/6")],
+    ]
+    assert found[2:] == found[:2]
+
+
 def test_every_part_arrives_exactly(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
 ) -> None:

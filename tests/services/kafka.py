@@ -32,7 +32,7 @@ from transporter.errors import HostFailed
 from transporter.spark.java import find_java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 B = TypeVar("B", bound="Broker")
 
@@ -309,7 +309,7 @@ def _absent(reason: str) -> None:
 
 
 @contextmanager
-def run(kind: type[B], folder: Path) -> Iterator[B]:
+def run(kind: Callable[[Path, list[Path], Path], B], folder: Path) -> Iterator[B]:
     """Yield a running broker of *kind* with its files in *folder*; skip the test without one."""
     cache = cache_folder()
     try:

@@ -12,7 +12,7 @@ from transporter.units import Duration, Size
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _CLIENT: Final = re.compile(
-    r"(security|sasl|ssl|socket|reconnect|retry|metadata|topic\.metadata|broker|client|log)\..+"
+    r"(security|sasl|ssl|https|socket|reconnect|retry|metadata|topic\.metadata|broker|client|log)\..+"
     r"|enable\.(sasl|ssl)\..+|compression\.(type|codec|level)|statistics\.interval\.ms|debug|log_level"
 )
 _LARGEST_SHARE: Final = 1_000_000_000
@@ -139,7 +139,7 @@ def only_safe(client: dict[str, Value]) -> dict[str, Value]:
     """Return *client*; raise :class:`ValueError` when a promise rests on one of its settings."""
     if unsafe := sorted(name for name in client if not _CLIENT.fullmatch(name)):
         raise ValueError(
-            f"may not hold {', '.join(unsafe)}: allowed are security.*, sasl.*, ssl.*,"
+            f"may not hold {', '.join(unsafe)}: allowed are security.*, sasl.*, ssl.*, https.*,"
             " socket.*, client.*, broker.*, reconnect.*, retry.*, metadata.* and compression.*"
         )
     return client

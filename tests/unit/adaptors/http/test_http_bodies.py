@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptors.http.bodies import Requests
@@ -65,6 +65,7 @@ def test_a_whole_entry_has_its_id_and_everything_else() -> None:
     assert (request.offset, request.rows) == (7, 1)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=30),
     rows=st.integers(1, 12),

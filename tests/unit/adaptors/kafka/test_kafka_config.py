@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,24 @@ from adaptors.kafka.config import (
     KafkaWriterConfig,
     matching,
 )
+from transporter.pipeline.config import load
+from transporter.pipeline.problems import InvalidPipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+OAUTHBEARER = {"security_protocol": "sasl_ssl", "sasl_mechanism": "OAUTHBEARER"}
+PIPELINE = """\
+readers:
+  - {name: in, adaptor: demo}
+routes:
+  - name: out
+    writer:
+      adaptor: kafka
+      bootstrap_servers: b
+      topic: t
+"""
 
 
 def config(**settings: object) -> KafkaWriterConfig:
@@ -85,9 +101,51 @@ def test_topics_that_cannot_be_are_refused(topic: str) -> None:
         config(topic=topic)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (False, None),
+        (True, (None, None, {})),
+        ({}, (None, None, {})),
+        (
+            {"partitions": 12, "replication": 3, "config": {"a": 1, "b": True, "c": "x"}},
+            (12, 3, {"a": "1", "b": "true", "c": "x"}),
+        ),
+    ],
+)
+def test_topics_are_created_as_the_settings_say(given: object, expected: object) -> None:
+    """A switch leaves everything to the brokers; settings are written as they read them."""
+    found = config(create_topics=given).create_topics
+
+    assert (found and (found.partitions, found.replication, found.settings)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("yes", "create_topics must be a mapping"),
+        ("{partitions: 0}", "create_topics.partitions must be greater"),
+        ("{replicas: 3}", "unknown key 'replicas' in routes[0].writer.create_topics"),
+    ],
+)
+def test_a_wrong_setting_of_new_topics_is_told_with_its_key(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    """There is one problem, whichever form was meant."""
+    path = tmp_path / "p.yaml"
+    path.write_text(PIPELINE.replace("topic: t", f"create_topics: {text}"))
+    with pytest.raises(InvalidPipeline) as failure:
+        load(path, {})
+
+    (problem,) = failure.value.problems
+    assert words in str(problem)
+    assert problem.line == 8
+
+
 def test_the_defaults_are_one_topic_a_namespace_and_large_messages() -> None:
     """Without settings the namespace is the topic, and the topic's own size limit decides."""
     assert config().topic == "{namespace}"
+    assert (config().create_topics, config().id_headers) == (None, False)
     assert config().max_message_bytes == 16 * 1024**2
     assert config(max_message_bytes="2MiB").max_message_bytes == 2 * 1024**2
 
@@ -183,6 +241,13 @@ def test_tls_and_sasl_become_settings_of_the_client(make: Callable[..., Any]) ->
         ({"username": "ada", "password": "hunter2"}, "need sasl_mechanism"),
         ({"sasl_mechanism": "PLAIN"}, "needs security_protocol"),
         ({"ssl_ca": "/ca.pem"}, "needs security_protocol"),
+        ({"sasl_mechanism": "OAUTHBEARER"}, "needs security_protocol"),
+        (OAUTHBEARER, "OAUTHBEARER needs sasl.oauthbearer.method: oidc"),
+        ({"client": {"sasl.mechanisms": "OAUTHBEARER"}}, "OAUTHBEARER needs"),
+        (
+            {**OAUTHBEARER, "username": "ada", "password": "hunter2"},
+            "OAUTHBEARER takes no username",
+        ),
         ({"ssl_key": "/k.pem", "security_protocol": "ssl"}, "go together"),
         (
             {
@@ -201,6 +266,31 @@ def test_half_a_security_is_refused(settings: dict[str, object], problem: str) -
 
     assert problem in str(failure.value)
     assert "hunter2" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        {"sasl.oauthbearer.method": "oidc"},
+        {"sasl.oauthbearer.method": "OIDC"},
+        {"enable.sasl.oauthbearer.unsecure.jwt": True},
+    ],
+)
+def test_tokens_need_no_user_name(client: dict[str, object]) -> None:
+    """The client has them from a provider, or makes them itself."""
+    assert config(client=client, **OAUTHBEARER).secured["sasl.mechanism"] == "OAUTHBEARER"
+
+
+def test_a_pipeline_hides_the_secret_of_a_providers_client(tmp_path: Path) -> None:
+    """Also where a provider repeats what it was sent."""
+    secret = "s3cr3t+of/ada"  # noqa: S105 - of nobody
+    client = f"{{sasl.oauthbearer.client.id: ada, sasl.oauthbearer.client.secret: {secret}}}"
+    (tmp_path / "p.yaml").write_text(f"{PIPELINE}      client: {client}\n")
+    hide = load(tmp_path / "p.yaml", {}).secrets.hide
+    sent = base64.b64encode(f"ada:{secret}".encode()).decode()
+
+    assert hide(f"no {secret}, s3cr3t%2Bof%2Fada") == "no ***, ***"
+    assert hide(sent) == "YWRhOn***E="  # the letters that are not of the secret alone
 
 
 @pytest.mark.parametrize(

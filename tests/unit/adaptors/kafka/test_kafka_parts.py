@@ -50,6 +50,30 @@ def test_nothing_comes_of_an_entry_without_a_topic_or_behind_it(most: int) -> No
     assert topics(found, 3, most) == []
 
 
+def test_ids_are_behind_the_headers_of_each_row() -> None:
+    """Each part has the ids that the whole batch would; where there is no source id, none is."""
+    made = [Message("n", b"", headers=(("h", b"1"),)), *[Message("n", b"", source_id="s/2")] * 3]
+    batch = entries(made, 0).batch
+    column = pa.array([1, 2, 2, 3], pa.int64())
+    numbered = Entries(batch.set_column(0, batch.schema.field(0), column), "log-1")
+    parts = Outgoing(numbered, str, ids=True)
+    headers = [
+        row[4] for first, most in ((0, 1), (1, 1), (3, 1)) for row in parts.rows(first, most)
+    ]
+    assert headers == [
+        [("h", b"1"), ("transporter-entry-id", b"log-1/1")],
+        [("transporter-entry-id", b"log-1/2"), ("transporter-source-id", b"s/2")],
+        [("transporter-entry-id", b"log-1/2/1"), ("transporter-source-id", b"s/2")],
+        [("transporter-entry-id", b"log-1/3"), ("transporter-source-id", b"s/2")],
+    ]
+    assert [row[4] for row in Outgoing(numbered, str).rows(0, 4)] == [
+        [("h", b"1")],
+        None,
+        None,
+        None,
+    ]
+
+
 def test_a_wait_now_and_then_changes_nothing() -> None:
     """A broker that pauses once in a while is no reason for parts that a kill repeats."""
     pace = Pace()

@@ -1,0 +1,186 @@
+"""The Kafka reader and writer with the tokens of an OpenID provider, which the broker verifies."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from services.kafka import run
+from services.oidc_kafka import OidcBroker, Provider
+
+from adaptors.kafka.reader import KafkaReader
+from adaptors.kafka.writer import KafkaWriter
+from adaptors.kafka_queue.reader import KafkaQueueReader
+from adaptors.kafka_queue.writer import KafkaQueueWriter
+from transporter.adaptor import Writer, WriterContext
+from transporter.errors import SinkUnavailable, SourceUnavailable
+from transporter.message import Message
+from transporter.queue import settings_of
+from transporter.queue.topics import make_topics
+from transporter.testing import RecordingAck, entries
+from transporter.testing.contracts import first_batch, messages_of
+from transporter.testing.doubles import FixedResume
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    """Yield a provider of tokens."""
+    with Provider() as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def broker(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OidcBroker]:
+    """Yield a running broker that verifies the provider's tokens."""
+    with run(partial(OidcBroker, provider), tmp_path_factory.mktemp("oidc")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: OidcBroker) -> str:
+    """Return a topic."""
+    return broker.create_topic(f"oidc-{uuid.uuid4().hex[:8]}")
+
+
+def settings(broker: OidcBroker, provider: Provider, **changed: Any) -> dict[str, Any]:
+    """Return what ada needs to connect."""
+    client = {
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": provider.url,
+        "sasl.oauthbearer.client.id": "ada",
+        "sasl.oauthbearer.client.secret": "s3cr3t-of-ada",
+        "sasl.oauthbearer.scope": "write",
+    }
+    return {
+        "bootstrap_servers": broker.oidc,
+        "security_protocol": "sasl_plaintext",
+        "sasl_mechanism": "OAUTHBEARER",
+        "client": {**client, **changed},
+    }
+
+
+def opened(topic: str, deadline: float = 10.0, **given: Any) -> KafkaWriter:
+    """Return an open writer; whatever fails closes it."""
+    writer = KafkaWriter(KafkaWriter.Config.model_validate({"topic": topic, **given}))
+    try:
+        writer.open(WriterContext(log_id="log-1", route="route", epoch=1, deadline=deadline))
+    except Exception:
+        writer.close()
+        raise
+    return writer
+
+
+def write(writer: Writer) -> RecordingAck:
+    """Write one message."""
+    batch = entries([Message("n", b"1", b"k")])
+    ack = RecordingAck(batch)
+    writer.write(batch, ack)
+    return ack
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_reader_and_writer_connect_with_a_token(
+    broker: OidcBroker, provider: Provider, topic: str, *, transactional: bool
+) -> None:
+    """The broker takes what the provider gave to the client of these settings."""
+    given = settings(broker, provider)
+    writer = opened(topic, transactional=transactional, **given)
+    assert write(writer).complete
+    writer.close()
+    read = KafkaReader(KafkaReader.Config(topics=[topic], group=f"of-{topic}", **given))
+    read.open(FixedResume())
+    assert [message.data for message in messages_of(first_batch(read, 30).messages)] == [b"1"]
+    read.close()
+    assert {"grant_type": "client_credentials", "scope": "write"} in provider.asked()
+
+
+def test_a_queue_is_written_and_read_with_a_token(broker: OidcBroker, provider: Provider) -> None:
+    """The same settings do for the adaptors of queues."""
+    make_topics(settings_of(bootstrap_servers=broker.bootstrap_servers))
+    given = {"queue": "jobs", **settings(broker, provider)}
+    writer = KafkaQueueWriter(KafkaQueueWriter.Config.model_validate(given))
+    writer.open(WriterContext(log_id="log-1", route="route", epoch=1, deadline=10.0))
+    assert write(writer).complete
+    writer.close()
+    read = KafkaQueueReader(KafkaQueueReader.Config.model_validate(given))
+    read.open(FixedResume())
+    batch = first_batch(read, 30)
+    read.delivered(batch.position or "", range(len(batch.messages)))
+    read.close()
+    assert [message.data for message in messages_of(batch.messages)] == [b"1"]
+
+
+def test_without_a_token_reader_and_writer_wait(
+    broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider that refuses halts nothing: the client asks it again."""
+    monkeypatch.setattr("adaptors.kafka.cluster.REQUEST_SECONDS", 3.0)
+    given = settings(broker, provider, **{"sasl.oauthbearer.client.secret": "another"})
+    with pytest.raises(SinkUnavailable, match=r"OAUTHBEARER token.*invalid_client"):
+        opened(topic, 3.0, **given)
+    read = KafkaReader(KafkaReader.Config(topics=[topic], group=f"of-{topic}", **given))
+    with pytest.raises(SourceUnavailable, match="OAUTHBEARER token"):
+        read.open(FixedResume())
+    read.close()
+
+
+def test_a_token_that_the_broker_refuses_is_waited_for(
+    broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has expired cannot be told from one that will never do; the reason is named."""
+    with monkeypatch.context() as patch:
+        patch.setattr("services.oidc_kafka.AUDIENCE", "another")
+        with pytest.raises(SinkUnavailable, match="invalid_token"):
+            opened(topic, 3.0, **settings(broker, provider))
+    writer = opened(topic, **settings(broker, provider))
+    assert write(writer).complete
+    writer.close()
+
+
+def test_tokens_are_replaced_before_they_expire(
+    broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer goes on beyond the time of its first token."""
+    monkeypatch.setattr(provider, "lifetime", 12.0)
+    before = len(provider.asked())
+    writer = opened(topic, **settings(broker, provider))
+    ends = time.monotonic() + 16
+    while time.monotonic() < ends:
+        assert write(writer).complete
+        time.sleep(0.5)
+    writer.close()
+    assert len(provider.asked()) >= before + 3
+
+
+def test_a_provider_that_is_away_for_long_halts_nothing(
+    broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the last token has expired the writer waits for the next one, and goes on."""
+    monkeypatch.setattr(provider, "lifetime", 12.0)
+    writer = opened(topic, **settings(broker, provider))
+    assert write(writer).complete
+    provider.away = True
+    refused = written_until(writer, complete=False)
+    provider.away = False
+    refused += written_until(writer, complete=True)
+    writer.close()
+    assert {type(error) for error in refused} == {SinkUnavailable}, refused
+
+
+def written_until(writer: KafkaWriter, *, complete: bool) -> list[Exception]:
+    """Write until that works, or does not any more; return what failed."""
+    failed: list[Exception] = []
+    begun = time.monotonic()
+    while (ack := write(writer)).complete is not complete:
+        failed += [error for error, _ in ack.failures]
+        assert time.monotonic() - begun < 60, failed
+        time.sleep(0.5)
+    return failed + [error for error, _ in ack.failures]

@@ -1,0 +1,115 @@
+"""Tokens of an OpenID provider, which the Kafka client asks for without our help."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError
+from http_tools import LOCALHOST, localhost_tls
+from services.oidc_kafka import Provider
+
+from adaptors.kafka.client_log import ClientLog
+from adaptors.kafka.failures import is_fault
+from adaptors.kafka.writer import KafkaWriter
+from transporter.adaptor import WriterContext
+from transporter.errors import SinkUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SECRET = "s3cr3t-of-ada"  # noqa: S105 - the provider is ours
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    """Yield a provider of tokens."""
+    with Provider() as provider:
+        yield provider
+
+
+def config(provider: Provider, secret: str) -> Any:
+    """Return settings of a writer to brokers that are not there."""
+    client = {
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": provider.url,
+        "sasl.oauthbearer.client.id": "ada",
+        "sasl.oauthbearer.client.secret": secret,
+        "sasl.oauthbearer.scope": "write read",
+    }
+    return KafkaWriter.Config(
+        bootstrap_servers="127.0.0.1:1",
+        topic="t",
+        security_protocol="sasl_plaintext",
+        sasl_mechanism="OAUTHBEARER",
+        client=client,
+    )
+
+
+def refusal(settings: Any) -> SinkUnavailable:
+    """Return what an open fails with."""
+    writer = KafkaWriter(settings)
+    with pytest.raises(SinkUnavailable) as failure:
+        writer.open(WriterContext(log_id="log-1", route="route", epoch=1, deadline=1.0))
+    writer.close()
+    return failure.value
+
+
+def test_the_client_asks_the_provider(provider: Provider) -> None:
+    """With id, secret and scope of the settings; then the brokers are what is missing."""
+    assert "OAUTHBEARER" not in str(refusal(config(provider, SECRET)))
+    assert provider.asked()[0] == {"grant_type": "client_credentials", "scope": "write read"}
+
+
+def test_a_provider_is_trusted_as_the_system_trusts(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the system keeps its certificates; without one that fits, nothing is sent."""
+    provider.tls = localhost_tls()
+    monkeypatch.setattr(Provider, "url", f"https://localhost:{provider.port}/token")
+    assert "OAUTHBEARER token" in str(refusal(config(provider, SECRET)))
+    assert provider.requests == []
+    monkeypatch.setenv("SSL_CERT_FILE", str(LOCALHOST))
+    assert "OAUTHBEARER token" not in str(refusal(config(provider, SECRET)))
+    assert provider.asked()
+
+
+def test_a_provider_that_refuses_is_waited_for(
+    provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason is told, and what a provider repeats of the secret is not in the log."""
+    with caplog.at_level(logging.DEBUG):
+        error = refusal(config(provider, "another/of+ada"))
+    assert "Failed to acquire SASL OAUTHBEARER token" in str(error)
+    assert "invalid_client" in str(error)
+    assert "invalid_client" in caplog.text
+    assert "another" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("Failed to acquire SASL OAUTHBEARER token: Could not connect to server", False),
+        ('SASL authentication error: {"status":"invalid_token"} (after 302ms)', False),
+        ("SASL X mechanism handshake failed: Local: Broker transport failure: (n/a)", False),
+        (
+            "SASL X mechanism handshake failed: Broker: Request not valid in current SASL state",
+            False,
+        ),
+        ("SASL X mechanism handshake failed: Broker: Unsupported SASL mechanism", True),
+        ("SASL authentication error: Authentication failed: Invalid username or password", True),
+    ],
+)
+def test_a_token_may_be_better_next_time_and_a_password_not(text: str, fault: bool) -> None:
+    """So an outage of brokers or of a provider halts no route, and a wrong password does."""
+    assert is_fault(KafkaError(KafkaError._AUTHENTICATION, text)) is fault
+
+
+def test_the_clients_log_has_no_secrets(
+    provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is no secret stays readable."""
+    log = ClientLog("adaptors.kafka.test", config(provider, "another/of+ada"))
+    log.log(logging.ERROR, "%s of %s at %s", "another/of+ada", "ada", "another%2Fof%2Bada")
+    assert caplog.messages == ["*** of ada at ***"]
