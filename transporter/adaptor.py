@@ -9,7 +9,7 @@ no I/O. Register it under an entry point group (``transporter.readers``,
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
@@ -31,11 +31,13 @@ __all__ = [
     "Duration",
     "EndOfSource",
     "Entries",
+    "Finding",
     "FrameSlice",
     "FrameWriter",
     "KeepAliveReader",
     "LocalPath",
     "Message",
+    "Probe",
     "Reader",
     "Resume",
     "Size",
@@ -88,6 +90,33 @@ class AdaptorConfig(BaseModel):
         For readers with an elector; see :attr:`WriterContext.turns`.
         """
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found at a source or a sink, in words.
+
+    A ``problem`` is what keeps the pipeline from working, a ``warning`` what it works with, but
+    not as its operator will expect.
+    """
+
+    text: str
+    level: Literal["fine", "warning", "problem"] = "fine"
+
+
+@runtime_checkable
+class Probe(Protocol):
+    """A reader or a writer that can look at its source or sink without using it.
+
+    For ``transporter check --connect``; what has no ``probe`` is passed over there.
+    """
+
+    def probe(self) -> Iterable[Finding]:
+        """Connect, and yield what is found: versions, rights, what is missing.
+
+        Changes nothing there. Called on an instance that is never opened. No wait lasts longer
+        than some ten seconds. What is raised is a problem, too, and the last finding.
+        """
 
 
 class EndOfSource(Exception):

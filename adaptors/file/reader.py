@@ -21,10 +21,12 @@ from adaptors.file.known import (
     renamed,
 )
 from adaptors.file.lines import Lines, Origin, batch_of, read_lines
-from transporter.adaptor import Batch, EndOfSource
+from transporter.adaptor import Batch, EndOfSource, Finding
 from transporter.errors import EnvironmentFault, SourceUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from transporter.adaptor import AdaptorConfig, Resume
 
 _LOOK_SECONDS: Final = 0.1
@@ -102,6 +104,24 @@ class FileReader:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+    def probe(self) -> Iterable[Finding]:
+        """Look which files there are, and whether they may be read."""
+        path = self._config.path
+        found, refused = matching(path, links=self._config.follow_links)
+        for name, problem in refused.items():
+            yield Finding(f"{name}: {problem}", "problem" if name == path.name else "warning")
+        for each in found:
+            if not os.access(each.path, os.R_OK):
+                who = f"this user (id {os.geteuid()})"
+                yield Finding(f"{each.path}: {who} may not read it", "problem")
+        if not found and not refused:
+            if self._config.follow:
+                yield Finding(f"{path}: no such file is there yet; it is waited for", "warning")
+            else:
+                yield Finding(f"{path}: there is no such file", "problem")
+        elif found:
+            yield Finding(f"{path}: {len(found)} {'file' if len(found) == 1 else 'files'}")
 
     def _read(self) -> Batch | None:
         """Return the next lines of the open file, if there are any to return."""

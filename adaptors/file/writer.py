@@ -13,7 +13,9 @@ from adaptors.file.output import Output, has_length
 from adaptors.file.rolling import Group, Part, Roll
 from adaptors.file.shapes import data_line, json_line
 from adaptors.file.stream import Device, StandardOutput
+from adaptors.folders import writable
 from adaptors.rights import bits
+from transporter.adaptor import Finding
 from transporter.errors import RouteFault, SinkError, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -88,6 +90,11 @@ class FileWriter:
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
+
+    def probe(self) -> Iterable[Finding]:
+        """Look whether the file can be written, and what room there is."""
+        path = self._config.path
+        yield Finding("standard output") if path == "-" else writable(path)
 
     def _opened(self, context: WriterContext) -> StoredOffset | None:
         path = self._config.path

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from concurrent.futures import Future
 
-    from adaptors.kafka.config import KafkaConnection, KafkaReaderConfig
+    from adaptors.kafka.config import KafkaConnection
 
 REQUEST_SECONDS: Final = 10.0
 """How long an answer of the brokers is waited for."""
@@ -43,9 +43,9 @@ class Cluster:
     ``EnvironmentFault`` when the brokers refuse one. Used by one thread at a time.
     """
 
-    def __init__(self, config: KafkaReaderConfig, place: str) -> None:
-        """Make a client; it connects when it is first asked."""
-        self._config, self._place = config, place
+    def __init__(self, config: KafkaConnection, place: str, **own: object) -> None:
+        """Make a client, with settings of its *own*; it connects when it is first asked."""
+        self._place = place
         self._trouble: KafkaError | None = None
         with built(config, place):
             self._admin: Any = AdminClient(
@@ -53,6 +53,7 @@ class Cluster:
                     "log_level": 2,
                     **config.client,
                     **config.secured,
+                    **own,
                     "bootstrap.servers": config.bootstrap_servers,
                     "error_cb": self._heard,
                     "logger": ClientLog(__name__, config),
@@ -71,14 +72,20 @@ class Cluster:
             for partition in topic.partitions
         ]
 
-    def _described(self, topics: Iterable[str]) -> dict[str, Any]:
+    def described(self, topics: Iterable[str]) -> dict[str, Any]:
+        """Return what the brokers tell of those of *topics* that are there, and our rights."""
+        return self._described(topics, rights=True)
+
+    def _described(self, topics: Iterable[str], *, rights: bool = False) -> dict[str, Any]:
         names = sorted(set(topics))
         found: dict[str, Any] = {}
         if not names:
             return found
         with self._asking():
             asked = self._admin.describe_topics(
-                TopicCollection(names), request_timeout=REQUEST_SECONDS
+                TopicCollection(names),
+                include_authorized_operations=rights,
+                request_timeout=REQUEST_SECONDS,
             )
         for name, future in asked.items():
             with self._asking(KafkaError.UNKNOWN_TOPIC_OR_PART):
@@ -90,9 +97,11 @@ class Cluster:
         with self._asking():
             return matching(list(self._admin.list_topics(timeout=REQUEST_SECONDS).topics), pattern)
 
-    def ends(self, partitions: Iterable[TopicPartition]) -> dict[tuple[str, int], int]:
-        """Return behind which offset each of *partitions* ends, as far as the isolation reads."""
-        committed = self._config.isolation == "read_committed"
+    def ends(
+        self, partitions: Iterable[TopicPartition], isolation: str
+    ) -> dict[tuple[str, int], int]:
+        """Return behind which offset each of *partitions* ends, as far as *isolation* reads."""
+        committed = isolation == "read_committed"
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         wanted = {partition: OffsetSpec.latest() for partition in partitions}
         found: dict[tuple[str, int], int] = {}

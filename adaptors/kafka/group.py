@@ -311,7 +311,7 @@ class Group:
 
     def _put_at_the_end(self, held: list[Held]) -> None:
         """Let *held* begin at their ends as they are now."""
-        ends = self._cluster.ends(map(partition_of, held))
+        ends = self._cluster.ends(map(partition_of, held), self._config.isolation)
         for each in held:
             each.passed = (None, ends[each.topic, each.partition])
 

@@ -13,16 +13,19 @@ from adaptors.kafka.config import KafkaReaderConfig
 from adaptors.kafka.group import Group
 from adaptors.kafka.keeper import Keeper
 from adaptors.kafka.position import Position, Step
+from adaptors.kafka.probing import probe_reader
 from adaptors.kafka.records import Names, to_batch
 from transporter.adaptor import Batch, EndOfSource
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from confluent_kafka import Message as Record
 
     from adaptors.kafka.held import Held
     from adaptors.kafka.position import Place
-    from transporter.adaptor import AdaptorConfig, Resume
+    from transporter.adaptor import AdaptorConfig, Finding, Resume
 
 _GRACE: Final = 10.0
 """Seconds for which a topic may be missing: one that is being created appears by then."""
@@ -120,6 +123,10 @@ class KafkaReader:
                 for held, place in steps:
                     held.logged = place
             self._tell(group)
+
+    def probe(self) -> Iterable[Finding]:
+        """Look at the topics and the group."""
+        return probe_reader(self._config)
 
     def close(self) -> None:
         """Commit what is logged, leave the group and end the threads; safe to call twice."""

@@ -11,16 +11,26 @@ from adaptors.kafka.client import Client
 from adaptors.kafka.config import KafkaWriterConfig, is_topic
 from adaptors.kafka.failures import missing_topic, refused_topic, sink_error
 from adaptors.kafka.parts import Outgoing, Pace
+from adaptors.kafka.probing import probe_writer
 from adaptors.kafka.slice import Slice
 from adaptors.kafka.topics import Topics
 from adaptors.kafka.transactions import Delivered, Transactions
 from transporter.errors import Rejected
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from confluent_kafka import Producer
 
     from adaptors.kafka.slice import Row
-    from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
+    from transporter.adaptor import (
+        Ack,
+        AdaptorConfig,
+        Entries,
+        Finding,
+        StoredOffset,
+        WriterContext,
+    )
     from transporter.errors import SinkError
 
 
@@ -78,6 +88,10 @@ class KafkaWriter:
             ack.fail(found.error, found.offset)
         elif outgoing.nameless is not None:
             ack.fail(self._no_topic(batch, outgoing.nameless), outgoing.offsets[outgoing.nameless])
+
+    def probe(self) -> Iterable[Finding]:
+        """Look at the topics."""
+        return probe_writer(self._config)
 
     def close(self) -> None:
         """Drop the client and what it still holds; safe to call twice."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from adaptors.kafka_queue.config import KafkaQueueReaderConfig
 from adaptors.kafka_queue.failures import source_errors
 from adaptors.kafka_queue.position import Position
+from adaptors.kafka_queue.probing import probe_queue
 from adaptors.kafka_queue.records import logged
 from adaptors.kafka_queue.unsettled import Unsettled
 from transporter.adaptor import Batch
@@ -15,9 +16,9 @@ from transporter.errors import SourceError, TransporterError
 from transporter.queue import QueueConsumer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from transporter.adaptor import AdaptorConfig, Resume
+    from transporter.adaptor import AdaptorConfig, Finding, Resume
 
 _LOGGER: Final = logging.getLogger(__name__)
 
@@ -114,6 +115,11 @@ class KafkaQueueReader:
     def confirm(self) -> None:
         """See that what is in progress is ours still; nobody leads in a queue."""
         self.keep_alive()
+
+    def probe(self) -> Iterable[Finding]:
+        """Look at the topics and at how long they keep what is needed."""
+        settings = self._config.settings
+        return probe_queue(settings, [settings.queue_topic, settings.markers_topic])
 
     def close(self) -> None:
         """Write acks, give back the rest at once and uncounted, and leave; safe to call twice."""

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from adaptors.kafka_queue.config import KafkaQueueWriterConfig
 from adaptors.kafka_queue.failures import sink_error
+from adaptors.kafka_queue.probing import probe_queue
 from adaptors.kafka_queue.records import outgoing
 from transporter.errors import TransporterError
 from transporter.queue import QueueProducer
 
 if TYPE_CHECKING:
-    from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
+    from collections.abc import Iterable
+
+    from transporter.adaptor import (
+        Ack,
+        AdaptorConfig,
+        Entries,
+        Finding,
+        StoredOffset,
+        WriterContext,
+    )
+
+
+_PROBE_SECONDS: Final = 10.0
 
 
 class KafkaQueueWriter:
@@ -60,6 +73,11 @@ class KafkaQueueWriter:
         ack(offsets[: batch.whole(sent.arrived)])
         blamed = None if sent.blamed is None else offsets[sent.blamed]
         ack.fail(sink_error(sent.error, blamed), blamed)
+
+    def probe(self) -> Iterable[Finding]:
+        """Look at the topic and at how long it keeps what waits."""
+        settings = self._config.settings(_PROBE_SECONDS)
+        return probe_queue(settings, [settings.queue_topic])
 
     def close(self) -> None:
         """Drop the client and what it still holds; safe to call twice."""

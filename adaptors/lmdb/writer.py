@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 
 import lmdb
 
+from adaptors.folders import writable
 from adaptors.lmdb.config import LmdbWriterConfig
 from adaptors.lmdb.layout import (
     LATEST,
@@ -21,9 +22,16 @@ from adaptors.rights import bits, make_folder
 from transporter.errors import Rejected, RouteFault, SinkError, SinkUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
+    from transporter.adaptor import (
+        Ack,
+        AdaptorConfig,
+        Entries,
+        Finding,
+        StoredOffset,
+        WriterContext,
+    )
     from transporter.message import Entry
 
 _T = TypeVar("_T")
@@ -88,6 +96,10 @@ class LmdbWriter:
         database, self._database = self._database, None
         if database is not None:
             database.environment.close()
+
+    def probe(self) -> Iterable[Finding]:
+        """Look whether the folder can be written; a database in it is not opened."""
+        yield writable(self._config.path)
 
     def _opened(self) -> _Database:
         if self._database is None:

@@ -22,6 +22,7 @@ from adaptors.postgres.meter import Meter
 from adaptors.postgres.outbox import Fenced, Outbox, TooMuch
 from adaptors.postgres.pacing import Pace, Portion
 from adaptors.postgres.position import Position
+from adaptors.postgres.probing import probe_outbox
 from adaptors.postgres.recognition import unpurged
 from adaptors.postgres.session import connect, faults, statement_limit, wait_for_notify
 from adaptors.postgres.table import TableName
@@ -29,11 +30,11 @@ from transporter.adaptor import Batch
 from transporter.errors import SourceError, SourceUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from adaptors.postgres.claims import Claim, Claimed
     from adaptors.postgres.session import Connection
-    from transporter.adaptor import Entries, Resume
+    from transporter.adaptor import Entries, Finding, Resume
 
 _PATIENCE: Final = 30.0
 """Seconds that entries of our last term wait at least for us to be elected again."""
@@ -139,6 +140,10 @@ class OutboxReader:
         if not self._goes_on(connection):
             self._give_up()
         self.keep_alive()
+
+    def probe(self) -> Iterable[Finding]:
+        """Look at the table, at the rights on it and at what belongs to it."""
+        return probe_outbox(self._config, _CLAIMS[self._config.claim].rights)
 
     def _listen(self, connection: Connection) -> None:
         connection.add_notify_handler(lambda _: self._pace.woken())

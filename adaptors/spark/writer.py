@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from adaptors.folders import writable
 from adaptors.spark.config import SparkWriterConfig
 from adaptors.spark.folder import DataFolder
+from transporter.adaptor import Finding
 from transporter.errors import RouteFault, SinkUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from transporter.adaptor import AdaptorConfig, FrameSlice, StoredOffset, WriterContext
@@ -50,6 +53,15 @@ class SparkWriter:
             self._writer(frame).mode("append").saveAsTable(config.table)
         else:
             self._writer(frame).mode("append").save(config.path)
+
+    def probe(self) -> Iterable[Finding]:
+        """Look at a folder of this machine; every other sink only Spark itself can reach."""
+        config = self._config
+        if config.folder is not None:
+            yield writable(config.folder)
+        else:
+            place = config.table or config.path or config.format
+            yield Finding(f"{place}: Spark connects when it first writes; not looked at", "warning")
 
     def close(self) -> None:
         """Forget the folder."""

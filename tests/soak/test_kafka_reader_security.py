@@ -119,3 +119,20 @@ def test_a_certificate_of_an_unknown_authority_is_not_trusted(
 
     with pytest.raises(SourceUnavailable, match="certificate"):
         read(broker, "ada", topic, ssl_ca=None)
+
+
+def test_a_look_names_the_right_that_is_missing(broker: SafeBroker, topic: str) -> None:
+    """Reader and writer are told apart: who may describe a topic may not use it yet."""
+    broker.allow("eve", ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
+    broker.allow("eve", ResourceType.GROUP, "of-eve", AclOperation.DESCRIBE)
+    given = secured(broker, "eve")
+    reader = KafkaReader(
+        KafkaReader.Config.model_validate({"topics": [topic], "group": "of-eve", **given})
+    )
+    writer = KafkaWriter(KafkaWriter.Config.model_validate({"topic": topic, **given}))
+    for adaptor, right in ((reader, "READ"), (writer, "WRITE")):
+        problems = [each.text for each in adaptor.probe() if each.level == "problem"]
+        assert problems == [f"topic {topic}: this user lacks the right {right} on it"]
+    broker.allow("eve", ResourceType.TOPIC, topic, AclOperation.READ, AclOperation.WRITE)
+    for adaptor in (reader, writer):
+        assert [each.text for each in adaptor.probe() if each.level != "fine"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,18 +12,29 @@ import typer
 from transporter.cli.log_entries import note
 from transporter.cli.output import aligned, printable, write, write_json
 from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
+from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from transporter.pipeline.config import Pipeline, RouteConfig
     from transporter.pipeline.document import Document
+    from transporter.trial.connections import Look
 
 
 def check(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE")],
     *,
+    connect: Annotated[
+        bool,
+        typer.Option(
+            "--connect", help="Also look at every source and sink: rights, tables, topics."
+        ),
+    ] = False,
     as_json: AsJson = False,
-) -> None:
-    """Validate a pipeline file: every key, every adaptor's settings. Connects to nothing."""
+) -> int:
+    """Validate a pipeline file: every key, every adaptor's settings.
+
+    It connects to nothing, but with --connect to all, and changes nothing there.
+    """
     from transporter.pipeline.config import load_with_lines  # noqa: PLC0415 - heavy
     from transporter.pipeline.local_paths import path_problems  # noqa: PLC0415 - the same
     from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415 - the same
@@ -31,10 +43,38 @@ def check(
     if problems := path_problems(found, document):
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
     _warn_of_open_secrets(found, document)
-    if as_json:
-        write_json(_summary(found))
-    else:
+    if not as_json:
         _tree(found)
+    looks = _connected(found, quiet=as_json) if connect else []
+    wrong = any(each.wrong for each in looks)
+    if as_json:
+        summary = _summary(found)
+        if connect:
+            summary["connections"] = [asdict(each) for each in looks]
+        write_json(summary, ok=not wrong)
+    return EnvironmentFault.exit_code if wrong else 0
+
+
+def _connected(pipeline: Pipeline, *, quiet: bool) -> list[Look]:
+    """Look at all that *pipeline* connects, and tell what is found unless *quiet*."""
+    from transporter.embed import cache_directory  # noqa: PLC0415 - heavy
+    from transporter.spark.probing import probe_spark  # noqa: PLC0415 - the same
+    from transporter.trial.connections import Look, looks  # noqa: PLC0415 - the same
+
+    spark = pipeline.spark
+    host = Look("spark", spark.master, "")
+    host.findings = list(probe_spark(spark.master, cache_directory(), local=spark.local))
+    found = []
+    for look in (*looks(pipeline), host):
+        found.append(look)
+        if quiet:
+            continue
+        adaptor = f" ({look.adaptor})" if look.adaptor else ""
+        write(printable(f"{look.kind} {look.name}{adaptor}"))
+        for each in look.findings:
+            mark = "" if each.level == "fine" else f"{each.level}: "
+            write(f"  {printable(mark + each.text)}")
+    return found
 
 
 def _warn_of_open_secrets(pipeline: Pipeline, document: Document) -> None:

@@ -39,9 +39,12 @@ def write(line: str = "") -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def write_json(result: object) -> None:
-    """Print *result* as the one object of ``--json``; paths and the like become text."""
-    _write_object({"ok": True, "result": result})
+def write_json(result: object, *, ok: bool = True) -> None:
+    """Print *result* as the one object of ``--json``; paths and the like become text.
+
+    With *ok* ``False`` it tells of something that is wrong; the exit code says so, too.
+    """
+    _write_object({"ok": ok, "result": result})
 
 
 def write_json_list(items: Iterable[object]) -> int:

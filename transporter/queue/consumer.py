@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Self
 
 from transporter.errors import ConfigError
-from transporter.queue import clients
 from transporter.queue.exchange import Exchange
 from transporter.queue.failures import QueueUnavailable
 from transporter.queue.fetcher import Fetcher
@@ -18,7 +17,7 @@ from transporter.queue.keeper import Keeper
 from transporter.queue.markers import Nack
 from transporter.queue.message import MessageId, QueueMessage
 from transporter.queue.settings import queue_name
-from transporter.queue.topics import retention_problems
+from transporter.queue.topics import counted, retention_problems
 
 if TYPE_CHECKING:
     from transporter.queue.metrics import ConsumerMetrics
@@ -58,14 +57,9 @@ class QueueConsumer:
         self._exchange = Exchange(
             InFlight(settings.in_flight, settings.hold, settings.redeliver_after, settings.ahead)
         )
-        looking = clients.onlooker(settings)
-        try:
-            _, count = clients.partitions(
-                looking, settings, [settings.queue_topic, settings.markers_topic]
-            )
-        finally:
-            looking.close()
-        self.problems = retention_problems(settings, [settings.queue_topic, settings.markers_topic])
+        topics = [settings.queue_topic, settings.markers_topic]
+        _, count = counted(settings, topics)
+        self.problems = retention_problems(settings, topics)
         """How the topics delete what is still needed, as it was at the start."""
         for problem in self.problems:
             _LOGGER.warning(problem)

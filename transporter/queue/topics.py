@@ -59,6 +59,19 @@ def make_topics(
     return made
 
 
+def counted(settings: QueueSettings, topics: Sequence[str]) -> list[int]:
+    """Return how many partitions each of *topics* has.
+
+    :raises QueueFault: when one does not exist.
+    :raises QueueUnavailable: when no broker answers.
+    """
+    looking = clients.onlooker(settings)
+    try:
+        return clients.partitions(looking, settings, topics)
+    finally:
+        looking.close()
+
+
 def retention_problems(settings: QueueSettings, topics: Sequence[str]) -> list[str]:
     """Return how each of *topics* deletes what is still needed, with the command that helps.
 

@@ -1,0 +1,25 @@
+"""Whether a file or a folder can be made where a writer's settings have it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from transporter.adaptor import Finding
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def writable(path: Path) -> Finding:
+    """Tell whether *path*, which may not be there yet, can be written, and what room is left."""
+    nearest = next(each for each in (path, *path.parents) if os.path.lexists(each))
+    if nearest != path and not nearest.is_dir():
+        return Finding(f"{path}: {nearest} is not a directory", "problem")
+    if not os.access(nearest, os.W_OK | (os.X_OK if nearest.is_dir() else 0)):
+        who = f"this user (id {os.geteuid()})"
+        return Finding(f"{path}: {who} may not write {nearest}", "problem")
+    state = "there" if nearest == path else "not there yet"
+    room = shutil.disk_usage(nearest if nearest.is_dir() else nearest.parent).free
+    return Finding(f"{path}: {state}, may be written; {room / 2**30:.1f} GiB of room")

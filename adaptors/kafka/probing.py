@@ -1,0 +1,105 @@
+"""What can be found out of topics and groups before anything is read or written."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Literal
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AclOperation
+
+from adaptors.kafka.cluster import REQUEST_SECONDS, Cluster, built
+from adaptors.kafka.consumer import consumer_of
+from adaptors.kafka.failures import source_error
+from transporter.adaptor import Finding
+from transporter.kafka_groups import committed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from confluent_kafka import TopicPartition
+
+    from adaptors.kafka.config import KafkaConnection, KafkaReaderConfig, KafkaWriterConfig
+
+
+def probe_reader(config: KafkaReaderConfig) -> Iterator[Finding]:
+    """Yield what there is of the topics and of the group that *config* names."""
+    cluster = Cluster(config, _place(config))
+    names = list(config.topics) if config.pattern is None else cluster.matching(config.pattern)
+    yield Finding(f"{_place(config)} answers")
+    if not names:
+        text = f"no topic's name matches {config.pattern} yet; those that come are read then"
+        yield Finding(text, "warning")
+    yield from _topics(cluster, names, AclOperation.READ, "create it, or correct `topics`")
+    yield _group(config, cluster.partitions(names))
+
+
+def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
+    """Yield what there is of the topics that *config* names."""
+    # It is for idempotent producers only, and those ask for a right before anything else.
+    cluster = Cluster(config, _place(config), **{"enable.gapless.guarantee": False})
+    there = cluster.matching("^")
+    yield Finding(f"{_place(config)} answers, and shows {len(there)} topics")
+    names = sorted({name for name in (config.fixed_topic, config.progress_place) if name})
+    advice = "it is created with the first entry" if config.create_topics else "create it"
+    yield from _topics(
+        cluster,
+        names,
+        AclOperation.WRITE,
+        advice,
+        missing="warning" if config.create_topics else "problem",
+    )
+    if config.fixed_topic is None:
+        yield Finding(f"topics {config.topic}: looked up as entries come, not now")
+
+
+def _group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Finding:
+    """Ask what the group keeps, as somebody who never joins it."""
+    with built(config, _place(config)):
+        consumer = consumer_of(config, _nothing, _nothing)
+    try:
+        found = committed(consumer, places, monotonic() + REQUEST_SECONDS) if places else []
+    except KafkaException as error:
+        raise source_error(error.args[0], f"{_place(config)}, group {config.group}") from error
+    finally:
+        consumer.close()
+    begun = sum(each.offset >= 0 for each in found)
+    if not begun:
+        return Finding(f"group {config.group}: it is new, and begins at: {config.start}")
+    return Finding(f"group {config.group}: it has begun {begun} of {len(found)} partitions")
+
+
+def _nothing(*_: object) -> None:
+    """Hear nothing: what matters is raised."""
+
+
+def _topics(
+    cluster: Cluster,
+    names: Iterable[str],
+    right: AclOperation,
+    advice: str,
+    *,
+    missing: Literal["warning", "problem"] = "problem",
+) -> Iterator[Finding]:
+    found = cluster.described(names)
+    for name in names:
+        topic = found.get(name)
+        if topic is None:
+            yield Finding(f"topic {name}: there is none: {advice}", missing)
+        elif _lacks(topic, right):
+            yield Finding(f"topic {name}: this user lacks the right {right.name} on it", "problem")
+        else:
+            copies = min((len(each.replicas) for each in topic.partitions), default=0)
+            count = len(topic.partitions)
+            parts = "1 partition" if count == 1 else f"{count} partitions"
+            yield Finding(f"topic {name}: {parts}, {copies} {'copy' if copies == 1 else 'copies'}")
+
+
+def _lacks(described: object, right: AclOperation) -> bool:
+    """Tell whether the brokers say what we may do, and *right* is not among it."""
+    rights = getattr(described, "authorized_operations", None)
+    return rights is not None and not {right, AclOperation.ALL} & set(rights)
+
+
+def _place(config: KafkaConnection) -> str:
+    return f"Kafka at {config.bootstrap_servers}"

@@ -1,0 +1,83 @@
+"""What can be found out of an outbox before anything is read."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from adaptors.postgres.inspection import locate
+from adaptors.postgres.session import connect, faults
+from adaptors.postgres.table import TableName
+from transporter.adaptor import Finding
+from transporter.election.looking import look
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from adaptors.postgres.config import OutboxConfig
+    from adaptors.postgres.session import Connection
+
+_PATIENCE: Final = 5.0
+"""Half of the seconds that a call may take."""
+_TERMS: Final = """
+SELECT pg_catalog.to_regclass(%(terms)s) IS NOT NULL,
+    CASE WHEN pg_catalog.to_regclass(%(terms)s) IS NULL
+    THEN pg_catalog.has_schema_privilege(%(schema)s, 'CREATE')
+    ELSE pg_catalog.has_table_privilege(%(terms)s, 'SELECT')
+        AND pg_catalog.has_table_privilege(%(terms)s, 'INSERT')
+        AND pg_catalog.has_table_privilege(%(terms)s, 'UPDATE') END
+"""
+# Of a trigger's type bit 2 stands for INSERT.
+_TRIGGERS: Final = """
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+    WHERE t.tgrelid = pg_catalog.to_regclass(%s) AND NOT t.tgisinternal
+        AND t.tgenabled IN ('O', 'A') AND t.tgtype & 4 = 4 AND p.prosrc ILIKE '%%notify%%'
+)
+"""
+
+
+def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Finding]:
+    """Yield what there is of the table that *config* names, and whether we have *rights* on it."""
+    with closing(connect(config.dsn, _PATIENCE)) as connection:
+        info = connection.info
+        version, minor = divmod(info.server_version, 10_000)
+        yield Finding(
+            f"PostgreSQL {version}.{minor} at {info.host}:{info.port}, "
+            f"database {info.dbname}, role {info.user}"
+        )
+        table = locate(connection, TableName.parse(config.table), rights, config.columns.names)
+        yield Finding(f"table {table}: columns, index and rights are as they must be")
+        with faults(f"cannot look at what is beside the outbox table {table}"):
+            yield _terms(connection, table)
+            yield _wake_up(connection, table, config.poll_interval)
+    if elected := look(config.elector):
+        yield Finding(elected)
+
+
+def _terms(connection: Connection, table: TableName) -> Finding:
+    terms = table.sibling("transporter_term")
+    names = {"terms": str(terms), "schema": table.schema}
+    ((there, allowed),) = connection.execute(_TERMS, names).fetchall()
+    if there and allowed:
+        return Finding(f"table {terms}: there, with the rights that a term needs")
+    if there:
+        return Finding(f"table {terms}: GRANT SELECT, INSERT, UPDATE on it", "problem")
+    if allowed:
+        return Finding(f"table {terms}: the first start makes it")
+    return Finding(
+        f"there is no table {terms}, and this role may not make it in schema {table.schema}: "
+        "'transporter outbox init PIPELINE' prints its SQL",
+        "problem",
+    )
+
+
+def _wake_up(connection: Connection, table: TableName, seconds: float) -> Finding:
+    ((told,),) = connection.execute(_TRIGGERS, [str(table)]).fetchall()
+    if told:
+        return Finding(f"a trigger of {table} notifies of new rows")
+    return Finding(
+        f"no trigger of {table} notifies of new rows, so they wait up to {seconds:g} s "
+        "(poll_interval): 'transporter outbox init PIPELINE' prints one",
+        "warning",
+    )

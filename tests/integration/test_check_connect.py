@@ -1,0 +1,181 @@
+"""``transporter check --connect`` with a real PostgreSQL and a real Kafka."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from transporter.cli import app
+from transporter.outbox import outbox_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from services.kafka import Broker
+    from services.postgres import Database
+
+Found = dict[str, list[tuple[str, str]]]
+
+
+@pytest.fixture
+def look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Found]]:
+    """Return a function that checks a pipeline and returns the exit code and what was found."""
+
+    def look(reader: dict[str, Any], writer: dict[str, Any]) -> tuple[int, Found]:
+        document = {
+            "log": {"dir": "log"},
+            "readers": [{"name": "in", **reader}],
+            "routes": [{"name": "out", "writer": writer}],
+        }
+        (tmp_path / "p.yaml").write_text(json.dumps(document, default=str))
+        code = app.execute(["check", "--connect", "--json", str(tmp_path / "p.yaml")])
+        said = json.loads(capsys.readouterr().out)
+        assert said["ok"] == (code == 0), said
+        return code, {
+            each["name"]: [(found["level"], found["text"]) for found in each["findings"]]
+            for each in said["result"]["connections"]
+        }
+
+    return look
+
+
+SCREEN = {"adaptor": "file", "path": "-"}
+
+
+@pytest.mark.postgres
+def test_an_outbox(postgres: Database, look: Callable[..., tuple[int, Found]]) -> None:
+    """It is complete, or what is missing is named; neither rows nor tables are touched."""
+    reader = {"adaptor": "postgres-outbox", "dsn": postgres.dsn}
+    code, found = look(reader, SCREEN)
+    assert code == 3
+    assert found["in"][0][1].startswith("PostgreSQL ")
+    assert found["in"][1][0] == "problem"
+    assert "'transporter outbox init" in found["in"][1][1]
+
+    postgres.execute(outbox_sql("outbox"))
+    code, found = look(reader, SCREEN)
+    assert (code, [level for level, _ in found["in"]]) == (0, ["fine"] * 4)
+    assert postgres.execute("SELECT to_regclass('transporter_term')") == [(None,)]
+
+    postgres.execute("ALTER TABLE outbox DISABLE TRIGGER ALL")
+    code, found = look(reader, SCREEN)
+    assert code == 0
+    level, text = found["in"][-1]
+    assert level == "warning"
+    assert "poll_interval" in text
+
+
+@pytest.mark.postgres
+def test_a_role_without_rights(postgres: Database, look: Callable[..., tuple[int, Found]]) -> None:
+    """The right that is missing is named, be it on the table or for the table of terms."""
+    role = f"reader_{uuid.uuid4().hex[:8]}"
+    postgres.execute(outbox_sql("outbox"))
+    postgres.execute(f"CREATE ROLE {role}")
+    postgres.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    postgres.execute(f"GRANT SELECT, UPDATE ON outbox TO {role}")
+    reader = {"adaptor": "postgres-outbox", "dsn": f"{postgres.dsn} options='-c role={role}'"}
+    try:
+        code, found = look(reader, SCREEN)
+        assert (code, found["in"][-1][0]) == (3, "problem")
+        assert "lacks DELETE" in found["in"][-1][1]
+        postgres.execute(f"GRANT DELETE ON outbox TO {role}")
+        code, found = look(reader, SCREEN)
+        assert code == 3
+        assert ("problem", "there is no table public.transporter_term") in [
+            (level, text.split(",")[0]) for level, text in found["in"]
+        ]
+    finally:
+        postgres.execute(f"DROP OWNED BY {role}")
+        postgres.execute(f"DROP ROLE {role}")
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_away(look: Callable[..., tuple[int, Found]]) -> None:
+    """It is said within seconds, and the password is not."""
+    dsn = "host=127.0.0.1 port=1 user=ada password=word-of-ada"
+    code, found = look({"adaptor": "postgres-outbox", "dsn": dsn}, SCREEN)
+    ((level, text),) = found["in"]
+    assert (code, level) == (3, "problem")
+    assert "cannot connect" in text
+    assert "word-of-ada" not in text
+
+
+@pytest.mark.kafka
+def test_topics(
+    kafka_broker: Broker, kafka_topic: str, look: Callable[..., tuple[int, Found]]
+) -> None:
+    """Those that are there are told with their partitions; one that is missing is a problem."""
+    place = {"adaptor": "kafka", "bootstrap_servers": kafka_broker.bootstrap_servers}
+    group = uuid.uuid4().hex
+    code, found = look(
+        {**place, "topics": [kafka_topic], "group": group}, {**place, "topic": kafka_topic}
+    )
+    assert code == 0, found["in"][-1]
+    told = ("fine", f"topic {kafka_topic}: 1 partition, 1 copy")
+    assert told in found["in"]
+    assert told in found["out"]
+    assert ("fine", f"group {group}: it is new, and begins at: earliest") in found["in"]
+
+    missing = f"missing-{uuid.uuid4().hex[:8]}"
+    code, found = look(
+        {**place, "topics": [kafka_topic, missing], "group": group}, {**place, "topic": missing}
+    )
+    assert code == 3
+    for name in ("in", "out"):
+        assert any(
+            level == "problem" and text.startswith(f"topic {missing}: there is none")
+            for level, text in found[name]
+        )
+    code, found = look(
+        {**place, "topics": [kafka_topic], "group": group},
+        {**place, "topic": missing, "create_topics": True},
+    )
+    assert code == 0
+    assert missing not in kafka_broker.admin().list_topics(timeout=10).topics
+
+
+@pytest.mark.kafka
+def test_a_queue_without_topics(
+    kafka_broker: Broker, look: Callable[..., tuple[int, Found]]
+) -> None:
+    """The command that makes them is named."""
+    name = f"q-{uuid.uuid4().hex[:8]}"
+    place = {"bootstrap_servers": kafka_broker.bootstrap_servers, "queue_topic": name}
+    reader = {"adaptor": "kafka-queue", **place, "queue": "jobs", "markers_topic": f"{name}-m"}
+    code, found = look(reader, {"adaptor": "kafka-queue", **place, "queue": "jobs"})
+    assert code == 3
+    for each in ("in", "out"):
+        assert "transporter queue init" in found[each][-1][1]
+
+
+@pytest.mark.kafka
+def test_brokers_that_are_away(look: Callable[..., tuple[int, Found]]) -> None:
+    """Both ends say so."""
+    place = {"adaptor": "kafka", "bootstrap_servers": "127.0.0.1:1"}
+    code, found = look({**place, "topics": ["t"], "group": "g"}, {**place, "topic": "t"})
+    assert code == 3
+    assert [found[name][-1][0] for name in ("in", "out")] == ["problem", "problem"]
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+def test_what_an_election_rests_on(
+    postgres: Database, kafka_broker: Broker, kafka_topic: str, look: Callable[..., Any]
+) -> None:
+    """Its topic, or a database of its own."""
+    postgres.execute(outbox_sql("outbox"))
+    reader = {"adaptor": "postgres-outbox", "dsn": postgres.dsn}
+    elector = {"kind": "kafka", "bootstrap_servers": kafka_broker.bootstrap_servers}
+    code, found = look({**reader, "elector": {**elector, "topic": kafka_topic}}, SCREEN)
+    assert (code, found["in"][-1][0]) == (0, "fine")
+    assert kafka_topic in found["in"][-1][1]
+    code, found = look({**reader, "elector": {**elector, "topic": "nowhere"}}, SCREEN)
+    assert (code, found["in"][-1][0]) == (3, "problem")
+    alone = {"kind": "postgres", "dsn": "host=127.0.0.1 port=1 password=word-of-eve"}
+    code, found = look({**reader, "elector": alone}, SCREEN)
+    assert (code, found["in"][-1][0]) == (3, "problem")
+    assert "word-of-eve" not in found["in"][-1][1]

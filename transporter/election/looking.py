@@ -1,0 +1,60 @@
+"""A look at what an election rests on, without taking part in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from transporter.election.config import KafkaElection, PostgresElection
+from transporter.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from transporter.election.config import Election
+
+_SECONDS: Final = 10
+
+
+def look(election: Election) -> str | None:
+    """Return what there is of *election*, in words; ``None`` where nothing of its own is needed.
+
+    Waits some ten seconds at most.
+
+    :raises EnvironmentFault: when it cannot be held with these settings, or not now.
+    """
+    if isinstance(election, KafkaElection):
+        return _topic(election)
+    if isinstance(election, PostgresElection) and election.dsn is not None:
+        return _database(election.dsn.get_secret_value())
+    return None
+
+
+def _topic(election: KafkaElection) -> str:
+    from confluent_kafka import KafkaException  # noqa: PLC0415 - only where it is needed
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - the same
+
+    place = f"the election's topic {election.topic} at {election.bootstrap_servers}"
+    settings = {
+        "log_level": 0,
+        **election.client,
+        "bootstrap.servers": election.bootstrap_servers,
+        "allow.auto.create.topics": False,
+    }
+    try:
+        found = AdminClient(settings).list_topics(election.topic, _SECONDS).topics[election.topic]
+    except KafkaException as error:
+        raise EnvironmentFault(f"{place}: {election.shown(error.args[0].str())}") from None
+    if found.error is not None:
+        raise EnvironmentFault(f"{place}: {found.error.str()}: create it, or correct `topic`")
+    return f"{place} is there"
+
+
+def _database(dsn: str) -> str:
+    import psycopg  # noqa: PLC0415 - only where it is needed
+
+    try:
+        with psycopg.connect(dsn, connect_timeout=_SECONDS) as connection:
+            where = f"{connection.info.host}:{connection.info.port}"
+    except psycopg.Error as error:
+        # Only what the server says first: the rest may quote settings.
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise EnvironmentFault(f"the election's database: {said[0]}") from None
+    return f"the election's database at {where} answers"
