@@ -21,7 +21,8 @@ class Journal:
     def write(self, **fields: Any) -> None:
         """Append one line, with the monotonic time ``t`` that all processes share."""
         line = json.dumps({"t": time.monotonic(), **fields}, separators=(",", ":"), default=str)
-        os.write(self._descriptor, line.encode() + b"\n")
+        # A line that a kill has torn must not take this one with it.
+        os.write(self._descriptor, b"\n" + line.encode() + b"\n")
 
     def close(self) -> None:
         """Close the file."""
@@ -44,7 +45,17 @@ class Follower:
                 if not line.endswith(b"\n"):
                     return
                 self._byte += len(line)
-                yield json.loads(line)
+                if (found := whole(line)) is not None:
+                    yield found
+
+
+def whole(line: bytes) -> dict[str, Any] | None:
+    """Return what a journal's *line* holds; ``None`` if it is empty, or torn: it never was."""
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return found
 
 
 class Switch:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from storm.journal import Journal, Switch
+from storm.journal import Journal, Switch, whole
 from storm.rows import identity, row
 
 from transporter.adaptor import AdaptorConfig, LocalPath, StoredOffset
@@ -161,8 +160,8 @@ class StormWriter:
         mine: dict[str, Any] | None = None
         others: dict[str, Any] | None = None
         for line in self._path.read_bytes().splitlines():
-            told = json.loads(line)
-            if "stored" not in told or told["shard"] != self._context.shard:
+            told = whole(line)
+            if told is None or "stored" not in told or told["shard"] != self._context.shard:
                 continue
             stored = told["stored"]
             if stored is None:

@@ -307,7 +307,7 @@ class _Gone:
 
     def _write(self, fields: dict[str, Any]) -> None:
         with self._path.open("ab") as file:
-            file.write(json.dumps(fields).encode() + b"\n")
+            file.write(b"\n" + json.dumps(fields).encode() + b"\n")
 
     def _read(self) -> None:
         for told in self._told.news():
