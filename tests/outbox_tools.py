@@ -26,6 +26,7 @@ class Log:
         self.log_id = log_id or uuid4().hex
         self.frames: list[tuple[str | None, Entries]] = []
         self.told: list[tuple[str, dict[str, object]]] = []
+        self.measured: dict[str, float | None] = {}
         self.superseded = 0
 
     def supersede(self) -> None:
@@ -39,6 +40,9 @@ class Log:
 
     def tell(self, event: str, **details: object) -> None:
         self.told.append((event, details))
+
+    def measure(self, gauge: str, value: float | None) -> None:
+        self.measured[gauge] = value
 
     @property
     def position(self) -> str | None:

@@ -34,6 +34,7 @@ __all__ = [
     "Finding",
     "FrameSlice",
     "FrameWriter",
+    "Gauge",
     "KeepAliveReader",
     "LocalPath",
     "Message",
@@ -119,6 +120,11 @@ class Probe(Protocol):
         """
 
 
+Gauge = Literal["backlog_messages", "lag_seconds"]
+"""What a reader may measure: how many messages its source holds for it, and for how many seconds
+the oldest of them is there; 0 when there is none."""
+
+
 class EndOfSource(Exception):
     """Raised by :meth:`Reader.poll` when the source will never have more."""
 
@@ -195,6 +201,14 @@ class Resume(Protocol):
 
     def tell(self, event: str, **details: object) -> None:
         """Tell everybody who watches the engine; *details* are plain values."""
+
+    def measure(self, gauge: Gauge, value: float | None) -> None:
+        """Tell how things stand at the source now; ``None`` when that is not known any more.
+
+        It stands in the status and in the metric ``transporter_source_<gauge>`` until the next
+        call, or until the reader is closed. Measure now and then, and what is cheap there:
+        estimates are welcome.
+        """
 
 
 class Reader(Protocol):

@@ -143,6 +143,19 @@ class Group:
             self._heed(event)  # After the records: an end is told behind the last of them.
         return taken
 
+    def backlog(self) -> int | None:
+        """Return how many offsets are to be read still, as far as the client knows the ends."""
+        waiting = 0
+        for held in self.held.values():
+            with self._translated():
+                _, end = self._consumer.get_watermark_offsets(partition_of(held), cached=True)
+            if end < 0:
+                return None  # Nothing was fetched yet.
+            place = held.handed or held.logged
+            begun = max(place.next if place else 0, held.passed[1] if held.passed else 0)
+            waiting += max(0, end - begun)
+        return waiting
+
     def keep(self) -> None:
         """Stay a member without reading: for while the log has no room."""
         with self._translated():

@@ -33,6 +33,8 @@ _LOOK: Final = 30.0
 """Seconds between two looks at the topics when nothing calls for one."""
 _SOON: Final = 1.0
 """Seconds between two looks when something does."""
+_MEASURE: Final = 10.0
+"""Seconds between two looks at how much there is to read."""
 _PATIENCE: Final = 10.0
 _MAX_POLL_INTERVAL: Final = 300_000
 
@@ -63,7 +65,8 @@ class KafkaReader:
         self._given: OrderedDict[str, tuple[Position, list[tuple[Held, Place]]]] = OrderedDict()
         self._topics: list[str] = []
         self._missing: dict[str, float] = {}
-        self._looked = self._told = 0.0
+        self._looked = self._told = self._measured = 0.0
+        self._resume: Resume | None = None
         self._ended = False
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
 
@@ -74,6 +77,7 @@ class KafkaReader:
         :raises EnvironmentFault: when a topic was never there, or a right or setting is wrong.
         """
         self.close()
+        self._resume = resume
         text = resume.position
         self._position = (
             Position.parse(text) if text else Position(f"{resume.log_id}/{secrets.token_hex(4)}")
@@ -106,6 +110,7 @@ class KafkaReader:
             while not self._ended:
                 self._look(group, cluster)
                 self._tell(group)
+                self._measure(group)
                 records, steps = group.take(max(0.0, deadline - monotonic()))
                 if records:
                     return self._batch(records, steps)
@@ -140,6 +145,12 @@ class KafkaReader:
             keeper.close()
         if group is not None:
             group.close()
+
+    def _measure(self, group: Group) -> None:
+        now = monotonic()
+        if now >= self._measured + _MEASURE and self._resume is not None:
+            self._measured = now
+            self._resume.measure("backlog_messages", group.backlog())
 
     def _batch(self, records: list[Record], steps: list[tuple[Held, Place]]) -> Batch:
         names = {held.topic: self._names_of(held) for held, _ in steps}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from psycopg import sql
 
 from adaptors.postgres import term
+from adaptors.postgres.backlog import Backlog
 from adaptors.postgres.candidacy import Candidacy, election_term
 from adaptors.postgres.claims import Mark, Take
 from adaptors.postgres.config import OutboxConfig
@@ -103,7 +104,7 @@ class OutboxReader:
         self._found, self._number = self._table, 0
         self._lineage, self._undecided_until = "", 0.0
         self._undecided = False
-        self._meter = Meter()
+        self._meter, self._backlog = Meter(), Backlog()
         limit = statement_limit(self._term_length)
         self._portion = Portion(config.batch_rows, config.batch_bytes, limit)
         self._reset(Position(0, 0))
@@ -381,6 +382,12 @@ class OutboxReader:
         with suppress(SourceUnavailable):
             if self._woken(0):
                 self._pace.woken()
+        self._measure()
+
+    def _measure(self) -> None:
+        if self._outbox is not None and self._connection is not None and self._resume is not None:
+            columns = self._config.columns.names
+            self._backlog.measure(self._connection, self._found, columns, self._resume, monotonic())
 
     def confirm(self) -> bool:
         """Ask the database whether our term is the last one that was begun (Invariant 10).

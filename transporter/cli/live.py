@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transporter.cli.output import printable
-from transporter.cli.status import patience
+from transporter.cli.status import patience, source_lag
 from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State, level_of
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class LiveTable(Lines):
             speed,
             "",
             "",
-            "",
+            source_lag(reader.measured),
         ]
 
     def _route(self, route: RouteStatus, now: float) -> list[Text | str]:

@@ -10,7 +10,7 @@ from transporter.cli.target import AsJson, Target  # noqa: TC001 - Typer reads t
 from transporter.control.requests import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 COLUMNS = ("", "state", "watermark", "lag", "parked", "doing")
 
@@ -50,7 +50,7 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
             f"reader {reader['name']}",
             reader["state"],
             "",
-            "",
+            source_lag(reader.get("measured", {})),
             "",
             f"{reader['logged']:,} logged",
         )
@@ -63,6 +63,14 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
             f"{route['parked']:,}",
             doing(route),
         )
+
+
+def source_lag(measured: Mapping[Any, float]) -> str:
+    """Return what is known to wait at a reader's source: messages, and for how long."""
+    backlog, seconds = measured.get("backlog_messages"), measured.get("lag_seconds")
+    if backlog is None:
+        return ""
+    return f"{backlog:,.0f} ({about(seconds)})" if seconds and backlog else f"{backlog:,.0f}"
 
 
 def doing(route: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -12,6 +12,7 @@ from transporter.engine.timings import NOTHING, Histogram
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from transporter.adaptor import Gauge
     from transporter.engine.backoff import Waiting
 
 
@@ -256,7 +257,8 @@ class ReaderStatus:
     """A reader at one moment; the counts are of this run.
 
     ``size`` is in bytes; ``still`` tells for how many seconds it has got nowhere; ``term``
-    is the number of the term under which it leads, where engines take turns.
+    is the number of the term under which it leads, where engines take turns. ``measured`` is
+    what the reader has measured at its source, by the names of ``adaptor.Gauge``.
     """
 
     name: str
@@ -267,6 +269,7 @@ class ReaderStatus:
     size: int = 0
     still: float = 0.0
     term: int | None = None
+    measured: dict[Gauge, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from transporter.offsets.holds import Hold
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from transporter.adaptor import Batch, Reader
+    from transporter.adaptor import Batch, Gauge, Reader
     from transporter.engine.deliveries import Deliveries
     from transporter.engine.events import Observer
     from transporter.log.commit_log import CommitLog
@@ -93,7 +93,9 @@ class Feed:
             self._superseded,
             self._reopened,
             superseded_through,
+            measured=self._measure,
         )
+        self._measured: dict[Gauge, float] = {}
         self._shared = deliveries is not None and config.config.shared
         self._term: int | None = None
         self._look_again = 0.0
@@ -227,8 +229,22 @@ class Feed:
         state = State.CANDIDATE if waits else self._state
         problem = self._problem or self._waits_for()
         return ReaderStatus(
-            name, adaptor, state, self._logged, problem, self._size, still, self._term
+            name,
+            adaptor,
+            state,
+            self._logged,
+            problem,
+            self._size,
+            still,
+            self._term,
+            dict(self._measured),
         )
+
+    def _measure(self, gauge: Gauge, value: float | None) -> None:
+        if value is None:
+            self._measured.pop(gauge, None)
+        else:
+            self._measured[gauge] = value
 
     @property
     def _full(self) -> bool:
@@ -307,6 +323,7 @@ class Feed:
                 return
             finally:
                 reader.close()
+                self._measured = {}
 
     def _renew(self) -> bool:
         """Read secret files again before a connection is made; wait where that cannot be done."""

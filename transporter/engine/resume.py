@@ -16,6 +16,7 @@ from transporter.offsets.offset_log import declared_routes, read_state
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from transporter.adaptor import Gauge
     from transporter.engine.deliveries import Deliveries
     from transporter.engine.events import Observer
     from transporter.log.commit_log import CommitLog
@@ -95,7 +96,7 @@ class _Quiet:
 class LogResume:
     """Implements ``adaptor.Resume`` for one reader. Belongs to its feed's thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is somebody else's to hear
         self,
         log: CommitLog,
         reader: str,
@@ -104,6 +105,8 @@ class LogResume:
         superseded: Callable[[], None] = lambda: None,
         reopened: Callable[[Iterable[tuple[str, Sequence[int]]]], None] = lambda _: None,
         superseded_through: Callable[[str], int] | None = None,
+        *,
+        measured: Callable[[Gauge, float | None], None] = lambda *_: None,
     ) -> None:
         """Look at *log*.
 
@@ -116,12 +119,13 @@ class LogResume:
             reopened: called with what the source still waits for, by position and offsets.
             superseded_through: gives up to where any route has passed a reader's entries;
                 by default the offset logs are read for that.
+            measured: called with what the reader measures at its source.
 
         """
         self._log, self._reader, self._observe = log, reader, observe
         self._deliveries, self._superseded = deliveries, superseded
         self._superseded_through = superseded_through or self._read_superseded
-        self._reopened = reopened
+        self._reopened, self._measured = reopened, measured
         self._known_after = self._passed = -1
         self.last = log.durable
         """The last offset that this reader may have logged."""
@@ -264,6 +268,10 @@ class LogResume:
         self._looks.append(look)
         if len(self._looks) > _MOST_LOOKS:
             self._known_after = max(self._known_after, self._looks.popleft().last)
+
+    def measure(self, gauge: Gauge, value: float | None) -> None:
+        """Pass on what the reader has measured at its source."""
+        self._measured(gauge, value)
 
     def tell(self, event: str, **details: object) -> None:
         """Tell everybody who watches the engine."""

@@ -70,6 +70,8 @@ def _of_a_reader(reader: ReaderStatus, counts: Counts) -> Iterator[Reading]:
     changes = "transporter_leader_changes_total"
     for change in ("acquired", "refreshed", "revoked", "fenced"):
         yield changes, (reader.name, change), counts.of(changes, reader.name, change)
+    for gauge, value in reader.measured.items():
+        yield f"transporter_source_{gauge}", name, value
     for state in State:
         yield "transporter_reader_state", (reader.name, state.value), reader.state is state
 

@@ -146,6 +146,20 @@ METRICS: Final = (
         "How often the source was found unavailable",
     ),
     Metric(
+        "transporter_source_backlog_messages",
+        "gauge",
+        _READER,
+        "messages",
+        "Messages that its source holds for it, or about so many; only where it is measured",
+    ),
+    Metric(
+        "transporter_source_lag_seconds",
+        "gauge",
+        _READER,
+        "seconds",
+        "How long the oldest of these messages is there; 0 without any; only where it is measured",
+    ),
+    Metric(
         "transporter_reader_state",
         "gauge",
         ("reader", "state"),

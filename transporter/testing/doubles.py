@@ -13,7 +13,7 @@ from transporter.message import Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from transporter.adaptor import Ack, Entries, Resume, StoredOffset, WriterContext
+    from transporter.adaptor import Ack, Entries, Gauge, Resume, StoredOffset, WriterContext
     from transporter.message import Entry
 
 FailureName = Literal["rejected", "unavailable", "timeout", "fault", "unnamed"]
@@ -37,6 +37,8 @@ class FixedResume:
         """What the reader has told: each event with its details."""
         self.superseded = 0
         """How often the reader has asked for what is not delivered to be passed."""
+        self.measured: dict[str, float | None] = {}
+        """What the reader has measured at its source last."""
         self.reopened: list[tuple[str, list[int]]] = []
         """What the reader goes on with: positions and offsets."""
 
@@ -60,6 +62,10 @@ class FixedResume:
     def supersede(self) -> None:
         """Count the call: nothing is logged here."""
         self.superseded += 1
+
+    def measure(self, gauge: Gauge, value: float | None) -> None:
+        """Keep *value* in :attr:`measured`."""
+        self.measured[gauge] = value
 
     def tell(self, event: str, **details: object) -> None:
         """Keep *event* in :attr:`told`."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import promql_tools
 import pytest
 
+from transporter.adaptor import Gauge
 from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State
 from transporter.observe.ages import Age
 from transporter.observe.counts import Counts
@@ -25,12 +27,14 @@ DASHBOARD = ROOT / "ops" / "grafana" / "transporter.json"
 TABLE = {metric.name: metric for metric in METRICS}
 VALUES = {"state": {state.value for state in State}, "action": {"parked", "skipped"}}
 """The words that a label may hold, where these come from the code."""
+MEASURED: dict[Gauge, float] = dict.fromkeys(get_args(Gauge), 7.0)
+"""All that a reader may measure."""
 STATUS = EngineStatus(
     directory="log",
     last=9,
     size=100,
     spark=True,
-    readers=(ReaderStatus("in", "demo", State.RUNNING, 3),),
+    readers=(ReaderStatus("in", "demo", State.RUNNING, 3, measured=MEASURED),),
     routes=(RouteStatus("out", "lmdb", State.RUNNING, 2, 1, 5, 4),),
     used=50,
     max_bytes=200,
@@ -68,6 +72,13 @@ def test_an_unknown_age_and_no_budget_are_no_readings() -> None:
     found = readings(status, Counts(lambda *_, **__: None), lambda _: None, ready=True, version="1")
     names = {name for name, _, _ in found}
     assert not names & {"transporter_route_lag_seconds", "transporter_log_budget_bytes"}
+
+
+def test_what_a_reader_has_not_measured_is_no_reading() -> None:
+    """Nobody knows what waits at the source of a reader that is away."""
+    status = replace(STATUS, readers=(replace(STATUS.readers[0], measured={}),))
+    found = readings(status, Counts(lambda *_, **__: None), lambda _: None, ready=True, version="1")
+    assert not [name for name, _, _ in found if name.startswith("transporter_source_")]
 
 
 def test_the_docs_have_a_row_for_each_metric() -> None:

@@ -1,0 +1,74 @@
+"""How many rows an outbox holds, and for how long: asked now and then, for operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from psycopg import Error, sql
+from psycopg.pq import TransactionStatus
+
+if TYPE_CHECKING:
+    from adaptors.postgres.columns import Columns
+    from adaptors.postgres.session import Connection
+    from adaptors.postgres.table import TableName
+    from transporter.adaptor import Resume
+
+EVERY: Final = 10.0
+"""Seconds between two questions."""
+_RARELY: Final = 300.0
+"""The same after one that took too long: the table is full of dead rows, say."""
+_LIMIT: Final = "500ms"
+"""How long the server may look."""
+COUNTED: Final = 10_000
+"""Rows that are counted; how many there are beyond is what the server's statistics say."""
+
+_BOUND: Final = "SELECT pg_catalog.set_config('statement_timeout', %s, true)"
+_ASK: Final = """
+SELECT CASE WHEN counted <= {most} THEN counted
+    ELSE greatest(counted, pg_catalog.pg_stat_get_live_tuples(%s::pg_catalog.regclass)) END,
+    (SELECT extract(epoch FROM pg_catalog.clock_timestamp() - {created})::float8
+     FROM {table} AS o ORDER BY {id} LIMIT 1)
+FROM (
+    SELECT count(*) AS counted FROM (SELECT FROM {table} LIMIT {most} + 1) AS first_rows
+) AS counts
+"""
+
+
+class Backlog:
+    """Measures an outbox at most each :data:`EVERY` seconds. Not thread-safe."""
+
+    def __init__(self) -> None:
+        """Be due at once."""
+        self._due = 0.0
+
+    def measure(
+        self,
+        connection: Connection,
+        table: TableName,
+        columns: Columns,
+        resume: Resume,
+        now: float,
+    ) -> None:
+        """Tell *resume* how the outbox stands at the monotonic time *now*, if that is due.
+
+        What the session is at, such as an open transaction, is left alone. A question that
+        fails, for whatever reason, is not worth more than that nothing is known.
+        """
+        if now < self._due or connection.info.transaction_status != TransactionStatus.IDLE:
+            return
+        self._due = now + EVERY
+        question = sql.SQL(_ASK).format(
+            most=sql.Literal(COUNTED),
+            table=table.in_query,
+            **columns.in_query("o"),
+        )
+        rows = age = None
+        try:
+            with connection.transaction():
+                connection.execute(_BOUND, [_LIMIT])
+                ((rows, age),) = connection.execute(question, [str(table)]).fetchall()
+        except Error:
+            self._due = now + _RARELY
+        resume.measure("backlog_messages", rows)
+        # A clock of the application may be ahead.
+        resume.measure("lag_seconds", None if rows is None else max(0.0, age or 0.0))
