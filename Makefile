@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak crash storm check format bench lock clean
+.PHONY: help demo test soak crash storm check format bench sbom lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -46,17 +46,25 @@ format: $(VENV)/dev  ## Format the code and mend what can be mended
 bench: $(VENV)/bench  ## Measure against floors and rivals, into build/bench.json and docs/benchmarks.md
 	$(BIN)/python -m benchmarks $(BENCH)
 
+sbom: $(VENV)/dev  ## What it runs with, as CycloneDX JSON, and a NOTICE of all licences, into build/
+	@test -x $(SBOM)/bin/cyclonedx-py || $(PYTHON) -m venv $(SBOM)
+	@$(SBOM)/bin/pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements/sbom.lock
+	PYTHONPATH=. $(BIN)/python ops/bill_of_materials.py $(SBOM)/bin/cyclonedx-py build
+
 lock: $(VENV)/dev  ## Resolve the dependencies anew into requirements/*.lock
 	$(BIN)/pip install --quiet 'uv>=0.13,<0.14'
-	$(LOCK) --extra java --extra embedded --group build -o requirements/demo.lock
-	$(LOCK) --extra java --extra embedded --group dev -o requirements/dev.lock
-	$(LOCK) --extra java --extra embedded --group bench -o requirements/bench.lock
+	$(LOCK) pyproject.toml --extra java --extra embedded --group build -o requirements/demo.lock
+	$(LOCK) pyproject.toml --extra java --extra embedded --group dev -o requirements/dev.lock
+	$(LOCK) pyproject.toml --extra java --extra embedded --group bench -o requirements/bench.lock
+	$(LOCK) --group sbom -o requirements/sbom.lock
 
 clean:  ## Remove what was built and what demos left; keeps the environment and the cache
 	rm -rf build data transporter-quickstart .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
+SBOM = build/sbom
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-emit-index-url --no-annotate --custom-compile-command 'make lock' pyproject.toml
+	--no-emit-index-url --no-annotate --custom-compile-command 'make lock'
 
 $(VENV)/demo: requirements/demo.lock pyproject.toml
 	$(call environment,demo)
