@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,3 +157,22 @@ def test_a_proxy_that_answers_for_ever_is_given_up(make_writer: Open) -> None:
             assert isinstance(error, SinkTimeout)
             assert "no answer within 0.5 s" in str(error)
         assert time.monotonic() - begun < 3  # a whole answer takes 3.8 s
+
+
+def test_a_tunnel_that_was_begun_too_late_is_cut(
+    make_writer: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that was given up before it had a socket is cut when it has one."""
+    resolved, real = threading.Event(), socket.getaddrinfo
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        resolved.wait(20)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    with Proxy(pause=0.2) as proxy:  # a whole answer takes 3.8 s
+        writer = make_writer("https://localhost:1/", proxy=proxy.url, timeout=0.5)
+        assert isinstance(failure(write(writer, numbered(1))), SinkTimeout)
+        resolved.set()
+        assert "the attempt before still waits" in str(failure(write(writer, numbered(1))))
+        assert "no answer within" in str(failure(write(writer, numbered(1))))

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError
 from http_tools import LOCALHOST, localhost_tls
 from services.oidc_kafka import Provider
 
+from adaptors.kafka.client import Client
 from adaptors.kafka.client_log import ClientLog
 from adaptors.kafka.failures import is_fault
 from adaptors.kafka.writer import KafkaWriter
@@ -104,6 +105,17 @@ def test_a_provider_that_refuses_is_waited_for(
 def test_a_token_may_be_better_next_time_and_a_password_not(text: str, fault: bool) -> None:
     """So an outage of brokers or of a provider halts no route, and a wrong password does."""
     assert is_fault(KafkaError(KafkaError._AUTHENTICATION, text)) is fault
+
+
+def test_why_no_broker_is_left_is_kept(provider: Provider) -> None:
+    """That they are all down comes last, and says less than what came before."""
+    client = Client(config(provider, SECRET), 1.0)
+    for code in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
+        for error in (KafkaError(code), KafkaError(KafkaError._ALL_BROKERS_DOWN)):
+            client._heard(error)
+        assert client.trouble is not None
+        assert client.trouble.code() == code
+    assert client.was_alone()
 
 
 def test_the_clients_log_has_no_secrets(
