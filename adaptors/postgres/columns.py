@@ -55,7 +55,7 @@ def _column(text: str) -> str:
     return str(found)
 
 
-_Name = Annotated[str, AfterValidator(_column)]
+ColumnName = Annotated[str, AfterValidator(_column)]
 
 
 class ColumnsConfig(BaseModel):
@@ -65,21 +65,21 @@ class ColumnsConfig(BaseModel):
         extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
     )
 
-    id: _Name = "id"
+    id: ColumnName = "id"
     """Numbers the rows; whole numbers from a sequence, one unique index on it alone."""
-    created: _Name = "create_time"
+    created: ColumnName = "create_time"
     """When the row was made."""
-    topic: _Name = "kafka_topic"
+    topic: ColumnName = "kafka_topic"
     """Becomes the namespace."""
-    key: _Name = "kafka_key"
+    key: ColumnName = "kafka_key"
     """What order is kept for."""
-    value: _Name = "kafka_value"
+    value: ColumnName = "kafka_value"
     """The data; NULL is a tombstone."""
-    header_keys: _Name = "kafka_header_keys"
+    header_keys: ColumnName = "kafka_header_keys"
     """Names of the headers, an array."""
-    header_values: _Name = "kafka_header_values"
+    header_values: ColumnName = "kafka_header_values"
     """Values of the headers, an array of the same length."""
-    leader: _Name = "leader_id"
+    leader: ColumnName = "leader_id"
     """Who has marked the row, a UUID."""
 
     @model_validator(mode="after")

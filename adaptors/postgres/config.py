@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, model_validator
 
-from adaptors.postgres.columns import ColumnsConfig
+from adaptors.postgres.columns import Columns, ColumnsConfig
+from adaptors.postgres.router import RouterConfig
 from adaptors.postgres.table import TableName
 from transporter.adaptor import AdaptorConfig, Duration, Size
 from transporter.election.config import Dsn, Election
+
+_OURS: Final = frozenset({"id", "created", "leader"})
+"""What an outbox needs that is not in the table of an event router."""
 
 
 def _alone(claim: str, info: ValidationInfo) -> str:
@@ -44,6 +48,9 @@ class OutboxConfig(AdaptorConfig):
     """What the table's columns are called where not as usual: ``id``, ``created``, ``topic``,
     ``key``, ``value``, ``header_keys``, ``header_values``, ``leader``; each written as in SQL."""
 
+    router: RouterConfig | None = None
+    """Read the table of Debezium's event router: ``{}`` for its defaults."""
+
     elector: Election = "none"
     """Who may lead when several engines read this outbox: ``none`` (there is one engine), or
     ``{kind: postgres, term: 5s}``, or ``{kind: kafka, bootstrap_servers: …, topic: …}``."""
@@ -63,6 +70,26 @@ class OutboxConfig(AdaptorConfig):
 
     notify_channel: Annotated[str, Field(min_length=1, max_length=63)] = "outbox"
     """Channel of NOTIFY that the table's trigger uses."""
+
+    @model_validator(mode="after")
+    def _routed(self) -> Self:
+        given = sorted(self.columns.model_fields_set - _OURS)
+        if self.router is not None and given:
+            raise ValueError(
+                f"columns names {', '.join(given)}, which the router makes of its own columns; "
+                "with a router it may name id, created and leader"
+            )
+        return self
+
+    @property
+    def names(self) -> Columns:
+        """What the rows of the table hold, as the database spells it."""
+        if self.router is None:
+            return self.columns.names
+        given = {role: name for role, name in self.columns if role in _OURS}
+        if "id" not in self.columns.model_fields_set:
+            del given["id"]
+        return self.router.columns(given, marks=self.claim == "mark")
 
     @property
     def needs_delivery(self) -> bool:

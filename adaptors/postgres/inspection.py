@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from adaptors.postgres.columns import Columns
+from adaptors.postgres.router import RoutedColumns
 from adaptors.postgres.session import faults
 from adaptors.postgres.table import TableName
 from transporter.errors import EnvironmentFault
@@ -27,8 +28,12 @@ _TYPES: Final = {
     "header_values": _ARRAYS,
     "leader": frozenset({"uuid"}),
 }
+_PAYLOADS: Final = frozenset({"json", "jsonb", "text", "varchar"})
+_TIMES: Final = frozenset({"timestamp", "timestamptz"})
+_NUMBERS: Final = "bigint GENERATED ALWAYS AS IDENTITY UNIQUE"
+_CREATED: Final = "timestamptz NOT NULL DEFAULT now()"
 _FIND: Final = """
-SELECT c.oid, n.nspname::text, c.relname::text,
+SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p',
        has_table_privilege(c.oid, 'SELECT'),
        has_any_column_privilege(c.oid, 'UPDATE'),
        has_table_privilege(c.oid, 'DELETE')
@@ -40,13 +45,13 @@ SELECT a.attname::text, t.typname::text
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 """
-# A partitioned table cannot have such an index on any column, a view none at all.
-_UNIQUE: Final = """
-SELECT c.relkind <> 'r' OR EXISTS (
+# A partitioned table cannot have a unique index on any column, a view none at all.
+_INDEXED: Final = """
+SELECT c.relkind NOT IN ('r', 'p') OR EXISTS (
     SELECT FROM pg_catalog.pg_index i
     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
-    WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-        AND i.indnkeyatts = 1 AND a.attname = %s
+    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND a.attname = %s
+        AND (c.relkind = 'p' OR i.indisunique AND i.indnkeyatts = 1)
 ) FROM pg_catalog.pg_class c WHERE c.oid = %s
 """
 # Sequences that the column owns, or that its default names.
@@ -93,16 +98,21 @@ def locate(
                 "'transporter outbox init PIPELINE --run' creates it, and without --run prints "
                 "the SQL for whoever may"
             )
-        oid, schema, name, *granted = found
+        oid, schema, name, partitioned, *granted = found
         full = TableName(name, schema)
         held = dict(zip(_RIGHTS, granted, strict=True))
         _check_rights(full, [(right, held[right]) for right in rights], connection.info.user)
         present = dict(connection.execute(_ATTRIBUTES, [oid]).fetchall())
         columns = columns or Columns()
-        _check_columns(full, columns, present)
-        if connection.execute(_UNIQUE, [columns.id, oid]).fetchone() != (True,):
-            raise EnvironmentFault(_not_unique(full, columns))
-        ((events, mark),) = connection.execute(_CHANGEABLE, [oid, columns.leader]).fetchall()
+        if isinstance(columns, RoutedColumns):
+            _check_routed(full, columns, present, partitioned=partitioned)
+        else:
+            _check_columns(full, columns, present)
+        if connection.execute(_INDEXED, [columns.id, oid]).fetchone() != (True,):
+            raise EnvironmentFault(_not_indexed(full, columns, partitioned=partitioned))
+        ((events, mark),) = connection.execute(
+            _CHANGEABLE, [oid, columns.leader or columns.id]
+        ).fetchall()
         _check_changeable(full, columns, rights, events, mark=mark)
     return full
 
@@ -153,6 +163,38 @@ def _check_columns(table: TableName, columns: Columns, present: dict[str, str]) 
         )
 
 
+def _check_routed(
+    table: TableName, columns: RoutedColumns, present: dict[str, str], *, partitioned: bool
+) -> None:
+    """Refuse a table that no event router reads, or that lacks what ours needs besides."""
+    router = columns.router
+    theirs = [router.event_id, router.event_key, router.payload, router.route_by]
+    theirs += [each.column for each in router.additional]
+    theirs += [router.timestamp] if router.timestamp else []
+    wrong = [f"{name} is missing" for name in theirs if TableName.parse(name).name not in present]
+    types = {columns.value: _PAYLOADS, columns.created: _TIMES, columns.id: _INTEGERS}
+    types |= {columns.leader: _TYPES["leader"]}
+    wrong += [
+        f"{TableName(name)} is {present[name]}, not {' or '.join(sorted(fitting))}"
+        for name, fitting in types.items()
+        if name in present and present[name] not in fitting
+    ]
+    if wrong:
+        raise EnvironmentFault(
+            f"the table {table} is not the event router's that is described: {'; '.join(wrong)}. "
+            "Name another table, or its columns under router"
+        )
+    numbers = "bigserial" if partitioned else _NUMBERS
+    made = {columns.id: numbers, columns.created: _CREATED, columns.leader: "uuid"}
+    if lacking := [name for name in made if name and name not in present]:
+        adding = ", ".join(f"ADD COLUMN {TableName(name)} {made[name]}" for name in lacking)
+        raise EnvironmentFault(
+            f"the table {table} lacks {', '.join(lacking)}: an event router follows the server's "
+            f"log, and this reader needs rows that are numbered; run ALTER TABLE {table} {adding}. "
+            "An application that inserts by the names of columns does not notice it"
+        )
+
+
 def _check_changeable(
     table: TableName, columns: Columns, rights: Sequence[str], events: int, *, mark: bool
 ) -> None:
@@ -169,7 +211,13 @@ def _check_changeable(
         )
 
 
-def _not_unique(table: TableName, columns: Columns) -> str:
+def _not_indexed(table: TableName, columns: Columns, *, partitioned: bool) -> str:
+    if partitioned:
+        return (
+            f"the table {table} is no outbox: rows of all partitions are read by "
+            f"{_shown('id', columns.id)}, and no index begins with it; run CREATE INDEX ON {table} "
+            f"({TableName(columns.id)})"
+        )
     # Invariant 7: rows are purged by their ids.
     return (
         f"the table {table} is no outbox: rows are named by {_shown('id', columns.id)}, and no "

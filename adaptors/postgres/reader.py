@@ -128,10 +128,8 @@ class OutboxReader:
         self._reset(Position.parse(position) if position else Position(0, 0))
         config = self._config
         connection = self._connection = connect(config.dsn, self._term_length)
-        self._found = locate(
-            connection, self._table, _CLAIMS[config.claim].rights, config.columns.names
-        )
-        for problem in caching_sequences(connection, self._found, config.columns.names):
+        self._found = locate(connection, self._table, _CLAIMS[config.claim].rights, config.names)
+        for problem in caching_sequences(connection, self._found, config.names):
             resume.tell("sequence-caches", table=str(self._found), problem=problem)
         self._listen(connection)
         self._candidacy = Candidacy(config.elector, str(self._found), config.dsn, resume)
@@ -180,7 +178,7 @@ class OutboxReader:
         leading = term.acquire(
             connection, self._found, self._config.dsn, self._term_length, log_id, self._lineage
         )
-        columns = self._config.columns.names
+        columns = self._config.names
         outbox = Outbox(connection, self._found, leading, str(self._table), columns)
         if self._undecided and not leading.continues:
             self._give_up()

@@ -45,6 +45,8 @@ _SETTINGS: Final = {
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "60s",
     "jit": "off",
+    # What a time without a zone is taken for, as Debezium does, and how one is spelt in a header.
+    "timezone": "UTC",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",

@@ -134,6 +134,11 @@ def _of_reader(file: Path, name: str | None, *, connecting: bool) -> Place:
     if found is None:
         raise InvalidPipeline(*problems)
     config: Any = found
+    if config.router is not None:
+        raise ConfigError(
+            f"{file} reads the table of an event router, which 'transporter outbox' neither makes "
+            "nor fills nor resets; 'transporter run' says what that table lacks"
+        )
     columns = Columns(**dict(config.columns))
     return Place(config.dsn.get_secret_value(), config.table, columns, config.notify_channel)
 

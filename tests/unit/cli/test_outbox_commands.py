@@ -23,6 +23,7 @@ readers:
 routes: [{name: all, writer: {adaptor: kafka, bootstrap_servers: "${KAFKA:?set KAFKA}"}}]
 """
 ONE = "readers: [{name: orders, adaptor: postgres-outbox, dsn: '${ORDERS_DSN}'}]\n"
+ROUTER = ONE.replace("}]", ", router: {}}]")
 NONE = "readers: [{name: lines, adaptor: file, path: in.jsonl}]\n"
 
 
@@ -36,7 +37,12 @@ def _no_database(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
     """Write pipeline files with two, one and no readers of an outbox."""
-    for name, text in (("p.yaml", PIPELINE), ("one.yaml", ONE), ("none.yaml", NONE)):
+    for name, text in (
+        ("p.yaml", PIPELINE),
+        ("one.yaml", ONE),
+        ("none.yaml", NONE),
+        ("router.yaml", ROUTER),
+    ):
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -80,6 +86,7 @@ def test_init_reads_table_and_channel_of_a_pipeline(
         (["init", "{}/p.yaml", "oders"], "no reader 'oders'; did you mean 'orders'?"),
         (["init", "{}/p.yaml", "users"], "environment variable USERS_TABLE is not set"),
         (["init", "{}/none.yaml"], "none.yaml:1: no reader is a postgres-outbox"),
+        (["init", "{}/router.yaml"], "router.yaml reads the table of an event router"),
         (["init", "{}/gone.yaml"], "gone.yaml: cannot be read"),
         (["init", "{}/one.yaml", "--table", "x"], "names database and table"),
         (["init", "--table", "a b"], "'a b' is not a table name"),

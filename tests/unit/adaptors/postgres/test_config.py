@@ -40,3 +40,28 @@ def test_a_misread_password_is_refused(dsn: str) -> None:
 def test_a_whole_connection_string_is_taken(dsn: str) -> None:
     """Escaped passwords, several hosts, sockets and key-value strings are what they are."""
     assert OutboxConfig(dsn=dsn).dsn.get_secret_value() == dsn
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"router": {"topic": "events"}}, "does not hold {routed_by}"),
+        ({"router": {"payload": "a.b"}}, "is not a column name"),
+        ({"router": {"additional": [{"column": "a", "placement": "partition"}]}}, "envelope"),
+        ({"router": {}, "columns": {"value": "payload"}}, "columns names value, which the router"),
+    ],
+)
+def test_what_an_event_router_has_no_use_for_is_refused(
+    settings: dict[str, object], problem: str
+) -> None:
+    """With what to write instead."""
+    with pytest.raises(ValidationError, match=problem):
+        OutboxConfig.model_validate({"dsn": "host=db", **settings})
+
+
+def test_an_event_router_needs_a_mark_only_to_mark() -> None:
+    """Rows are numbered either way; the time is the column that was named."""
+    given = {"dsn": "host=db", "router": {"timestamp": '"At"'}, "columns": {"leader": "who"}}
+    marked = OutboxConfig.model_validate(given).names
+    assert (marked.id, marked.created, marked.leader) == ("transporter_id", "At", "who")
+    assert OutboxConfig.model_validate({**given, "claim": "take"}).names.leader == ""

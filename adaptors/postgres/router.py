@@ -1,0 +1,145 @@
+"""The outbox table of Debezium's event router, read as it is.
+
+Its columns become what our own table holds by expressions that the server computes, so
+everything else reads both alike. What an order needs, and that table may lack, are columns
+of ours; an application that inserts by name does not notice them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from psycopg import sql
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from adaptors.postgres.columns import ColumnName, Columns
+from adaptors.postgres.table import TableName, doubled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROUTED: Final = "{routed_by}"
+"""What stands for the routing column's value in a topic."""
+NUMBER: Final = "transporter_id"
+"""What the column is called that numbers the rows, unless said otherwise."""
+
+
+def _template(topic: str) -> str:
+    if ROUTED not in topic:
+        raise ValueError(
+            f"does not hold {ROUTED}, which stands for the value of route_by "
+            "(Debezium's ${routedByValue})"
+        )
+    return topic
+
+
+class Additional(BaseModel):
+    """A further column, and where its value goes."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
+
+    column: ColumnName
+    """The column."""
+    placement: Literal["header", "envelope"]
+    """``header``: a header of its own; ``envelope``: a field beside ``payload``."""
+    alias: Annotated[str, Field(min_length=1)] | None = None
+    """What the header or field is called; as the column without it."""
+
+
+class RouterConfig(BaseModel):
+    """Columns and topics of Debezium's event router; what is left out is as there."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
+
+    event_id: ColumnName = "id"
+    """Names the event; becomes the header ``id``."""
+    event_key: ColumnName = "aggregateid"
+    """Becomes the key."""
+    payload: ColumnName = "payload"
+    """Becomes the data: ``json``, ``jsonb``, ``text`` or ``varchar``."""
+    route_by: ColumnName = "aggregatetype"
+    """Chooses the topic."""
+    topic: Annotated[str, AfterValidator(_template)] = f"outbox.event.{ROUTED}"
+    """The namespace, and so the topic; ``{routed_by}`` stands for the value of ``route_by``."""
+    timestamp: ColumnName | None = None
+    """When the event was; without it the column that ``columns: {created: …}`` names."""
+    additional: tuple[Additional, ...] = ()
+    """Further columns, as headers or as fields of an envelope."""
+
+    def columns(self, columns: dict[str, str], *, marks: bool) -> RoutedColumns:
+        """Return what the rows hold; *columns* has the names of ours that are not as usual."""
+        own = {"id": NUMBER, **columns}
+        if self.timestamp is not None:
+            own["created"] = self.timestamp
+        if not marks:
+            own["leader"] = ""
+        names = {role: TableName.parse(name).name if name else "" for role, name in own.items()}
+        return RoutedColumns(
+            **names,
+            topic=TableName.parse(self.route_by).name,
+            key=TableName.parse(self.event_key).name,
+            value=TableName.parse(self.payload).name,
+            header_keys="header names",
+            header_values="header values",
+            router=self,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedColumns(Columns):
+    """What the rows of an event router's table hold; ``leader`` is empty where none marks."""
+
+    router: RouterConfig = field(kw_only=True)
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """Yield each role with what errors call it: the column that it is made of."""
+        return ((role, name) for role, name in Columns.items(self) if role != "router")
+
+    def in_query(self, alias: str) -> dict[str, sql.Composable]:
+        """Return an expression over *alias* for each role, for a statement with parameters."""
+        router = self.router
+
+        def column(name: str, *, parsed: bool = False) -> sql.Composable:
+            found = name if parsed else TableName.parse(name).name
+            return doubled(sql.Identifier(alias, found))
+
+        headers = [("id", column(router.event_id))]
+        fields = [("payload", column(router.payload))]
+        for each in router.additional:
+            name = each.alias or TableName.parse(each.column).name
+            (headers if each.placement == "header" else fields).append((name, column(each.column)))
+        before, _, after = router.topic.partition(ROUTED)
+        return {
+            "id": column(self.id, parsed=True),
+            "created": sql.SQL("{}::timestamptz").format(column(self.created, parsed=True)),
+            "topic": sql.SQL("({} || {}::text || {})").format(
+                _literal(before), column(router.route_by), _literal(after)
+            ),
+            "key": sql.SQL("{}::text").format(column(router.event_key)),
+            "value": _value(fields),
+            "header_keys": _texts([_literal(name) for name, _ in headers]),
+            "header_values": _texts([value for _, value in headers]),
+            "leader": column(self.leader, parsed=True) if self.leader else sql.SQL("NULL::uuid"),
+        }
+
+
+def _literal(text: str) -> sql.Composable:
+    return sql.SQL(sql.Literal(text).as_string().replace("%", "%%"))
+
+
+def _value(fields: list[tuple[str, sql.Composable]]) -> sql.Composable:
+    (_, payload), *others = fields
+    if not others:
+        return sql.SQL("{}::text").format(payload)
+    parts = [part for name, value in fields for part in (_literal(name), value)]
+    return sql.SQL("json_build_object({})::text").format(sql.SQL(", ").join(parts))
+
+
+def _texts(values: list[sql.Composable]) -> sql.Composable:
+    texts = [sql.SQL("{}::text").format(value) for value in values]
+    return sql.SQL("ARRAY[{}]").format(sql.SQL(", ").join(texts))
