@@ -111,10 +111,7 @@ class Outbox:
         return self._find(self._sql.copy, bounds, rows, size)
 
     def _find(self, statement: bytes, bounds: Bounds, rows: int, size: int) -> Found:
-        try:
-            found = self._run(statement, rows=rows, bytes=size, **_limits(bounds))
-        except TooSlow as slow:
-            raise TooMuch(str(slow)) from slow
+        found = self._look(statement, bounds, rows=rows, bytes=size)
         term, candidates, snapshot, horizon, large, *columns = found[0]
         self._require(term)
         packed = Packed(*columns)
@@ -168,9 +165,15 @@ class Outbox:
 
     def peek(self, bounds: Bounds) -> Peeked:
         """Tell whether a claim within *bounds* would find a row, writing nothing."""
-        ((waiting, term, snapshot),) = self._run(self._sql.peek, **_limits(bounds))
+        ((waiting, term, snapshot),) = self._look(self._sql.peek, bounds)
         self._require(term)
         return Peeked(waiting, Snapshot.parse(snapshot.decode()))
+
+    def _look(self, statement: bytes, bounds: Bounds, **most: int) -> list[tuple[Any, ...]]:
+        try:
+            return self._run(statement, **_limits(bounds), **most)
+        except TooSlow as slow:
+            raise TooMuch(str(slow)) from slow
 
     def read(self, ids: Iterable[int]) -> list[tuple[Any, ...]]:
         """Return the rows of *ids* that are still there; the last cell is who marked it.

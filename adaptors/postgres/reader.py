@@ -293,7 +293,13 @@ class OutboxReader:
                 peek=not hurry,
             )
         except TooMuch as slow:
-            self._ask_for_less(slow)
+            if sweep:
+                # Dead rows that a long transaction keeps take their time however few are asked
+                # for. What cannot wait is within the bounds, and these are looked at next.
+                self._pace.swept(began, monotonic())
+                self._pace.more()
+            else:
+                self._ask_for_less(slow)
             return None
         self._gaps.observe(look)
         if look.settling:

@@ -12,8 +12,10 @@ from outbox_tools import Log, ids, insert, kill_readers, messages, read, readers
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from services.postgres import PASSWORD, free_port, fresh_database
 
-from adaptors.postgres.gaps import HIGHEST, MOST_GAPS
+from adaptors.postgres.gaps import HIGHEST, LOWEST, MOST_GAPS
+from adaptors.postgres.outbox import Outbox
 from adaptors.postgres.position import Position
+from adaptors.postgres.session import TooSlow
 from adaptors.postgres.table import TableName, term_ddl
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 from transporter.message import Message
@@ -215,6 +217,29 @@ def test_a_long_transaction_costs_no_look_anything(
     assert read(reader) == [late, newest]
     settle(reader)
     assert reader._gaps.ranges == []
+
+
+def test_a_sweep_that_takes_too_long_stops_nobody(
+    outbox: Database, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dead rows that a long transaction keeps make it slow, and fewer rows would not help."""
+    log = Log()
+    reader = opened(log, poll_interval=0.02)
+    insert(outbox)
+    assert read(reader) == [1]
+    run = Outbox._run
+
+    def slow(outbox: Outbox, statement: bytes, **arguments: Any) -> Any:
+        if arguments.get("low") == LOWEST:
+            raise TooSlow("canceling statement due to statement timeout")
+        return run(outbox, statement, **arguments)
+
+    monkeypatch.setattr(Outbox, "_run", slow)
+    for number in (2, 3):
+        insert(outbox)
+        reader._pace._sweep_at = float("-inf")
+        assert read(reader) == [number]
+    assert [event for event, _ in log.told] == ["leader-acquired"]
 
 
 def settle(reader: OutboxReader) -> None:
