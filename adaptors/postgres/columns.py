@@ -10,6 +10,7 @@ from psycopg import sql
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_serializer, model_validator
 
 from adaptors.postgres.table import TableName, doubled
+from transporter.message import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +31,11 @@ class Columns:
     header_keys: str = "kafka_header_keys"
     header_values: str = "kafka_header_values"
     leader: str = "leader_id"
+
+    @property
+    def content_type(self) -> str | None:
+        """What the values are; ``None`` for bytes that are not looked at."""
+        return JSON
 
     def items(self) -> Iterator[tuple[str, str]]:
         """Yield each role, as the settings call it, with its column."""

@@ -172,10 +172,12 @@ def _check_routed(
     theirs += [each.column for each in router.additional]
     theirs += [router.timestamp] if router.timestamp else []
     wrong = [f"{name} is missing" for name in theirs if TableName.parse(name).name not in present]
-    types = {columns.value: _PAYLOADS, columns.created: _TIMES, columns.id: _INTEGERS}
+    payloads = frozenset({"bytea"}) if router.binary else _PAYLOADS
+    types = {columns.value: payloads, columns.created: _TIMES, columns.id: _INTEGERS}
     types |= {columns.leader: _TYPES["leader"]}
     wrong += [
         f"{TableName(name)} is {present[name]}, not {' or '.join(sorted(fitting))}"
+        + (" (binary: true reads it)" if present[name] == "bytea" and fitting is _PAYLOADS else "")
         for name, fitting in types.items()
         if name in present and present[name] not in fitting
     ]

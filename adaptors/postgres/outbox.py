@@ -125,7 +125,9 @@ class Outbox:
             return [], pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
         with suppress(TypeError, ValueError, pa.ArrowException):
             if not large:
-                return sorted(packed.ids), unpacked(packed, self._source)
+                return sorted(packed.ids), unpacked(
+                    packed, self._source, self._columns.content_type
+                )
         return self._by_row(packed.ids, large)
 
     def _by_row(self, ids: Sequence[int], large: list[int]) -> tuple[list[int], pa.RecordBatch]:

@@ -66,7 +66,7 @@ class Packed(NamedTuple):
     contents: bytes | None
 
 
-def unpacked(rows: Packed, table: str) -> pa.RecordBatch:
+def unpacked(rows: Packed, table: str, content_type: str | None = JSON) -> pa.RecordBatch:
     """Return *rows* of *table* as messages, one each, by id; raise when one has a flaw."""
     count = len(rows.ids)
     data = _texts(rows.value_lengths, rows.values)
@@ -79,7 +79,7 @@ def unpacked(rows: Packed, table: str) -> pa.RecordBatch:
         "timestamp": _times(rows.times),
         "source_id": pc.binary_join_element_wise(_text(f"{table}/"), ids, _text("")),
         "data": data,
-        "content_type": pa.repeat(_text(JSON), count),
+        "content_type": pa.repeat(_text(content_type), count),
         "headers": _headers(rows),
     }
     messages = pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)
@@ -93,7 +93,7 @@ def _by_id(ids: Sequence[int], messages: pa.RecordBatch) -> pa.RecordBatch:
     return messages.take(pc.sort_indices(pa.array(ids)))
 
 
-def _text(text: str) -> pa.Scalar:
+def _text(text: str | None) -> pa.Scalar:
     return pa.scalar(text, pa.string())
 
 

@@ -8,13 +8,14 @@ of ours; an application that inserts by name does not notice them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from psycopg import sql
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from adaptors.postgres.columns import ColumnName, Columns
 from adaptors.postgres.table import TableName, doubled
+from transporter.message import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +63,8 @@ class RouterConfig(BaseModel):
     """Becomes the key."""
     payload: ColumnName = "payload"
     """Becomes the data: ``json``, ``jsonb``, ``text`` or ``varchar``."""
+    binary: bool = False
+    """The payload is ``bytea`` (Avro, say): it becomes the data byte for byte."""
     route_by: ColumnName = "aggregatetype"
     """Chooses the topic."""
     topic: Annotated[str, AfterValidator(_template)] = f"outbox.event.{ROUTED}"
@@ -70,6 +73,15 @@ class RouterConfig(BaseModel):
     """When the event was; without it the column that ``columns: {created: …}`` names."""
     additional: tuple[Additional, ...] = ()
     """Further columns, as headers or as fields of an envelope."""
+
+    @model_validator(mode="after")
+    def _no_envelope(self) -> Self:
+        if self.binary and any(each.placement == "envelope" for each in self.additional):
+            raise ValueError(
+                "binary and an envelope exclude one another, for an envelope is JSON; write "
+                "placement: header"
+            )
+        return self
 
     def columns(self, columns: dict[str, str], *, marks: bool) -> RoutedColumns:
         """Return what the rows hold; *columns* has the names of ours that are not as usual."""
@@ -96,6 +108,11 @@ class RoutedColumns(Columns):
 
     router: RouterConfig = field(kw_only=True)
 
+    @property
+    def content_type(self) -> str | None:
+        """What the values are; ``None`` for bytes that are not looked at."""
+        return None if self.router.binary else JSON
+
     def items(self) -> Iterator[tuple[str, str]]:
         """Yield each role with what errors call it: the column that it is made of."""
         return ((role, name) for role, name in Columns.items(self) if role != "router")
@@ -121,7 +138,7 @@ class RoutedColumns(Columns):
                 _literal(before), column(router.route_by), _literal(after)
             ),
             "key": sql.SQL("{}::text").format(column(router.event_key)),
-            "value": _value(fields),
+            "value": fields[0][1] if router.binary else _value(fields),
             "header_keys": _texts([_literal(name) for name, _ in headers]),
             "header_values": _texts([value for _, value in headers]),
             "leader": column(self.leader, parsed=True) if self.leader else sql.SQL("NULL::uuid"),

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from adaptors.postgres.columns import Columns
 from adaptors.postgres.table import TableName
-from transporter.message import ERROR_HEADER, HEADERS_TYPE, JSON, MESSAGE_SCHEMA
+from transporter.message import ERROR_HEADER, HEADERS_TYPE, MESSAGE_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,11 +88,11 @@ def to_batch(
     if not rows:
         return pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
     try:
-        return texts_checked(_assembled(rows, table))
+        return texts_checked(_assembled(rows, table, columns.content_type))
     except (TypeError, ValueError, pa.ArrowException):
         cells = [Row(*row[: len(ROLES)]) for row in rows]
         sound = [_sound(row, table, columns) for row in cells]
-        return _assembled(sound, table)
+        return _assembled(sound, table, columns.content_type)
 
 
 def _sound(row: Row, table: str, columns: Columns) -> Row:
@@ -136,7 +136,9 @@ def told(row: Large, full: str, table: str, columns: Columns = _USUAL) -> Row:
     return _telling(bare, {"table": full, "row": cells, "bytes": sizes}, why, table)
 
 
-def _assembled(rows: Sequence[Sequence[Any]], table: str) -> pa.RecordBatch:
+def _assembled(
+    rows: Sequence[Sequence[Any]], table: str, content_type: str | None
+) -> pa.RecordBatch:
     """Build the batch by columns; raise when any row has a flaw."""
     ids, times, topics, keys, values, names, contents, *_ = zip(*rows, strict=True)
     if min(times) < EARLIEST or max(times) > LATEST or None in topics:
@@ -152,7 +154,7 @@ def _assembled(rows: Sequence[Sequence[Any]], table: str) -> pa.RecordBatch:
         ),
         "source_id": pa.array([f"{table}/{number}" for number in ids]),
         "data": pa.array(values, pa.binary()),
-        "content_type": pa.array([JSON] * count),
+        "content_type": pa.array([content_type] * count, pa.string()),
         "headers": _headers(names, contents),
     }
     return pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)
@@ -175,11 +177,13 @@ def _headers(names: Sequence[Texts], values: Sequence[Texts]) -> pa.Array:
 def texts_checked(messages: pa.RecordBatch) -> pa.RecordBatch:
     """Return *messages*; raise unless keys, data and header values are UTF-8, as JSON is.
 
-    A database in SQL_ASCII stores any bytes as text.
+    A database in SQL_ASCII stores any bytes as text. Data without a content type are any bytes.
     """
-    headers = messages.column("headers").flatten().field("value")
-    for texts in (messages.column("key"), messages.column("data"), headers):
-        texts.cast(pa.string())
+    texts = [messages.column("key"), messages.column("headers").flatten().field("value")]
+    if not messages.column("content_type").null_count:
+        texts.append(messages.column("data"))
+    for column in texts:
+        column.cast(pa.string())
     return messages
 
 
@@ -194,7 +198,8 @@ def flaw(row: Row, columns: Columns = _USUAL) -> str | None:
         return f"{columns.header_values} has more than one dimension"
     if not all(map(_is_text, (row.topic, *names))):
         return "the topic or a header name is NULL, nested or not valid UTF-8"
-    if not all(cell is None or _is_text(cell) for cell in (row.key, row.value, *values)):
+    texts = [row.key, *values] if columns.content_type is None else [row.key, row.value, *values]
+    if not all(cell is None or _is_text(cell) for cell in texts):
         return "the key, the value or a header value is not valid UTF-8"
     return _time_flaw(row.create_time, columns.created)
 

@@ -221,7 +221,7 @@ def compose(
     found = columns.in_query("o")
     names: dict[str, sql.Composable] = {
         **found,
-        **_lengths(found, connection),
+        **_lengths(found, connection, binary=columns.content_type is None),
         "table": table.in_query,
         "terms": terms.in_query,
         "leader_name": doubled(sql.Identifier(columns.leader)),
@@ -252,7 +252,7 @@ def compose(
 
 
 def _lengths(
-    columns: dict[str, sql.Composable], connection: Connection
+    columns: dict[str, sql.Composable], connection: Connection, *, binary: bool
 ) -> dict[str, sql.Composable]:
     """Return how the bytes of a text are counted as they are sent, which is in UTF-8.
 
@@ -267,6 +267,10 @@ def _lengths(
     texts = ("topic", "key", "value")
     lengths = {f"{name}_length": (sent, sql.Identifier(name)) for name in texts}
     stored_bytes = {f"{name}_bytes": (stored, columns[name]) for name in texts}
+    if binary:
+        plain = "octet_length({text})"
+        lengths["value_length"] = (plain, sql.Identifier("value"))
+        stored_bytes["value_bytes"] = (plain + "::bigint", columns["value"])
     return {
         "growth": sql.Literal(1 if as_stored else _GROWTH),
         **{

@@ -65,13 +65,17 @@ def made(
     """Make their table, and add what the reader asks for."""
     database.execute(TABLE.format(payload=payload, more=more))
     with pytest.raises(EnvironmentFault) as caught:
-        opened(table="outboxevent", router={})
+        opened(table="outboxevent", router={"binary": payload == "bytea"})
     (command,) = re.findall(r"run (ALTER TABLE .*?)\. An application", str(caught.value))
     database.execute(command)
 
 
 def put(
-    database: Database, payload: object, event: str = EVENT, kind: str = "Order", **more: object
+    database: Database,
+    payload: object,
+    event: str = EVENT,
+    kind: str | None = "Order",
+    **more: object,
 ) -> None:
     """Insert an event as their applications do: by the names of their columns."""
     row = {"id": event, "aggregatetype": kind, "aggregateid": "1", "type": "OrderCreated", **more}
@@ -119,6 +123,29 @@ def test_a_payload_of_another_type_arrives_as_it_was_written(
     put(postgres, '{"b":1,  "a":[2]}')
     (found,) = read(opened)
     assert found.data == b'{"b":1,  "a":[2]}'
+
+
+def test_a_binary_payload_arrives_byte_for_byte(
+    postgres: Database, opened: Callable[..., Any]
+) -> None:
+    """Bytes that are no text are data too, and what is wrong with their row is another matter."""
+    made(postgres, opened, "bytea")
+    avro = bytes(range(256))
+    put(postgres, avro)
+    put(postgres, None, "00000000-0000-0000-0000-000000000001")
+    first, none = read(opened, binary=True)
+    assert (first.data, first.content_type, first.headers) == (
+        avro,
+        None,
+        (("id", EVENT.encode()),),
+    )
+    assert (none.data, none.op) == (None, "delete")
+    put(postgres, avro)
+    postgres.execute("ALTER TABLE outboxevent ALTER aggregatetype DROP NOT NULL")
+    put(postgres, avro, "00000000-0000-0000-0000-000000000002", kind=None)
+    sound, bad = read(opened, binary=True)
+    assert sound.data == avro
+    assert b"the topic" in (dict(bad.headers)[ERROR_HEADER] or b"")
 
 
 def test_further_columns_become_headers_and_fields(

@@ -48,6 +48,10 @@ def test_a_whole_connection_string_is_taken(dsn: str) -> None:
         ({"router": {"topic": "events"}}, "does not hold {routed_by}"),
         ({"router": {"payload": "a.b"}}, "is not a column name"),
         ({"router": {"additional": [{"column": "a", "placement": "partition"}]}}, "envelope"),
+        (
+            {"router": {"binary": True, "additional": [{"column": "a", "placement": "envelope"}]}},
+            "an envelope is JSON",
+        ),
         ({"router": {}, "columns": {"value": "payload"}}, "columns names value, which the router"),
     ],
 )
