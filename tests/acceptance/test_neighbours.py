@@ -103,9 +103,9 @@ def test_a_group_member_reaches_nothing(place: Path) -> None:
         files = [each for each in (place / "log").rglob("*") if not each.is_dir()]
         assert len(listening) >= 2
         assert as_nobody([place / "p.yaml"]) == [str(place / "p.yaml")]
-        # The control socket asks who it is.
-        control = place / "log" / "control.sock"
-        assert set(as_nobody([*listening, *files])) <= {str(control)}
+        # This one is for the group of the log directory, and tells nothing of what a log holds.
+        status = place / "log" / "status.sock"
+        assert set(as_nobody([*listening, *files])) == {str(status)}
         ports = [
             each.laddr.port
             for process in everybody

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from transporter.cli.log_entries import entries_of, entry_json, row_of, write_raw, write_rows
+from transporter.cli.acting import act
+from transporter.cli.log_entries import (
+    entries_of,
+    entry_json,
+    row_of,
+    time_text,
+    write_raw,
+    write_rows,
+)
 from transporter.cli.log_range import (
     From,
     KeyFilter,
@@ -19,11 +27,13 @@ from transporter.cli.log_range import (
     reading,
     wanted_of,
 )
-from transporter.cli.output import until_closed, write_json_list
-from transporter.cli.target import AsJson, Target, log_directory
+from transporter.cli.output import table, until_closed, write_json, write_json_list
+from transporter.cli.target import AsJson, Target, log_directory, offset_range
+from transporter.control.requests import LogMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -43,6 +53,9 @@ def show(  # noqa: PLR0913 - one argument an option
     namespace: NamespaceFilter = "",
     key: KeyFilter = None,
     raw: Annotated[bool, typer.Option("--raw", help="Write the data bytes as they are.")] = False,
+    metadata: Annotated[
+        bool, typer.Option("--metadata", help="Nothing of what they hold; who may only look.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Show entries by offset, time, namespace and key; by default the last ten.
@@ -50,6 +63,11 @@ def show(  # noqa: PLR0913 - one argument an option
     Example: transporter log show pipeline.yaml --from 10m --namespace ^orders --key k17
     """
     _check_raw(raw=raw, as_json=as_json)
+    if metadata:
+        if raw or start or end or namespace or key:
+            raise typer.BadParameter("--metadata goes with offsets, --last and --json only")
+        _show_metadata(target, offsets, last, as_json=as_json)
+        return 0
     found = look(log_directory(target))
     chosen = choose(found, found.last, offsets, start, end, wanted_of(namespace, key))
     if last is None and not (offsets or start or end):
@@ -57,6 +75,22 @@ def show(  # noqa: PLR0913 - one argument an option
     with until_closed(), reading(found, chosen, last) as batches:
         return _write(batches, found.confirmed, raw=raw, as_json=as_json)
     return 0
+
+
+def _show_metadata(target: Path, offsets: str | None, last: int | None, *, as_json: bool) -> None:
+    """Ask the running engine, as this user may not read the log; without one, the disk."""
+    first, end = offset_range(offsets) if offsets else (0, 1 << 62)
+    # As many as are named; more than one request is told of are refused.
+    most = last or (end - first + 1 if offsets else LAST)
+    entries = act(target, LogMetadata(first, end, most))["entries"]
+    for each in entries:
+        each["logged_at"] = time_text(each["logged_at"])
+    if as_json:
+        write_json(entries)
+    else:
+        columns = ("offset", "logged_at", "namespace", "op", "phase", "size")
+        heads = [column.replace("_", " ") for column in columns]
+        table(heads, [[each[column] for column in columns] for each in entries])
 
 
 def _check_raw(*, raw: bool, as_json: bool) -> None:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from transporter.audit import this_operator
 from transporter.control.requests import Status
-from transporter.control.wire import MAX_ANSWER, Lines, address_of, decode_error, encode
+from transporter.control.wire import (
+    MAX_ANSWER,
+    READ_SOCKET,
+    Lines,
+    address_of,
+    decode_error,
+    encode,
+)
 from transporter.errors import EngineUnreachable, EnvironmentFault, LogLocked
 
 if TYPE_CHECKING:
@@ -43,8 +50,7 @@ class Engine:
             peer = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             peer.settimeout(_ANSWER)
             try:
-                with address_of(directory) as address:
-                    peer.connect(address)
+                _connect(peer, directory)
                 self._lines = Lines(peer, MAX_ANSWER)
                 greeting = self._lines.receive()
             except OSError as error:
@@ -78,6 +84,16 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self._close.close()
+
+
+def _connect(peer: socket.socket, directory: Path) -> None:
+    """Connect to the engine's socket, or where this user may only look, to that for it."""
+    try:
+        with address_of(directory) as address:
+            peer.connect(address)
+    except PermissionError:
+        with address_of(directory, READ_SOCKET) as address:
+            peer.connect(address)
 
 
 def perform(directory: Path, request: Request, patience: float = PATIENCE) -> dict[str, Any]:

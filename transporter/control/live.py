@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from transporter.control import acts, requests
 from transporter.control.disk import progress
+from transporter.control.metadata import metadata
 from transporter.control.stepping import next_entry
 from transporter.errors import ActionRefused, EngineUnreachable
 from transporter.log.reader import LogReader
@@ -60,6 +61,9 @@ class Live:
         """Do what *request* says; see :class:`~transporter.control.requests.Operations`."""
         if isinstance(request, requests.Status):
             return self._status()
+        if isinstance(request, requests.LogMetadata):
+            log = self._engine.log
+            return metadata(log.directory, log.durable, request)
         if self._engine.stopping:
             raise EngineUnreachable("the engine is stopping; nothing was changed")
         match request:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transporter.audit import AuditFile
 from transporter.control import acts, requests
 from transporter.control.disk import status
+from transporter.control.metadata import metadata
 from transporter.errors import ActionRefused
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspect import inspect
@@ -52,6 +53,9 @@ class Offline:
         match request:
             case requests.Status():
                 return status(self._directory)
+            case requests.LogMetadata():
+                last = inspect(self._directory, proved_offset(self._directory)).last
+                return metadata(self._directory, last, request)
             case requests.Reload() | requests.Step():
                 raise ActionRefused(
                     f"{self._directory}: no engine runs on this log, and this needs one: "

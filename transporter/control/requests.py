@@ -17,6 +17,15 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class LogMetadata:
+    """Tell of the newest ``most`` entries from ``first`` to ``last``, without what they hold."""
+
+    first: int = 0
+    last: int = 1 << 62
+    most: int = 10
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """Settle ``first`` to ``last`` without delivering them."""
 
@@ -113,6 +122,7 @@ class Reload:
 
 Request = (
     Status
+    | LogMetadata
     | Ack
     | Replay
     | CancelReplay
@@ -126,6 +136,7 @@ Request = (
 )
 KINDS: Final[dict[str, type[Any]]] = {
     "status": Status,
+    "log-metadata": LogMetadata,
     "ack": Ack,
     "replay": Replay,
     "replay-cancel": CancelReplay,

@@ -1,18 +1,28 @@
-"""The control socket's side in the engine: accepts operators, each on a thread of its own."""
+"""The control sockets' side in the engine: accepts operators, each on a thread of its own."""
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
+import stat
 import struct
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from transporter.audit import Operator
-from transporter.control.wire import MAX_REQUEST, SOCKET, Lines, address_of, decode, encode_error
+from transporter.control.wire import (
+    MAX_REQUEST,
+    READ_SOCKET,
+    SOCKET,
+    Lines,
+    address_of,
+    decode,
+    encode_error,
+)
 from transporter.errors import (
     ActionRefused,
     EngineUnreachable,
@@ -21,7 +31,7 @@ from transporter.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from transporter.control.requests import Operations
@@ -42,6 +52,8 @@ class ControlServer:
     is there already is that of a dead engine.
     """
 
+    name: ClassVar[str] = SOCKET
+
     def __init__(self, operations: Operations, directory: Path, observe: Observer) -> None:
         """Serve *operations* in the log *directory*; nothing is there before :meth:`start`."""
         self._operations, self._directory, self._observe = operations, directory, observe
@@ -51,7 +63,8 @@ class ControlServer:
         self._closing = False
         self._inode = 0
         self._on_failure: Callable[[BaseException], None] = lambda _: None
-        self._thread = threading.Thread(target=self._accept, name="control")
+        self._path = directory / self.name
+        self._thread = threading.Thread(target=self._accept, name=self.name)
 
     def start(self, on_failure: Callable[[BaseException], None]) -> None:
         """Listen; an engine that cannot runs without, and says so."""
@@ -59,7 +72,7 @@ class ControlServer:
         try:
             self._bind()
         except OSError as error:
-            self._observe("control-unavailable", problem=f"{SOCKET}: {error.strerror}")
+            self._observe("control-unavailable", problem=f"{self.name}: {error.strerror}")
             self._listener.close()
             return
         self._thread.start()
@@ -78,20 +91,30 @@ class ControlServer:
 
     def _bind(self) -> None:
         with suppress(FileNotFoundError):
-            (self._directory / SOCKET).unlink()
+            self._path.unlink()
         # Before there is a name, so that nobody else ever finds it open.
         os.fchmod(self._listener.fileno(), 0o600)
-        with address_of(self._directory) as address:
+        with address_of(self._directory, self.name) as address:
             self._listener.bind(address)
-        (self._directory / SOCKET).chmod(0o600)
-        self._inode = (self._directory / SOCKET).stat().st_ino
+        with _held(self._path) as place:
+            self._open_to_others(place)
+            self._inode = os.stat(place).st_ino  # noqa: PTH116 - it is a descriptor's
         self._listener.listen(CLIENTS)
+
+    def _open_to_others(self, place: str) -> None:
+        """Give the socket, which is at *place*, its rights."""
+        os.chmod(place, 0o600)  # noqa: PTH101 - as above
+
+    def _may_ask(self, by: Operator) -> bool:
+        return by.uid in {0, os.getuid()}
+
+    def _make_way(self) -> None:
+        """Do what is to be done for a client for whom there is no place; the lock is held."""
 
     def _remove_socket(self) -> None:
         """Remove the socket's name, unless it is another engine's by now (Invariant 12)."""
-        path = self._directory / SOCKET
-        if path.stat().st_ino == self._inode:
-            path.unlink()
+        if self._path.lstat().st_ino == self._inode:
+            self._path.unlink()
 
     def _accept(self) -> None:
         try:
@@ -109,11 +132,13 @@ class ControlServer:
     def _greet(self, peer: socket.socket) -> None:
         peer.settimeout(_SILENCE)
         by = _operator(peer)
-        if by.uid not in (0, os.getuid()):
+        if not self._may_ask(by):
             peer.close()
             return
         thread = threading.Thread(target=self._serve, args=(peer, by), name=f"operator-{by.pid}")
         with self._lock:
+            if len(self._clients) >= CLIENTS:
+                self._make_way()
             if len(self._clients) < CLIENTS:
                 self._clients[thread] = peer
                 thread.start()
@@ -130,7 +155,7 @@ class ControlServer:
                 self._converse(lines, by, partial(self._is_gone, peer))
         finally:
             with self._lock:
-                del self._clients[threading.current_thread()]
+                self._clients.pop(threading.current_thread(), None)
 
     def _is_gone(self, peer: socket.socket) -> bool:
         """Tell whether nobody waits for an answer: the client has hung up, or the engine ends."""
@@ -173,6 +198,47 @@ class ControlServer:
                     peer.shutdown(how)
             for thread in clients:
                 thread.join(_GRACE if how == socket.SHUT_RD else None)
+
+
+class StatusServer(ControlServer):
+    """Serves those who may only look, on ``status.sock``; its operations change nothing.
+
+    The system lets the group of the log directory connect, where that may enter it.
+    Who only holds a place loses it to those who come to ask.
+    """
+
+    name = READ_SOCKET
+
+    def _open_to_others(self, place: str) -> None:
+        super()._open_to_others(place)
+        try:
+            os.chown(place, -1, self._directory.stat().st_gid)
+        except PermissionError:
+            problem = f"{self.name}: this user is not of the log directory's group"
+            self._observe("control-unavailable", problem=problem)
+            return
+        os.chmod(place, 0o660)  # noqa: PTH101 - as above
+
+    def _may_ask(self, by: Operator) -> bool:  # noqa: ARG002 - who could connect may ask
+        return True
+
+    def _make_way(self) -> None:
+        oldest = next(iter(self._clients))
+        with suppress(OSError):
+            # Its thread finds out, and ends.
+            self._clients.pop(oldest).shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[str]:
+    """Yield a name for the socket at *path* that stays its own, whoever replaces *path*."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise FileExistsError(errno.EEXIST, "somebody else has put something in its place")
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def _operator(peer: socket.socket) -> Operator:

@@ -1,4 +1,4 @@
-"""The conversation on the control socket: JSON, one object a line. DESIGN.md, "Control".
+"""The conversation on a control socket: JSON, one object a line. DESIGN.md, "Operating".
 
 A server greets first (``{"v": 1, "pid": …}``). Then each request is
 ``{"v": 1, "op": name, "args": {…}}`` and each answer ``{"v": 1, "ok": true, "result": …}``
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 SOCKET: Final = "control.sock"
+READ_SOCKET: Final = "status.sock"
+"""What only reads is answered here, for the group of the log directory."""
 MAX_REQUEST: Final = 64 << 10
 MAX_ANSWER: Final = 8 << 20
 _LONGEST_PATH: Final = 107
@@ -35,19 +37,20 @@ _PIECE: Final = 64 << 10
 
 
 @contextmanager
-def address_of(directory: Path) -> Iterator[str]:
-    """Yield an address of the control socket in *directory* that the system takes.
+def address_of(directory: Path, name: str = SOCKET) -> Iterator[str]:
+    """Yield an address of the socket *name* in *directory* that the system takes.
 
     A path that is too long for a socket is reached through a descriptor of its
     directory, so nothing has to be written down anywhere else.
     """
-    path = directory / SOCKET
+    path = directory / name
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
         return
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # It is only passed through, so the right to list it is not needed.
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
+        yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)
 

@@ -215,7 +215,9 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "warning", ("route", "offset", "problem"), "a parked entry has failed again"
         ),
         "control-unavailable": Event(
-            "warning", ("problem",), "the control socket cannot be made; operators are not heard"
+            "warning",
+            ("problem",),
+            "a control socket cannot be made or opened; its callers are not heard",
         ),
         "pipeline-reloaded": Event(
             "info", ("file", "routes"), "the file was read again; these routes get new workers"

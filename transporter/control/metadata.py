@@ -1,0 +1,74 @@
+"""What may be told of a log to those who must not read it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from transporter.control import requests
+from transporter.errors import ActionRefused
+from transporter.log.reader import LogReader
+from transporter.log.search import Wanted, matching, start_of_last
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from transporter.audit import Operator
+    from transporter.control.requests import LogMetadata, Operations, Request
+
+MOST: Final = 1_000
+"""Entries that one request is told of."""
+_HIDDEN: Final = "something is wrong; the engine's user is shown what"
+_COLUMNS: Final = ("offset", "logged_at", "namespace", "op", "phase")
+
+
+def metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, Any]:
+    """Return offset, log time (µs UTC), namespace, op, phase and size of entries.
+
+    Not their keys, ids, headers and data. Raises ``ActionRefused`` for too many.
+    """
+    if not 1 <= request.most <= MOST:
+        raise ActionRefused(f"{request.most} entries; ask for 1 to {MOST}")
+    found: list[dict[str, Any]] = []
+    with LogReader(directory) as reader:
+        first, last = max(request.first, reader.first_offset()), min(request.last, durable)
+        if first <= last:
+            first = start_of_last(reader, first, last, request.most, Wanted())
+            for batch in matching(reader, first, last, Wanted()):
+                rows = batch.select(_COLUMNS)
+                times = rows.column("logged_at").cast("int64")
+                rows = rows.set_column(1, "logged_at", times).to_pylist()
+                sizes = pc.binary_length(batch.column("data")).to_pylist()
+                found += [row | {"size": size or 0} for row, size in zip(rows, sizes, strict=True)]
+    return {"entries": found[-request.most :]}
+
+
+class ReadOnly:
+    """Operations that change nothing and tell no payload; implements ``requests.Operations``."""
+
+    def __init__(self, operations: Operations) -> None:
+        """Ask *operations*."""
+        self._operations = operations
+
+    def perform(
+        self, request: Request, by: Operator, gone: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
+        """Do what *request* says, if it only reads; see ``requests.Operations``.
+
+        Raises:
+            ActionRefused: it would change something.
+
+        """
+        if not isinstance(request, requests.Status | requests.LogMetadata):
+            raise ActionRefused(
+                "you may look at this engine and change nothing: its control socket is open to "
+                "its own user and root only"
+            )
+        found = self._operations.perform(request, by, gone)
+        for part in (*found.get("readers", ()), *found.get("routes", ())):
+            if part.get("problem"):
+                # An error may quote what a message holds.
+                part["problem"] = _HIDDEN
+        return found
