@@ -48,6 +48,14 @@ class Template:
         return "".join(found), frozenset(secrets)
 
 
+def secret_path(text: str, folder: Path) -> Path:
+    """Return the path that *text* names: a relative one begins in *folder*, ``~`` is the home."""
+    try:
+        return folder / Path(text).expanduser()
+    except RuntimeError:
+        raise _unreadable(Path(text), "is in the home of a user whom nobody knows") from None
+
+
 def read_secret(path: Path) -> str:
     """Return what the file at *path* holds, without the line end behind it.
 

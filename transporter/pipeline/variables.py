@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from transporter.pipeline.secret_files import Template
+from transporter.pipeline.secret_files import Template, secret_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,7 @@ def substitute(text: str, environ: Mapping[str, str], folder: Path = Path()) -> 
     end = 0
     for token in found:
         file = token["file"]
-        value = folder / Path(file).expanduser() if file else _value(token, environ, values)
+        value = secret_path(file, folder) if file else _value(token, environ, values)
         parts += [text[end : token.start()], value]
         end = token.end()
     template = Template((*parts, text[end:]))

@@ -119,6 +119,13 @@ def test_files_and_variables_stand_beside_each_other(tmp_path: Path, secret: Pat
     )
 
 
+@pytest.mark.parametrize("name", ["~nobody-here/x", "a" * 5000, "\0", "/"])
+def test_a_strange_name_is_an_error_like_any_other(tmp_path: Path, name: str) -> None:
+    """Whatever stands there, the error says so in one line."""
+    with pytest.raises(InvalidPipeline, match="secret file"):
+        load(pipeline(tmp_path, f"${{file:{name}}}"), {})
+
+
 @pytest.mark.parametrize("text", ["${file:}", "${file:x"])
 def test_what_names_no_file_is_refused(tmp_path: Path, text: str) -> None:
     """A malformed one is no variable."""
