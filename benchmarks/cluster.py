@@ -148,8 +148,6 @@ def _worker(
 ) -> Iterator[Line]:
     """Yield the line to a worker of *route*."""
     spec = WorkerSpec(
-        address=carrier.address,
-        authkey=carrier.authkey,
         route=route,
         shard=0,
         shards=1,

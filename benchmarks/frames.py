@@ -141,7 +141,7 @@ class _Routes:
         carrier.start()
         try:
             for route in ("daily", "null"):
-                spec = self._spec(carrier, log_id, route)
+                spec = self._spec(log_id, route)
                 worker: Any = carrier.connect(spec, threading.Event().is_set)
                 if worker is None or not isinstance(told := worker.recv(), Opened):
                     raise RuntimeError(f"no worker ({told}); see {launcher.log}")
@@ -189,11 +189,9 @@ class _Routes:
                 route_folder(self._directory, route).mkdir(parents=True)
             return log.log_id
 
-    def _spec(self, carrier: Carrier, log_id: str, route: str) -> WorkerSpec:
+    def _spec(self, log_id: str, route: str) -> WorkerSpec:
         frames = route == "daily"
         return WorkerSpec(
-            address=carrier.address,
-            authkey=carrier.authkey,
             route=route,
             shard=0,
             shards=1,

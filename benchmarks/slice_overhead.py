@@ -85,7 +85,7 @@ def _worker(setting: Setting, small: int, large: int) -> Iterator[Connection[Any
     carrier = Carrier(launcher, _ignore, problems.append)
     carrier.start()
     try:
-        worker = carrier.connect(_spec(carrier, directory, log_id), threading.Event().is_set)
+        worker = carrier.connect(_spec(directory, log_id), threading.Event().is_set)
         if worker is None or not isinstance(worker.recv(), Opened):
             raise RuntimeError(f"no worker; see {launcher.log}") from next(iter(problems), None)
         with worker:
@@ -110,10 +110,8 @@ def _fill(directory: Path, small: int, large: int) -> str:
         return log.log_id
 
 
-def _spec(carrier: Carrier, directory: Path, log_id: str) -> WorkerSpec:
+def _spec(directory: Path, log_id: str) -> WorkerSpec:
     return WorkerSpec(
-        address=carrier.address,
-        authkey=carrier.authkey,
         route="null",
         shard=0,
         shards=1,

@@ -8,17 +8,16 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from multiprocessing.connection import Client
-from typing import Any
 
 from benchmarks.setting import ROOT
 from transporter.engine import worker
-from transporter.engine.protocol import HostHello, HostReady, StartWorker, StopHost
+from transporter.engine.network import call
+from transporter.engine.protocol import HostHello, HostReady, StartWorker, StopHost, Ticket
 
 
-def launch(address: Any, authkey: bytes) -> subprocess.Popen[bytes]:  # noqa: ANN401 - whatever the listener has
-    """Start a host that calls *address*; implements ``carrier.Launch``."""
-    said = json.dumps([address, authkey.hex()]).encode() + b"\n"
+def launch(ticket: Ticket) -> subprocess.Popen[bytes]:
+    """Start a host that calls by *ticket*; implements ``carrier.Launch``."""
+    said = json.dumps([ticket.address, ticket.key.hex()]).encode() + b"\n"
     host = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.sparkless"],
         stdin=subprocess.PIPE,
@@ -31,18 +30,18 @@ def launch(address: Any, authkey: bytes) -> subprocess.Popen[bytes]:  # noqa: AN
 
 
 def _serve() -> None:
-    address, authkey = json.loads(sys.stdin.readline())
+    address, key = json.loads(sys.stdin.readline())
     fork = multiprocessing.get_context("fork")
     with (
         suppress(EOFError, ConnectionError),
-        Client(address, authkey=bytes.fromhex(authkey)) as engine,
+        call(Ticket(address, HostHello.claim, bytes.fromhex(key))) as engine,
     ):
         engine.send(HostHello(os.getpid()))
         engine.send(HostReady("none", "local"))
         while True:
             match engine.recv():
-                case StartWorker(spec):
-                    fork.Process(target=worker.run, args=(spec,), daemon=True).start()
+                case StartWorker(asked):
+                    fork.Process(target=worker.run, args=(asked,), daemon=True).start()
                 case StopHost():
                     return
 

@@ -20,18 +20,21 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from multiprocessing.connection import Client, wait
+from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from transporter.adaptor import AdaptorConfig, Batch, EndOfSource, LocalPath, StoredOffset
 from transporter.engine import worker
+from transporter.engine.network import call
 from transporter.engine.protocol import (
     Hello,
     HostEnding,
     HostHello,
     HostReady,
+    Invitation,
     StartWorker,
     StopHost,
+    Ticket,
     WorkerEnded,
     WorkerSpec,
 )
@@ -41,10 +44,10 @@ from transporter.offsets.offset_log import route_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from multiprocessing.connection import Connection
     from pathlib import Path
 
     from transporter.adaptor import Ack, Entries, Resume, WriterContext
+    from transporter.engine.channel import WorkerChannel
     from transporter.engine.engine import Engine
     from transporter.pipeline.config import Pipeline
 
@@ -67,10 +70,10 @@ class SparklessHost:
     behaviours: list[str] = field(default_factory=lambda: ["good"])
     processes: list[Host] = field(default_factory=list)
 
-    def __call__(self, address: Any, authkey: bytes) -> Host:
+    def __call__(self, ticket: Ticket) -> Host:
         """Start the next host."""
         behaviour = self.behaviours[0] if len(self.behaviours) == 1 else self.behaviours.pop(0)
-        self.processes.append(_nursery().bear(behaviour, address, authkey))
+        self.processes.append(_nursery().bear(behaviour, ticket))
         return self.processes[-1]
 
 
@@ -115,7 +118,7 @@ class _Nursery:
         theirs.close()
         atexit.register(self._end)
 
-    def bear(self, behaviour: str, address: Any, authkey: bytes) -> Host:
+    def bear(self, behaviour: str, ticket: Ticket) -> Host:
         """Fork a host and tell it where to call; it starts when it reads that."""
         reading, writing = os.pipe()
         socket.send_fds(self._channel, [b"h"], [reading])
@@ -123,7 +126,7 @@ class _Nursery:
         pid = int.from_bytes(self._channel.recv(4), "little")
         host = Host(pid, os.fdopen(writing, "wb"))
         with suppress(BrokenPipeError):
-            line = json.dumps([behaviour, address, authkey.hex()])
+            line = json.dumps([behaviour, ticket.address, ticket.key.hex()])
             host.stdin.write(line.encode() + b"\n")
             host.stdin.flush()
         return host
@@ -158,13 +161,13 @@ def fork_hosts() -> None:
 
 def be_host(stdin: BinaryIO) -> None:
     """Be a host: see :class:`SparklessHost`."""
-    behaviour, address, authkey = json.loads(stdin.readline())
+    behaviour, address, key = json.loads(stdin.readline())
     if behaviour == "dead":
         return
     if behaviour == "mute":
         stdin.read()
         return
-    with Client(address, authkey=bytes.fromhex(authkey)) as engine:
+    with call(Ticket(address, HostHello.claim, bytes.fromhex(key))) as engine:
         engine.send(HostHello(os.getpid()))
         if behaviour == "slow":
             stdin.read()
@@ -177,40 +180,42 @@ def be_host(stdin: BinaryIO) -> None:
             _start_workers(engine, behaviour)
 
 
-def _start_workers(engine: Connection, behaviour: str) -> None:
+def _start_workers(engine: WorkerChannel, behaviour: str) -> None:
     fork = multiprocessing.get_context("fork")
-    running: dict[int, tuple[Any, WorkerSpec]] = {}
+    running: dict[int, tuple[Any, Invitation]] = {}
     untold: list[WorkerEnded] = []
     lifeline = os.pipe()
     while True:
-        for ready in wait([engine, *running]):
-            if ready is engine:
+        for ready in wait([engine.fileno(), *running]):
+            if ready == engine.fileno():
                 match engine.recv():
                     case StartWorker() if behaviour == "removed":
                         engine.send(HostEnding("the master has removed it"))
                         return
-                    case StartWorker(spec) if behaviour == "refusing":
-                        told = WorkerEnded(spec.route, spec.shard, "no Python here", spec.attempt)
+                    case StartWorker(asked) if behaviour == "refusing":
+                        told = WorkerEnded(
+                            asked.route, asked.shard, "no Python here", asked.attempt
+                        )
                         engine.send(told)
-                    case StartWorker(spec) if behaviour != "busy":
-                        process = fork.Process(target=_work, args=(spec, engine, lifeline))
+                    case StartWorker(asked) if behaviour != "busy":
+                        process = fork.Process(target=_work, args=(asked, engine, lifeline))
                         process.start()
-                        running[process.sentinel] = (process, spec)
+                        running[process.sentinel] = (process, asked)
                         while untold:
                             engine.send(untold.pop())
                     case StopHost() if behaviour != "stubborn":
                         return
             else:
-                process, spec = running.pop(ready)
+                process, asked = running.pop(int(ready))
                 process.join()
                 problem = "" if process.exitcode == 0 else f"exit code {process.exitcode}"
-                untold.append(WorkerEnded(spec.route, spec.shard, problem, spec.attempt))
+                untold.append(WorkerEnded(asked.route, asked.shard, problem, asked.attempt))
                 while untold and behaviour != "gossip":
                     engine.send(untold.pop())
 
 
-def _work(spec: WorkerSpec, engine: Connection, lifeline: tuple[int, int]) -> None:
-    """Serve *spec* as long as the host lives, as a Python worker of Spark does."""
+def _work(asked: Invitation, engine: WorkerChannel, lifeline: tuple[int, int]) -> None:
+    """Serve as *asked* says as long as the host lives, as a Python worker of Spark does."""
     engine.close()
     os.close(lifeline[1])
 
@@ -219,7 +224,7 @@ def _work(spec: WorkerSpec, engine: Connection, lifeline: tuple[int, int]) -> No
         os._exit(1)
 
     threading.Thread(target=die_with_host, daemon=True).start()
-    worker.run(spec)
+    worker.run(asked)
     os._exit(0)
 
 
@@ -436,16 +441,13 @@ def run_to_end(pipeline: Pipeline, events: Events | None = None) -> Engine:
     return engine
 
 
-def worker_spec(folder: Path, engine: Any, **settings: Any) -> WorkerSpec:
-    """Return what a worker for route ``out`` of a log in *folder* needs to call *engine*.
+def worker_spec(folder: Path, **settings: Any) -> WorkerSpec:
+    """Return what a worker for route ``out`` of a log in *folder* is told.
 
-    *engine* has an address and an authkey: a carrier or a listener. ``address``
-    takes the place of its own; other settings are the writer's.
+    Settings but ``namespace`` and ``writer`` are the writer's.
     """
     route_folder(folder / "log", "out").mkdir(parents=True, exist_ok=True)
     return WorkerSpec(
-        address=settings.pop("address", engine.address),
-        authkey=engine.authkey,
         route="out",
         shard=0,
         shards=1,

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from transporter.adaptor import WriterContext
 from transporter.embed import cache_directory
 from transporter.engine.delivery import Delivery, deliver
-from transporter.engine.protocol import WorkerSpec
+from transporter.engine.listener import Listener
+from transporter.engine.protocol import Begin, TaskHello, WorkerSpec
 from transporter.message import Message, messages_to_batch, with_offsets
 from transporter.pipeline.namespace import Namespace
 from transporter.pipeline.steps.step import StepConfig
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from transporter.engine.channel import EngineChannel
     from transporter.engine.protocol import Outcome
 
 LOG_ID = "0123456789abcdef0123456789abcdef"
@@ -90,8 +92,6 @@ def route(
 ) -> WorkerSpec:
     """Return what the worker of a route of these *steps* into *writer* is told."""
     return WorkerSpec(
-        address="",
-        authkey=b"",
         route="daily",
         shard=0,
         shards=more.pop("shards", 1),
@@ -118,7 +118,11 @@ class Delivering:
         """Open the writer; what it stores is in ``stored``, what it prints in ``shown``."""
         self.spec, self.shown = spec, []
         own, show = spark.newSession(), self.shown.append
-        self._delivery = FrameDelivery(spec, own, scratch, show, pytest.fail)
+        # Tasks ask an engine what they are to do.
+        self._listener = Listener(refused, refused, on_task=self._told)
+        self._listener.start()
+        ticket = self._listener.ticket(TaskHello(spec.route, spec.epoch, spec.attempt).claim)
+        self._delivery = FrameDelivery(Begin(spec, tasks=ticket), own, scratch, show, pytest.fail)
         self.stored = self._delivery.open(WriterContext(LOG_ID, spec.route, spec.epoch))
 
     def deliver(self, batch: pa.RecordBatch, generation: int = 0) -> Outcome:
@@ -134,3 +138,13 @@ class Delivering:
     def close(self) -> None:
         """Close the writer."""
         self._delivery.close()
+        self._listener.close()
+
+    def _told(self, _: TaskHello, caller: EngineChannel) -> None:
+        with caller:
+            caller.send(Begin(self.spec))
+
+
+def refused(_: object, caller: EngineChannel) -> None:
+    """Serve nobody but tasks."""
+    caller.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,15 +12,14 @@ from transporter.engine.fence import Fence, lock_path
 from transporter.engine.kit import packed
 from transporter.engine.lending import Lender
 from transporter.engine.line import Line
-from transporter.engine.protocol import Begin
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
-    from multiprocessing.connection import Connection
 
+    from transporter.engine.channel import EngineChannel
     from transporter.engine.events import Observer
-    from transporter.engine.protocol import Hello, WorkerEnded, WorkerSpec
+    from transporter.engine.protocol import Begin, Hello, WorkerEnded, WorkerSpec
 
 _LOCK: Final = 0.05
 """Seconds between two looks at a lock that another process holds: flock tells nobody."""
@@ -41,9 +41,11 @@ class Admission:
         self._fences: dict[_Key, Fence] = {}
 
     def admit(
-        self, spec: WorkerSpec, hello: Hello, caller: Connection, stopping: Callable[[], bool]
+        self, begin: Begin, hello: Hello, caller: EngineChannel, stopping: Callable[[], bool]
     ) -> Line | None:
         """Return the line to the worker that said *hello*; ``None`` once *stopping* says so.
+
+        It is told *begin*, and the modules beside the pipeline file if it does not see them.
 
         Raises:
             HostFailed: the modules beside the pipeline file cannot be sent.
@@ -52,6 +54,7 @@ class Admission:
             ConnectionError: the worker is gone again.
 
         """
+        spec = begin.spec
         with ExitStack() as stack:
             stack.callback(caller.close)
             fence = self._fence(spec)
@@ -59,12 +62,12 @@ class Admission:
                 return None
             if not hello.remote:
                 fence.give_back(spec.attempt)
-                line, begin = Line(caller), Begin()
+                line = Line(caller)
             else:
                 if not self._await_the_lock(fence, stopping):
                     return None
                 line = Line(caller, Lender(Path(spec.log_directory), spec.route))
-                begin = Begin(packed(Path(spec.folder)))
+                begin = replace(begin, modules=packed(Path(spec.folder)))
                 fence.lend(line, spec.attempt, spec.slice_timeout)
             line.send(begin)
             stack.pop_all()

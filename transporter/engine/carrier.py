@@ -9,30 +9,34 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from transporter.engine.admission import Admission
 from transporter.engine.backoff import Backoff
-from transporter.engine.kit import portable
+from transporter.engine.kit import packed, portable
 from transporter.engine.line import Line
 from transporter.engine.listener import Listener
 from transporter.engine.network import place_of
 from transporter.engine.protocol import (
+    Begin,
     Hello,
     HostEnding,
     HostHello,
     HostReady,
     StartWorker,
     StopHost,
+    TaskHello,
+    Ticket,
     WorkerEnded,
     WorkerSpec,
 )
+from transporter.engine.specs import invitation
 from transporter.errors import HostFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from multiprocessing.connection import Connection
 
+    from transporter.engine.channel import EngineChannel
     from transporter.engine.events import Observer
     from transporter.engine.network import Network
 
@@ -55,9 +59,9 @@ _Key = tuple[str, int]
 
 
 class Launch(Protocol):
-    """Starts a Spark host that connects to *address* with *authkey*."""
+    """Starts a Spark host that calls by its ticket."""
 
-    def __call__(self, address: Any, authkey: bytes) -> subprocess.Popen[bytes]:  # noqa: ANN401 - what multiprocessing takes
+    def __call__(self, ticket: Ticket) -> subprocess.Popen[bytes]:
         """Return the process; it must be in a session of its own."""
 
 
@@ -77,30 +81,24 @@ class Carrier:
         network: Network | None = None,
     ) -> None:
         self._launch, self._observe, self._on_failure = launch, observe, on_failure
-        self._listener = Listener(self._host_called, self._worker_called, network)
+        self._listener = Listener(
+            self._host_called, self._worker_called, network, self._task_called
+        )
         self._changed = threading.Condition()
         self._network = network
         self._admission = Admission(self._changed, observe)
-        self._host: Connection | None = None
+        self._host: EngineChannel | None = None
         self._ready = self._stopping = self._was_ready = False
         self._up_since: float | None = None
         self._cause = ""
         self._wanted: dict[_Key, WorkerSpec] = {}
-        self._arrived: dict[_Key, tuple[Hello, Connection]] = {}
+        self._on_frames: dict[str, WorkerSpec] = {}
+        """What the tasks of each DataFrame route are told: that of its last worker."""
+        self._arrived: dict[_Key, tuple[Hello, EngineChannel]] = {}
         self._problems: dict[_Key, str] = {}
         self._tasks: Counter[_Key] = Counter()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name="spark-host")
-
-    @property
-    def address(self) -> Any:  # noqa: ANN401 - what multiprocessing takes
-        """Where workers call back."""
-        return self._listener.worker_address
-
-    @property
-    def authkey(self) -> bytes:
-        """What workers prove themselves with."""
-        return self._listener.authkey
 
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
@@ -130,13 +128,15 @@ class Carrier:
         """
         key = (spec.route, spec.shard)
         if self._network is not None:
-            place = place_of(Path(spec.log_directory))
-            steps = portable(spec.steps, Path(spec.folder))
-            spec = replace(spec, place=place, steps=steps)
+            folder = Path(spec.folder)
+            modules = packed(folder) if spec.on_frames else None
+            spec = replace(spec, steps=portable(spec.steps, folder), modules=modules)
         elif not self._admission.vacate(spec, stopping):
             return None
         with self._changed:
             self._wanted[key] = spec
+            if spec.on_frames:
+                self._on_frames[spec.route] = spec
             self._problems.pop(key, None)
             if (late := self._arrived.pop(key, None)) is not None:
                 late[1].close()
@@ -150,9 +150,12 @@ class Carrier:
         if called is None:
             return None
         hello, caller = called
+        begin = Begin(spec, tasks=self._listener.ticket(_task_of(spec).claim))
         if self._network is None:
-            return Line(caller)
-        return self._admission.admit(spec, hello, caller, stopping)
+            line = Line(caller)
+            line.send(begin)
+            return line
+        return self._admission.admit(begin, hello, caller, stopping)
 
     def stop(self) -> None:
         """Stop Spark, its host and the listener; every worker must have been closed before.
@@ -181,7 +184,7 @@ class Carrier:
         with self._changed:
             self._changed.notify_all()
 
-    def _await(self, key: _Key, stopping: Callable[[], bool]) -> tuple[Hello, Connection] | None:
+    def _await(self, key: _Key, stopping: Callable[[], bool]) -> tuple[Hello, EngineChannel] | None:
         problem = ""
         with self._changed:
             while not stopping():
@@ -248,30 +251,42 @@ class Carrier:
 
     def _ask_for(self, spec: WorkerSpec) -> None:
         self._tasks[spec.route, spec.shard] += 1
-        self._send(StartWorker(spec))
+        place = place_of(Path(spec.log_directory)) if self._network is not None else ""
+        self._send(StartWorker(invitation(spec, self._listener.ticket, place)))
 
     def _send(self, message: object) -> None:
         if self._host is not None:
             with suppress(OSError):
                 self._host.send(message)
 
-    def _host_called(self, hello: HostHello, caller: Connection) -> None:
+    def _host_called(self, hello: HostHello, caller: EngineChannel) -> None:
         with self._changed:
             self._observe("spark-host-connected", pid=hello.pid)
             self._host = caller
             self._changed.notify_all()
 
-    def _worker_called(self, hello: Hello, caller: Connection) -> None:
+    def _worker_called(self, hello: Hello, caller: EngineChannel) -> None:
         key = (hello.route, hello.shard)
         with self._changed:
             wanted = self._wanted.get(key)
             called = (hello.epoch, hello.attempt)
-            if wanted is None or (wanted.epoch, wanted.attempt) != called:
+            # A ticket is good for one call, of a worker that is waited for.
+            unknown = wanted is None or (wanted.epoch, wanted.attempt) != called
+            if unknown or key in self._arrived:
                 caller.close()
                 return
             self._observe("worker-connected", route=hello.route, shard=hello.shard, pid=hello.pid)
             self._arrived[key] = (hello, caller)
             self._changed.notify_all()
+
+    def _task_called(self, hello: TaskHello, caller: EngineChannel) -> None:
+        """Tell a task what its route's worker was told, as long as there is no later worker."""
+        with self._changed:
+            spec = self._on_frames.get(hello.route)
+        with caller, suppress(OSError):
+            if spec is not None and _task_of(spec) == hello:
+                caller.limit(_GRACE)
+                caller.send(Begin(spec))
 
     def _run(self) -> None:
         try:
@@ -288,7 +303,7 @@ class Carrier:
         while not self._stopping:
             self._cause = ""
             # On this thread, which outlives the host: Linux kills a host whose thread has ended.
-            process = self._process = self._launch(self._listener.address, self.authkey)
+            process = self._process = self._launch(self._listener.host_ticket())
             try:
                 problem = self._serve_host(process)
             finally:
@@ -323,7 +338,9 @@ class Carrier:
             return "the Spark host ended before Spark was up"
         return f"Spark was not up within {HOST_START:.0f} s"
 
-    def _called_host(self, process: subprocess.Popen[bytes], deadline: float) -> Connection | None:
+    def _called_host(
+        self, process: subprocess.Popen[bytes], deadline: float
+    ) -> EngineChannel | None:
         with self._changed:
             while not (self._host or self._stopping) and time.monotonic() < deadline:
                 # The process may end without ever having called.
@@ -369,3 +386,7 @@ class Carrier:
             process.kill()
             process.wait()
         return since is not None and time.monotonic() - since >= _STEADY
+
+
+def _task_of(spec: WorkerSpec) -> TaskHello:
+    return TaskHello(spec.route, spec.epoch, spec.attempt)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from transporter.engine.network import send_raw
 from transporter.engine.protocol import Need, Retry, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from multiprocessing.connection import Connection
 
+    from transporter.engine.channel import EngineChannel
     from transporter.engine.lending import Lender
 
 
@@ -26,7 +25,7 @@ class Line:
     shard = 0
     """Of a route with one worker."""
 
-    def __init__(self, connection: Connection, lender: Lender | None = None) -> None:
+    def __init__(self, connection: EngineChannel, lender: Lender | None = None) -> None:
         """Talk over *connection*."""
         self._connection, self._lender = connection, lender
         self._heard: list[Any] = []
@@ -35,7 +34,7 @@ class Line:
         """When the worker was last told anything: what it does it does by leave of that."""
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> EngineChannel:
         """What to wait on for something to be said."""
         return self._connection
 
@@ -102,7 +101,7 @@ class Line:
         try:
             self._connection.send(message)
             for payload in payloads:
-                send_raw(self._connection, payload)
+                self._connection.send_raw(payload)
         except OSError as error:
             self._end = _broken(error)
             raise self._end from error

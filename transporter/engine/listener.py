@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hmac
 import secrets
 import selectors
 import socket
@@ -10,16 +11,17 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import connection
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.engine.network import family_of, watch_over
-from transporter.engine.protocol import Hello, HostHello
+from transporter.engine.certificate import server_context
+from transporter.engine.channel import EngineChannel
+from transporter.engine.network import family_of, prove, watch_over
+from transporter.engine.protocol import Hello, HostHello, TaskHello, Ticket
 from transporter.errors import HostFailed
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator
 
     from transporter.engine.network import Network
@@ -28,6 +30,7 @@ _GREETING: Final = 10.0
 """Seconds that a caller has to say who it is."""
 _CALLERS: Final = 64
 """Callers that are asked at once who they are; for one more, who has been here longest goes."""
+_LONGEST_CLAIM: Final = 4096
 _BACKLOG: Final = 128
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _PAUSE: Final = 0.1
@@ -38,15 +41,16 @@ class Listener:
     """Accepts authenticated connections and hands each to whoever it calls.
 
     On one host it is a unix socket in a private folder; with a *network* workers
-    call over TCP. Nothing that a caller says is unpickled before it has proved
-    that it knows the key.
+    call over TCP with TLS, whose certificate is made here. Each caller has a ticket, whose key
+    proves as whom it calls; nothing that it says is looked at before it has proved that.
     """
 
     def __init__(
         self,
-        on_host: Callable[[HostHello, Connection], None],
-        on_worker: Callable[[Hello, Connection], None],
+        on_host: Callable[[HostHello, EngineChannel], None],
+        on_worker: Callable[[Hello, EngineChannel], None],
         network: Network | None = None,
+        on_task: Callable[[TaskHello, EngineChannel], None] | None = None,
     ) -> None:
         """Listen; nothing is accepted before :meth:`start`. Callbacks run on short threads.
 
@@ -54,8 +58,8 @@ class Listener:
             HostFailed: nobody can listen at the address of *network*.
 
         """
-        self.authkey = secrets.token_bytes(32)
-        self._on_host, self._on_worker = on_host, on_worker
+        self._root = secrets.token_bytes(32)
+        self._on_host, self._on_worker, self._on_task = on_host, on_worker, on_task
         self._unproved: dict[socket.socket, float] = {}
         """Lines to callers that are being asked, the oldest first, and until when they may be."""
         self._lock = threading.Lock()
@@ -64,7 +68,10 @@ class Listener:
             self.address = str(Path(folder) / "engine.sock")
             self._doors = [stack.enter_context(_unix_door(self.address))]
             self.worker_address: Any = self.address
+            self._tls: ssl.SSLContext | None = None
+            self._certificate = ""
             if network is not None:
+                self._tls, self._certificate = server_context()
                 self._doors.append(stack.enter_context(_tcp_door(network)))
                 self.worker_address = (network.advertised, self._doors[-1].getsockname()[1])
             self._bell, self._rung = (stack.enter_context(each) for each in socket.socketpair())
@@ -74,6 +81,17 @@ class Listener:
     def start(self) -> None:
         """Begin to accept."""
         self.thread.start()
+
+    def ticket(self, claim: str) -> Ticket:
+        """Return by what a worker may call, as whom *claim* says, where workers do."""
+        return Ticket(self.worker_address, claim, self._key(claim), self._certificate)
+
+    def host_ticket(self) -> Ticket:
+        """Return by what the Spark host may call: it is a child of this process."""
+        return Ticket(self.address, HostHello.claim, self._key(HostHello.claim))
+
+    def _key(self, claim: str) -> bytes:
+        return hmac.digest(self._root, claim.encode(), "sha256")
 
     def close(self) -> None:
         """Stop accepting, and wait until that is so."""
@@ -142,7 +160,6 @@ class Listener:
         try:
             known, said = self._identify(caller)
         except Exception:  # noqa: BLE001 - whatever a caller sends, the next one is served
-            caller.close()
             return
         finally:
             self._done_with(line)
@@ -151,20 +168,25 @@ class Listener:
                 self._on_host(said, known)
             case Hello():
                 self._on_worker(said, known)
+            case TaskHello() if self._on_task is not None:
+                self._on_task(said, known)
             case _:
                 known.close()
 
-    def _identify(self, caller: socket.socket) -> tuple[Connection, object]:
-        """Return the connection to *caller*, who has proved itself, and its first message."""
-        if caller.family != socket.AF_UNIX:
-            watch_over(caller)
+    def _identify(self, caller: socket.socket) -> tuple[EngineChannel, object]:
+        """Return the channel to *caller*, who has proved itself, and its first message."""
         with ExitStack() as stack:
-            known = Connection(caller.detach())
-            stack.callback(known.close)
+            line = stack.enter_context(caller)
+            if self._tls is not None and caller.family != socket.AF_UNIX:
+                watch_over(caller)
+                line = stack.enter_context(self._tls.wrap_socket(caller, server_side=True))
+            known = EngineChannel(line)
+            claim = known.recv_bytes(_LONGEST_CLAIM).decode()
             # The caller proves itself first: we do not answer a stranger's challenge.
-            connection.deliver_challenge(known, self.authkey)
-            connection.answer_challenge(known, self.authkey)
+            prove(known, self._key(claim), first=True)
             said = known.recv()
+            if said.claim != claim:
+                raise ConnectionError("it is not whom it has proved to be")
             stack.pop_all()
         return known, said
 

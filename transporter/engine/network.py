@@ -1,24 +1,25 @@
 """How an engine and its workers reach each other where they share no host.
 
-An address that is a text is a unix socket; a host and a port are TCP. What goes
-over TCP is authenticated at its beginning and not encrypted: SECURITY.md.
+An address that is a text is a unix socket; a host and a port are TCP, with TLS.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import answer_challenge, deliver_challenge
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-import pyarrow as pa
-
+from transporter.engine.certificate import client_context, digest
+from transporter.engine.channel import Channel, WorkerChannel
 from transporter.errors import HostFailed
 from transporter.pipeline.address import split_address
 
 if TYPE_CHECKING:
+    from transporter.engine.protocol import Ticket
     from transporter.pipeline.config import SparkConfig
 
 CALL: Final = 20.0
@@ -98,27 +99,54 @@ def networked(address: Any) -> bool:  # noqa: ANN401 - what multiprocessing take
     return not isinstance(address, str)
 
 
-def call(address: Any, authkey: bytes) -> Connection:  # noqa: ANN401 - as above
-    """Return a connection to the engine at *address*; each has proved itself to the other.
+def call(ticket: Ticket) -> WorkerChannel:
+    """Return a connection to the engine of *ticket*; each has proved itself to the other.
 
     Raises:
         OSError: nobody answers there.
-        AuthenticationError: it is not the engine that *authkey* belongs to.
+        HostFailed: it is not the engine that the ticket is of.
 
     """
-    if not networked(address):
-        return Client(address, authkey=authkey)
-    reached = socket.create_connection(tuple(address), CALL)
-    reached.settimeout(None)
-    watch_over(reached)
-    connection = Connection(reached.detach())
-    try:
-        answer_challenge(connection, authkey)
-        deliver_challenge(connection, authkey)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    with ExitStack() as stack:
+        line = stack.enter_context(_reached(ticket))
+        channel = stack.enter_context(WorkerChannel(line))
+        channel.send_bytes(ticket.claim.encode())
+        prove(channel, ticket.key, first=False)
+        channel.limit(None)
+        stack.pop_all()
+    return channel
+
+
+def prove(channel: Channel, key: bytes, *, first: bool) -> None:
+    """Have each side prove that it knows *key*; with *first* the other side begins.
+
+    Raises:
+        AuthenticationError: it does not.
+
+    """
+    steps = [deliver_challenge, answer_challenge]
+    for step in steps if first else reversed(steps):
+        # What it needs of a connection a channel has.
+        step(cast("Any", channel), key)
+
+
+def _reached(ticket: Ticket) -> socket.socket:
+    """Return a line to the engine of *ticket*, encrypted where others could listen."""
+    if not networked(ticket.address):
+        line = socket.socket(socket.AF_UNIX)
+        line.settimeout(CALL)
+        line.connect(ticket.address)
+        return line
+    line = socket.create_connection(tuple(ticket.address), CALL)
+    watch_over(line)
+    safe = client_context().wrap_socket(line)
+    if digest(safe.getpeercert(binary_form=True) or b"") != ticket.certificate:
+        safe.close()
+        raise HostFailed(
+            "who answers at the engine's address has another certificate: what stands between "
+            "the engine and its workers must pass TLS through as it is"
+        )
+    return safe
 
 
 def watch_over(reached: socket.socket) -> None:
@@ -133,25 +161,6 @@ def watch_over(reached: socket.socket) -> None:
     ):
         if (known := getattr(socket, option, None)) is not None:
             reached.setsockopt(socket.IPPROTO_TCP, known, value)
-
-
-def send_raw(connection: Connection, data: bytes) -> None:
-    """Send *data* as it is: neither pickled nor copied, for it may be megabytes."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(connection.fileno(), left) :]
-
-
-def receive_raw(connection: Connection, size: int) -> pa.Buffer:
-    """Return *size* bytes that were sent by :func:`send_raw`; raises ``EOFError`` at the end."""
-    # Into Arrow's memory, for the entries lie in it: Python would map new pages each time.
-    buffer = pa.allocate_buffer(size)
-    left = memoryview(buffer).cast("B")
-    while left:
-        if (got := os.readv(connection.fileno(), [left])) == 0:
-            raise EOFError
-        left = left[got:]
-    return buffer
 
 
 def place_of(directory: Path) -> str:

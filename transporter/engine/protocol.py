@@ -1,21 +1,22 @@
 """What the engine, its Spark host and its workers say to each other.
 
-Plain frozen values, sent over ``multiprocessing.connection`` (authenticated).
-A worker's conversation is ``Hello``, ``Opened | OpenFailed``, then for each
-``Slice`` or ``Retry`` any number of ``Output``, ``PartialOutcome`` and ``Progress``
-(answered by ``Proceed``) and one ``Outcome``, until the engine closes.
-
-On a cluster the engine says ``Begin`` behind the ``Hello``, once no other worker of
-the shard can be delivering; and a worker that does not see the log asks with
-``Need`` for what it is to deliver, which comes as ``Frames``.
+Plain frozen values, sent over an ``engine.channel`` once each side has proved itself.
+A worker is started with an ``Invitation`` and knows nothing else. Its conversation is
+``Hello``, answered by ``Begin`` once no other worker of the shard can be delivering,
+``Opened | OpenFailed``, then for each ``Slice`` or ``Retry`` any number of ``Output``,
+``PartialOutcome`` and ``Progress`` (answered by ``Proceed``) and one ``Outcome``, until
+the engine closes. A worker that does not see the log asks with ``Need`` for what it is
+to deliver, which comes as ``Frames``.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
+from transporter.adaptor import StoredOffset  # noqa: TC001 - what is heard is checked by it
 from transporter.errors import (
     DiskUnavailable,
     Rejected,
@@ -30,7 +31,6 @@ from transporter.log.runs import Runs
 from transporter.pipeline.secrets import Secrets
 
 if TYPE_CHECKING:
-    from transporter.adaptor import StoredOffset
     from transporter.pipeline.steps.step import StepConfig
 
 
@@ -91,15 +91,49 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """All that a worker needs to serve one shard of a route; travels in the job's closure.
+class Ticket:
+    """By which one process calls the engine, and each knows the other."""
 
-    ``settings`` may hold secrets: never log a spec, and never put it into Spark's
-    configuration (Invariant 20).
+    address: Any
+    claim: str
+    """As whom it calls."""
+    key: bytes = field(repr=False)
+    """Proves the claim, and to the caller that this is its engine."""
+    certificate: str = ""
+    """The digest of the certificate at the engine's door, where that speaks TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What the job of a worker holds: where to call, as whom, and where the log is.
+
+    No secret of the pipeline's, nor any key but one that is good for this worker's call and
+    no other: Spark keeps jobs, and sends them to whoever executes them (Invariant 20).
     """
 
-    address: Any = field(repr=False)
-    authkey: bytes = field(repr=False)
+    ticket: Ticket
+    route: str
+    shard: int
+    epoch: int
+    attempt: int
+    log_directory: str
+    place: str = ""
+    """Which directory of which machine the log is; see ``engine.network.place_of``."""
+    on_frames: bool = False
+
+    def hello(self, pid: int, *, remote: bool = False) -> Hello:
+        """Return what the worker says first."""
+        return Hello(self.route, self.shard, self.epoch, pid, self.attempt, remote)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """All that a worker needs to serve one shard of a route.
+
+    ``settings`` may hold secrets: it goes over the engine's own channel to a worker that has
+    proved itself, and nowhere else. Never log a spec (Invariant 20).
+    """
+
     route: str
     shard: int
     shards: int
@@ -130,8 +164,6 @@ class WorkerSpec:
     """The highest offset that this run of the engine has handed to workers of the route."""
     declared: int = 0
     """The epoch in which the route was declared: what sinks stored before says nothing of it."""
-    place: str = ""
-    """Which directory of which machine the log is; see ``engine.network.place_of``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +178,34 @@ class Hello:
     remote: bool = False
     """Whether it does not see the log, and so cannot hold the shard's lock either."""
 
+    @property
+    def claim(self) -> str:
+        """As whom the worker calls."""
+        return json.dumps(["worker", self.route, self.shard, self.epoch, self.attempt])
+
 
 @dataclass(frozen=True, slots=True)
 class Begin:
     """The worker may open its writer; *modules* are those beside the pipeline file, zipped."""
 
+    spec: WorkerSpec = field(repr=False)
     modules: bytes = field(default=b"", repr=False)
+    tasks: Ticket | None = None
+    """By what the tasks of a DataFrame route call, for the same spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskHello:
+    """A task of a DataFrame route wants the spec; answered by ``Begin``, and that is all."""
+
+    route: str
+    epoch: int
+    attempt: int
+
+    @property
+    def claim(self) -> str:
+        """As whom the tasks of one worker of the route call."""
+        return json.dumps(["task", self.route, self.epoch, self.attempt])
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +329,7 @@ class PartialOutcome:
 class HostHello:
     """The Spark host is there, as this process; Spark is not up yet."""
 
+    claim: ClassVar[str] = "host"
     pid: int
 
 
@@ -290,7 +345,7 @@ class HostReady:
 class StartWorker:
     """Submit one more long-running task."""
 
-    spec: WorkerSpec
+    invitation: Invitation
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,3 +373,21 @@ class HostEnding:
 @dataclass(frozen=True, slots=True)
 class StopHost:
     """Stop Spark and end."""
+
+
+HEARD: Final = (
+    HostHello,
+    HostReady,
+    WorkerEnded,
+    HostEnding,
+    Hello,
+    Opened,
+    OpenFailed,
+    Output,
+    PartialOutcome,
+    Outcome,
+    Progress,
+    Need,
+    TaskHello,
+)
+"""What an engine hears."""

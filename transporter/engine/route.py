@@ -288,7 +288,6 @@ class Route:
             self._config,
             self._pipeline,
             self._log,
-            self._carrier,
             self._offsets.state,
             self._attempt,
             self._adoption.handed,

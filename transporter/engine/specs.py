@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from transporter.engine.protocol import WorkerSpec
+from transporter.engine.protocol import Hello, Invitation, WorkerSpec
 
 if TYPE_CHECKING:
-    from transporter.engine.carrier import Carrier
+    from collections.abc import Callable
+
+    from transporter.engine.protocol import Ticket
     from transporter.log.commit_log import CommitLog
     from transporter.offsets.state import RouteState
     from transporter.pipeline.config import Pipeline, RouteConfig
@@ -18,7 +20,6 @@ def specs_of(
     config: RouteConfig,
     pipeline: Pipeline,
     log: CommitLog,
-    carrier: Carrier,
     state: RouteState,
     attempt: int,
     handed: int,
@@ -31,15 +32,12 @@ def specs_of(
         config: the route's settings.
         pipeline: what the route is part of.
         log: what the workers read.
-        carrier: what they call back.
         state: how far the route has come, in which generation.
         attempt: how many times this run has asked for workers.
         handed: the highest offset that this run has handed to workers of the route.
 
     """
     first = WorkerSpec(
-        address=carrier.address,
-        authkey=carrier.authkey,
         route=config.name,
         shard=0,
         shards=config.parallelism,
@@ -65,3 +63,21 @@ def specs_of(
     )
     count = 1 if config.on_frames else config.parallelism
     return [replace(first, shard=shard) for shard in range(count)]
+
+
+def invitation(spec: WorkerSpec, ticket: Callable[[str], Ticket], place: str = "") -> Invitation:
+    """Return what the job of a worker for *spec* holds.
+
+    *ticket* gives one for a claim, and *place* is where the log is, where workers may be elsewhere.
+    """
+    hello = Hello(spec.route, spec.shard, spec.epoch, 0, spec.attempt)
+    return Invitation(
+        ticket(hello.claim),
+        spec.route,
+        spec.shard,
+        spec.epoch,
+        spec.attempt,
+        spec.log_directory,
+        place,
+        spec.on_frames,
+    )

@@ -22,7 +22,6 @@ from transporter.engine.protocol import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from multiprocessing.connection import Connection
 
     from transporter.adaptor import StoredOffset
     from transporter.engine.carrier import Carrier
@@ -125,11 +124,11 @@ class Team:
 
     def _wait(self, timeout: float | None) -> None:
         # A line may have heard more than it has told.
-        if not self._listen() and wait(self._connections(), timeout):
+        if not self._listen() and wait(self._descriptors(), timeout):
             self._listen()
 
-    def _connections(self) -> list[Connection]:
-        return [self._lines[shard].connection for shard in self._silent()]
+    def _descriptors(self) -> list[int]:
+        return [self._lines[shard].connection.fileno() for shard in self._silent()]
 
     def _silent(self) -> set[int]:
         return self._asked - self._answers.keys()

@@ -9,6 +9,7 @@ import faulthandler
 import io
 import os
 import sys
+import threading
 import time
 from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import replace
@@ -22,11 +23,11 @@ from transporter.engine.delivery import Delivery, Reporter, deliver, deliver_sin
 from transporter.engine.fence import lock_path, locked
 from transporter.engine.kit import unpacked
 from transporter.engine.limits import limit_memory
-from transporter.engine.network import call, networked, receive_raw, sees, this_host
+from transporter.engine.network import call, networked, sees, this_host
 from transporter.engine.protocol import (
     Begin,
     Failure,
-    Hello,
+    Invitation,
     Need,
     Opened,
     OpenFailed,
@@ -49,53 +50,52 @@ from transporter.pipeline.registry import forget_modules
 from transporter.pipeline.steps import compile_steps
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
     from transporter.adaptor import StoredOffset, Writer
+    from transporter.engine.channel import WorkerChannel
 
 
 _OUT_OF_MEMORY: Final = 71
 """Exit code of a worker that reached its memory limit."""
+_PRINTED: Final = 1 << 20
+"""Characters of what was printed that go in one message."""
 _TOO_LATE: Final = 72
 """Exit code of a worker whose leave to deliver was over before it knew of it."""
 
 
-def run(spec: WorkerSpec) -> None:
-    """Serve one shard of a route until the engine closes the connection."""
-    try:
-        _run(spec)
-    except BaseException as error:
-        # Spark writes what we raise into its own log (Invariant 20).
-        spec.secrets.hide_in(error)
-        raise
-
-
-def _run(spec: WorkerSpec) -> None:
-    # This process may have served before, with what the user's files held then.
-    forget_modules(Path(spec.folder))
+def run(invitation: Invitation) -> None:
+    """Serve the shard that *invitation* is for until the engine closes the connection."""
+    directory = Path(invitation.log_directory)
     # An engine that hangs up, in the middle of a slice even, is no error of the worker's.
     with (
         suppress(EOFError, ConnectionError, TimeoutError),
-        call(spec.address, spec.authkey) as connection,
-        ExitStack() as stack,
+        call(invitation.ticket) as connection,
     ):
-        far = networked(spec.address)
-        directory = Path(spec.log_directory)
-        remote = far and not sees(spec.place, directory)
-        connection.send(
-            Hello(spec.route, spec.shard, spec.epoch, os.getpid(), spec.attempt, remote)
-        )
+        remote = networked(invitation.ticket.address) and not sees(invitation.place, directory)
+        connection.send(invitation.hello(os.getpid(), remote=remote))
         # No other worker of the shard can be delivering once the engine says so.
-        begin = connection.recv() if far else Begin()
+        begin = connection.recv()
+        try:
+            _begin(begin, connection, remote=remote)
+        except BaseException as error:
+            # Spark writes what we raise into its own log (Invariant 20).
+            begin.spec.secrets.hide_in(error)
+            raise
+
+
+def _begin(begin: Begin, connection: WorkerChannel, *, remote: bool) -> None:
+    spec = begin.spec
+    # This process may have served before, with what the user's files held then.
+    forget_modules(Path(spec.folder))
+    with ExitStack() as stack:
         folder = stack.enter_context(unpacked(begin.modules)) if remote else Path(spec.folder)
         if not remote:
-            stack.enter_context(locked(lock_path(spec, directory)))
+            stack.enter_context(locked(lock_path(spec, Path(spec.log_directory))))
         stack.enter_context(redirect_stdout(_EngineOutput(connection)))
         _open_and_serve(spec, connection, folder, remote=remote)
 
 
 def _open_and_serve(
-    spec: WorkerSpec, connection: Connection, folder: Path, *, remote: bool
+    spec: WorkerSpec, connection: WorkerChannel, folder: Path, *, remote: bool
 ) -> None:
     """Deliver for *spec* with the user's modules of *folder*."""
     writer: Writer | None = None
@@ -153,7 +153,7 @@ class _Watch:
 class _Engine:
     """What a worker says to its engine, and what it may do by leave of the answer."""
 
-    def __init__(self, connection: Connection, watch: _Watch) -> None:
+    def __init__(self, connection: WorkerChannel, watch: _Watch) -> None:
         self.connection, self.watch = connection, watch
         self._asked = _clock()
 
@@ -182,7 +182,7 @@ class _Engine:
 
     def fetch(self, size: int) -> pa.Buffer:
         """Return the next *size* bytes of what follows the answer."""
-        return receive_raw(self.connection, size)
+        return self.connection.receive_raw(size)
 
     def next(self) -> Slice | Retry | None:
         """Return what is to be delivered next; ``None`` when the engine has closed."""
@@ -307,13 +307,13 @@ class Worker:
         self._engine.ask(Progress(offset))
 
 
-def _tell(connection: Connection, message: object) -> None:
+def _tell(connection: WorkerChannel, message: object) -> None:
     # An engine that has hung up is no fault of the task: the next receive finds it out.
     with suppress(ConnectionError):
         connection.send(message)
 
 
-def received(connection: Connection) -> Slice | Retry | None:
+def received(connection: WorkerChannel) -> Slice | Retry | None:
     """Return what is asked next; ``None`` when the engine has hung up."""
     try:
         asked = connection.recv()
@@ -337,16 +337,21 @@ def _clock() -> float:
 class _EngineOutput(io.TextIOWrapper):
     """Standard output of a worker: what writers print reaches the engine's own."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: WorkerChannel) -> None:
+        self._connection, self._thread = connection, threading.get_ident()
         self._held = io.BytesIO()
         super().__init__(self._held, encoding="utf-8", newline="\n")
 
     def flush(self) -> None:
         super().flush()
+        if threading.get_ident() != self._thread:
+            # The connection is one thread's; it sends what others print with its next word.
+            return
         if data := self._held.getvalue():
             self._held.seek(0)
             self._held.truncate()
+            text = data.decode(errors="replace")
             # An engine that is gone shows nothing; the slice's own answer will find that out.
             with suppress(OSError):
-                self._connection.send(Output(data.decode(errors="replace")))
+                for at in range(0, len(text), _PRINTED):
+                    self._connection.send(Output(text[at : at + _PRINTED]))

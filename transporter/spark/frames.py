@@ -22,9 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from transporter.adaptor import AdaptorConfig, FrameSlice
 from transporter.engine.fence import lock_path, locked
-from transporter.engine.kit import packed
-from transporter.engine.network import call, networked
-from transporter.engine.protocol import Failure, Hello, Opened, OpenFailed, Output
+from transporter.engine.network import call
+from transporter.engine.protocol import Failure, Opened, OpenFailed, Output
 from transporter.engine.sources import LocalEntries
 from transporter.engine.worker import Worker, received
 from transporter.engine.writers import context_of, make_writer
@@ -38,12 +37,12 @@ from transporter.spark.slices import Slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from multiprocessing.connection import Connection
 
     from pyspark.sql import DataFrame, SparkSession
 
     from transporter.adaptor import Ack, Entries, FrameWriter, StoredOffset, WriterContext
-    from transporter.engine.protocol import Outcome, Retry, Slice, WorkerSpec
+    from transporter.engine.channel import WorkerChannel
+    from transporter.engine.protocol import Begin, Invitation, Outcome, Retry, Slice, WorkerSpec
     from transporter.engine.sources import EntrySource
     from transporter.spark.plan import Source
 
@@ -58,39 +57,34 @@ _PATIENCE: Final = 2
 
 
 def serve(
-    spec: WorkerSpec, session: SparkSession, scratch: Path, abandon: Callable[[str], None]
+    invitation: Invitation,
+    session: SparkSession,
+    scratch: Path,
+    abandon: Callable[[str], None],
 ) -> None:
-    """Serve the route of *spec* until the engine closes the connection.
+    """Serve the route that *invitation* is for until the engine closes the connection.
 
     *session* is the route's own, so that no view is another one's. *abandon* ends this process,
     for the reason it is given: nothing else ends a thread whose sink does not return.
     """
-    try:
-        _serve(spec, session, scratch, abandon)
-    except BaseException as error:
-        # The host tells the engine what we raise (Invariant 20).
-        spec.secrets.hide_in(error)
-        raise
-
-
-def _serve(
-    spec: WorkerSpec, session: SparkSession, scratch: Path, abandon: Callable[[str], None]
-) -> None:
-    directory = Path(spec.log_directory)
     with (
         suppress(EOFError, ConnectionError, TimeoutError),
-        call(spec.address, spec.authkey) as connection,
+        call(invitation.ticket) as connection,
     ):
-        connection.send(Hello(spec.route, spec.shard, spec.epoch, os.getpid(), spec.attempt))
-        if networked(spec.address):
-            connection.recv()  # Begin
-            spec = replace(spec, modules=packed(Path(spec.folder)))
-        with locked(lock_path(spec, directory)):
-            engine = _Engine(connection)
-            delivery = FrameDelivery(
-                spec, session, scratch, lambda text: engine.tell(Output(text)), abandon
-            )
-            _open_and_serve(spec, engine, delivery)
+        connection.send(invitation.hello(os.getpid()))
+        begin = connection.recv()
+        spec = begin.spec
+        try:
+            with locked(lock_path(spec, Path(spec.log_directory))):
+                engine = _Engine(connection)
+                delivery = FrameDelivery(
+                    begin, session, scratch, lambda text: engine.tell(Output(text)), abandon
+                )
+                _open_and_serve(spec, engine, delivery)
+        except BaseException as error:
+            # The host tells the engine what we raise (Invariant 20).
+            spec.secrets.hide_in(error)
+            raise
 
 
 def _open_and_serve(spec: WorkerSpec, engine: _Engine, delivery: FrameDelivery) -> None:
@@ -113,7 +107,7 @@ class _Engine:
     Its jobs are cancelled when they take too long, and its process ends when that does not help.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: WorkerChannel) -> None:
         self._connection = connection
 
     def ask(self, message: object) -> Any:  # noqa: ANN401 - what answers the message
@@ -170,17 +164,19 @@ class FrameDelivery:
 
     def __init__(
         self,
-        spec: WorkerSpec,
+        begin: Begin,
         session: SparkSession,
         scratch: Path,
         show: Callable[[str], None],
         abandon: Callable[[str], None],
     ) -> None:
-        """Prepare the route of *spec*; *show* is given what a writer prints."""
-        self._spec, self._session, self._show = spec, session, show
+        """Prepare the route that *begin* is of; *show* is given what a writer prints."""
+        assert begin.tasks is not None  # noqa: S101 - a route on DataFrames has tasks
+        self._spec, self._ticket = begin.spec, begin.tasks
+        self._session, self._show = session, show
         self._abandon = abandon
-        self._slices = Slices(session, scratch, spec.route)
-        self._tag = f"transporter-{spec.route}"
+        self._slices = Slices(session, scratch, self._spec.route)
+        self._tag = f"transporter-{self._spec.route}"
         self._sink: FrameWriter | None = None
         self.vanished = 0
 
@@ -198,7 +194,8 @@ class FrameDelivery:
             if self._sink is not None:
                 stored: StoredOffset | None = self._sink.open(context)
                 return stored
-            return stored_offset(self._session.range(0, 1, 1, 1).toDF("id"), self._spec)
+            one = self._session.range(0, 1, 1, 1).toDF("id")
+            return stored_offset(one, self._spec, self._ticket)
 
     def write(self, batch: Entries, ack: Ack) -> None:
         """Deliver *batch*; halve what fails without a name."""
@@ -263,8 +260,8 @@ class FrameDelivery:
         return self._slices.frame(part, told, self._plan)
 
     def _plan(self, source: Source) -> DataFrame:
-        frame = planned(self._spec, source)
-        return writing(frame, self._spec) if self._sink is None else frame
+        frame = planned(self._spec, self._ticket, source)
+        return writing(frame, self._spec, self._ticket) if self._sink is None else frame
 
     @contextmanager
     def _watched(self, late: threading.Event) -> Iterator[None]:

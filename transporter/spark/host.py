@@ -15,7 +15,6 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing.connection import Client
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -23,14 +22,16 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 
+from transporter.engine.network import call
 from transporter.engine.protocol import (
     HostEnding,
     HostHello,
     HostReady,
+    Invitation,
     StartWorker,
     StopHost,
+    Ticket,
     WorkerEnded,
-    WorkerSpec,
 )
 from transporter.spark.jvm import start_jvm
 from transporter.spark.launch import LOOPBACK
@@ -40,9 +41,10 @@ from transporter.spark.user import name_login_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from multiprocessing.connection import Connection
 
     from pyspark.sql import SparkSession
+
+    from transporter.engine.channel import WorkerChannel
 
 TICK: Final = 1.0
 """Seconds between two looks at Spark, and at the length of its log."""
@@ -117,7 +119,7 @@ class Host:
     """One SparkContext and the jobs that run in it."""
 
     def __init__(
-        self, connection: Connection, settings: dict[str, str], scratch: Path, log: Path
+        self, connection: WorkerChannel, settings: dict[str, str], scratch: Path, log: Path
     ) -> None:
         """Start the JVM and Spark, whose files go into *scratch*, and which writes to *log*."""
         self._connection, self._scratch, self._log = connection, scratch, log
@@ -145,7 +147,7 @@ class Host:
                 if isinstance(asked, StopHost):
                     return
                 if isinstance(asked, StartWorker):
-                    self._start(asked.spec)
+                    self._start(asked.invitation)
             if time.monotonic() >= due:
                 due = time.monotonic() + TICK
                 self._look()
@@ -162,23 +164,24 @@ class Host:
             self._jvm.wait(_PARTING if not stopping.is_alive() else 0)
         self._jvm.kill()
 
-    def _start(self, spec: WorkerSpec) -> None:
-        thread = threading.Thread(target=self._run, args=(spec,), name=spec.route, daemon=True)
+    def _start(self, asked: Invitation) -> None:
+        thread = threading.Thread(target=self._run, args=(asked,), name=asked.route, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            self._say(WorkerEnded(spec.route, spec.shard, str(error), spec.attempt))
+            self._say(WorkerEnded(asked.route, asked.shard, str(error), asked.attempt))
 
-    def _run(self, spec: WorkerSpec) -> None:
+    def _run(self, asked: Invitation) -> None:
         problem, gone = "", True
         try:
-            if spec.on_frames:
+            if asked.on_frames:
                 from transporter.spark.frames import serve  # noqa: PLC0415 - takes a second
 
-                serve(spec, self._new_session(), self._scratch, self.end)
+                serve(asked, self._new_session(), self._scratch, self.end)
             else:
-                # The spec travels in the closure, never in Spark's configuration (Invariant 20).
-                self._context.parallelize([0], 1).mapPartitions(partial(pump, spec)).count()
+                # Counted in the JVM: nothing that an executor answers is unpickled here.
+                job = self._context.parallelize([0], 1).mapPartitions(partial(pump, asked))
+                job._jrdd.count()  # noqa: SLF001 - as above
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine must hear of it
             problem, gone = _last_line(str(error)), has_ended(str(error))
         except BaseException as error:  # noqa: BLE001 - a writer's own may end a driver's thread
@@ -186,7 +189,7 @@ class Host:
         if problem:
             self._problem = problem
             self._end_if_stopped()
-        self._say(WorkerEnded(spec.route, spec.shard, problem, spec.attempt, gone))
+        self._say(WorkerEnded(asked.route, asked.shard, problem, asked.attempt, gone))
 
     def _new_session(self) -> SparkSession:
         """Return a session of one route's own; the first one takes a second."""
@@ -249,7 +252,8 @@ def _last_line(text: str) -> str:
 def main() -> None:
     """Read the options from standard input, and serve."""
     options: dict[str, Any] = json.loads(sys.stdin.readline())
-    connection = Client(options["address"], authkey=bytes.fromhex(options["authkey"]))
+    key = bytes.fromhex(options["key"])
+    connection = call(Ticket(options["address"], HostHello.claim, key))
     connection.send(HostHello(os.getpid()))
     frames = options["frames"]
     with socket_folder(options["scratch"]) as sockets:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.engine.network import Network
+    from transporter.engine.protocol import Ticket
 
 LOG: Final = "spark.log"
 SCRATCH: Final = "spark"
@@ -45,7 +46,7 @@ class HostOptions:
     """What a Spark host is told on its standard input; secrets never go anywhere else."""
 
     address: Any
-    authkey: str = field(repr=False)
+    key: str = field(repr=False)
     master: str
     config: dict[str, str]
     scratch: str
@@ -90,8 +91,8 @@ class SparkLauncher:
         """Where Spark and its workers write what they have to say."""
         return self._directory / LOG
 
-    def __call__(self, address: Any, authkey: bytes) -> subprocess.Popen[bytes]:  # noqa: ANN401 - what multiprocessing takes
-        """Start a host that calls *address*; it ends with the thread that calls this."""
+    def __call__(self, ticket: Ticket) -> subprocess.Popen[bytes]:
+        """Start a host that calls by *ticket*; it ends with the thread that calls this."""
         scratch = self._directory / SCRATCH
         # Whatever an earlier Spark left behind when it was killed.
         shutil.rmtree(scratch, ignore_errors=True)
@@ -101,8 +102,8 @@ class SparkLauncher:
         if self._network is not None:
             config = on_a_cluster(self._network, config, scratch, frames=self._frames)
         options = HostOptions(
-            address=address,
-            authkey=authkey.hex(),
+            address=ticket.address,
+            key=ticket.key.hex(),
             master=self._master,
             config=config,
             scratch=str(scratch),

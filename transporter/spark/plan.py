@@ -20,13 +20,14 @@ from transporter.pipeline.steps import compile_steps
 from transporter.pipeline.steps.sql import SQL, SqlSettings
 from transporter.spark.causes import EntryFailed
 from transporter.spark.slices import ENTRIES, map_in_arrow
+from transporter.spark.task_spec import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame
 
-    from transporter.engine.protocol import WorkerSpec
+    from transporter.engine.protocol import Ticket, WorkerSpec
     from transporter.pipeline.steps.step import StepConfig
 
     Batches = Iterator[pa.RecordBatch]
@@ -43,24 +44,25 @@ Arrow has found something else, and only if the query comes to that row.
 _MARKED: Final = f"{ENTRIES}, {_IS_TEXT} BOOLEAN"
 
 
-def planned(spec: WorkerSpec, source: Source) -> DataFrame:
-    """Return what the steps of *spec* make of what *source* gives.
+def planned(spec: WorkerSpec, ticket: Ticket, source: Source) -> DataFrame:
+    """Return what the steps of *spec* make of what *source* gives; tasks ask for it by *ticket*.
 
     Raises:
         RouteFault: a query drops ``offset``, or what Python needs after it.
 
     """
-    runs = [(name, list(steps)) for name, steps in groupby(spec.steps, _is_query)]
-    before = runs.pop(0)[1] if runs and not runs[0][0] else []
-    first = partial(_marked, partial(_through, spec, tuple(before)))
+    numbers = groupby(range(len(spec.steps)), lambda number: _is_query(spec.steps[number]))
+    runs = [(is_query, tuple(run)) for is_query, run in numbers]
+    before = runs.pop(0)[1] if runs and not runs[0][0] else ()
+    first = partial(_marked, partial(_through, ticket, before))
     frame = source(first, _MARKED)
-    for is_query, steps in runs:
+    for is_query, run in runs:
         if is_query:
-            for step in steps:
-                frame = _queried(frame, step)
+            for number in run:
+                frame = _queried(frame, spec.steps[number])
         else:
             ordered = as_entries(frame).sortWithinPartitions("offset")
-            through = partial(_marked, partial(_through, spec, tuple(steps)))
+            through = partial(_marked, partial(_through, ticket, run))
             frame = map_in_arrow(ordered, through, _MARKED)
     return frame.drop(_IS_TEXT)
 
@@ -140,10 +142,14 @@ def _is(frame: DataFrame, name: str, kind: type) -> bool:
     return isinstance(frame.schema[name].dataType, kind)
 
 
-def _through(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) -> Batches:
-    """Lead *batches* through *steps*; the first entry that fails fails the job, by its name."""
+def _through(ticket: Ticket, numbers: tuple[int, ...], batches: Batches) -> Batches:
+    """Lead *batches* through the steps of these *numbers*.
+
+    The first entry that fails fails the job, by its name.
+    """
+    spec = spec_of(ticket)
     try:
-        yield from _stepped(spec, steps, batches)
+        yield from _stepped(spec, [spec.steps[number] for number in numbers], batches)
     except BaseException as error:
         # Spark writes what we raise into its own log (Invariant 20).
         spec.secrets.hide_in(error)

@@ -16,7 +16,7 @@ from transporter.errors import HostFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from transporter.engine.protocol import WorkerSpec
+    from transporter.engine.protocol import Invitation
 
 _AGAIN: Final = "Spark runs this worker a second time"
 _ENDED: Final = ("PythonException", "Python worker exited unexpectedly")
@@ -24,8 +24,8 @@ _ENDED: Final = ("PythonException", "Python worker exited unexpectedly")
 _LOST: Final = ("ExecutorLost", "ExecutorDead", _AGAIN)
 
 
-def pump(spec: WorkerSpec, partition: Iterator[int]) -> Iterator[int]:
-    """Serve *spec* until the engine closes the connection.
+def pump(invitation: Invitation, partition: Iterator[int]) -> Iterator[int]:
+    """Serve as *invitation* says until the engine closes the connection.
 
     Once only: what Spark repeats by itself, for it has lost an executor, is not the
     worker that the engine knows of, and its end would say nothing of that one's.
@@ -36,7 +36,7 @@ def pump(spec: WorkerSpec, partition: Iterator[int]) -> Iterator[int]:
     task = TaskContext.get()
     if task is not None and task.attemptNumber() > 0:
         raise HostFailed(f"{_AGAIN}; the engine asks for another one")
-    run(spec)
+    run(invitation)
     return iter(())
 
 

@@ -24,6 +24,7 @@ from transporter.engine.writers import context_of, make_writer, reached
 from transporter.message import Entries, concat
 from transporter.spark.plan import as_entries, entries_of
 from transporter.spark.slices import bounds, map_in_arrow
+from transporter.spark.task_spec import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from transporter.adaptor import Writer
-    from transporter.engine.protocol import WorkerSpec
+    from transporter.engine.protocol import Ticket, WorkerSpec
 
     Batches = Iterator[pa.RecordBatch]
 
@@ -61,14 +62,14 @@ class Written:
         return cls(delivered, stopped, failure, printed)
 
 
-def writing(frame: DataFrame, spec: WorkerSpec) -> DataFrame:
+def writing(frame: DataFrame, spec: WorkerSpec, ticket: Ticket) -> DataFrame:
     """Return the DataFrame whose rows tell what became of those of *frame*, once it is collected.
 
     A key's entries go to one task, in the order of their offsets (Invariant 9).
     """
     rows = as_entries(frame)
     rows = rows.repartition(1) if spec.shards == 1 else rows.repartition(spec.shards, "key")
-    return map_in_arrow(rows.sortWithinPartitions("offset"), partial(_deliver, spec), _ANSWER)
+    return map_in_arrow(rows.sortWithinPartitions("offset"), partial(_deliver, ticket), _ANSWER)
 
 
 def written(frame: DataFrame) -> Written:
@@ -83,14 +84,14 @@ def written(frame: DataFrame) -> Written:
     )
 
 
-def stored_offset(numbers: DataFrame, spec: WorkerSpec) -> StoredOffset | None:
+def stored_offset(numbers: DataFrame, spec: WorkerSpec, ticket: Ticket) -> StoredOffset | None:
     """Open the writer of *spec* in a task, and return what its sink remembers.
 
     Raises:
         SinkError: it cannot be opened.
 
     """
-    answer = json.loads(map_in_arrow(numbers, partial(_open, spec), _ANSWER).collect()[0].said)
+    answer = json.loads(map_in_arrow(numbers, partial(_open, ticket), _ANSWER).collect()[0].said)
     if answer[0] == "failed":
         raise Failure(FailureKind(answer[1]), answer[2]).error()
     # One shard's offset says nothing of what the others have.
@@ -101,9 +102,10 @@ def _place(part: Written) -> int:
     return -1 if part.stopped is None else part.stopped
 
 
-def _open(spec: WorkerSpec, numbers: Batches) -> Batches:
+def _open(ticket: Ticket, numbers: Batches) -> Batches:
     for _ in numbers:
         pass
+    spec = spec_of(ticket)
     with (
         limited(spec.slice_timeout, spec.memory),
         at_hand(Path(spec.folder), spec.modules) as folder,
@@ -123,7 +125,8 @@ def _open(spec: WorkerSpec, numbers: Batches) -> Batches:
     yield _said(json.dumps(answer))
 
 
-def _deliver(spec: WorkerSpec, batches: Batches) -> Batches:
+def _deliver(ticket: Ticket, batches: Batches) -> Batches:
+    spec = spec_of(ticket)
     task = TaskContext.get()
     if spec.shards > 1 and task is not None:
         # A key's entries come to the task of one number, and each task has a sink of its own.

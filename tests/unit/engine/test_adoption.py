@@ -129,15 +129,9 @@ def test_a_route_remembers_when_it_was_declared(tmp_path: Path, world: World) ->
         assert offsets.state.watermark == 15
 
 
-class Caller:
-    """Has of an engine what a spec is made of."""
-
-    address, authkey = "nowhere", b""
-
-
 def test_a_worker_passes_over_nothing_that_is_not_proved(tmp_path: Path) -> None:
     """A shard's own memory of how far it has come is believed by the same proof."""
-    spec = replace(worker_spec(tmp_path, Caller), runs=Runs((Run(1, "known", 0),)))
+    spec = replace(worker_spec(tmp_path), runs=Runs((Run(1, "known", 0),)))
     stored = StoredOffset("log", "out", 1, 0, 0, 1, 15, "other")
     assert reached(spec, stored, 0) == -1
     assert reached(spec, replace(stored, run="known"), 0) == 15
@@ -147,7 +141,7 @@ def test_a_worker_passes_over_nothing_that_is_not_proved(tmp_path: Path) -> None
 def test_a_worker_passes_over_nothing_of_a_forgotten_route(tmp_path: Path) -> None:
     """A shard has delivered nothing of a route that was declared after its sink stored that."""
     runs = Runs((Run(1, "before", 0), Run(2, "since", 10)))
-    spec = replace(worker_spec(tmp_path, Caller), runs=runs, declared=2)
+    spec = replace(worker_spec(tmp_path), runs=runs, declared=2)
     stored = StoredOffset("log", "out", 2, 1, 0, 1, 5, "before")
     assert reached(spec, stored, 1) == -1
     assert reached(spec, replace(stored, run="since"), 1) == 5

@@ -6,14 +6,16 @@ import os
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_tools import PATIENCE, Events, SparklessHost, until, worker_spec
+from engine_tools import PATIENCE, Events, SparklessHost, hello, until, worker_spec
 
 from transporter.engine import carrier as module
 from transporter.engine.carrier import Carrier
-from transporter.engine.protocol import Opened
+from transporter.engine.network import call
+from transporter.engine.protocol import Opened, Ticket
 from transporter.errors import HostFailed
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def connect(carrier: Carrier, spec: WorkerSpec, stopping: threading.Event | None
 def test_a_worker_is_started_for_whoever_asks(tmp_path: Path) -> None:
     """``connect`` returns a connection to a worker whose writer is open."""
     with started(SparklessHost()) as carrier:
-        with connect(carrier, worker_spec(tmp_path, carrier)) as worker:
+        with connect(carrier, worker_spec(tmp_path)) as worker:
             assert worker.recv() == Opened(None)
         assert carrier.ready
 
@@ -73,7 +75,7 @@ def test_a_dead_worker_is_replaced_by_the_next_connect(tmp_path: Path) -> None:
     """After a worker was killed, a new one serves the same shard."""
     events = Events()
     with started(SparklessHost(), events) as carrier:
-        spec = worker_spec(tmp_path, carrier)
+        spec = worker_spec(tmp_path)
         with connect(carrier, spec) as worker:
             worker.recv()
             os.kill(events.named("worker-connected")[0]["pid"], 9)
@@ -89,7 +91,7 @@ def test_the_end_of_an_older_worker_is_not_taken_for_that_of_the_new(tmp_path: P
     """News of a dead worker that comes late does not fail the one that takes its place."""
     events = Events()
     with started(SparklessHost(["gossip"]), events) as carrier:
-        spec = worker_spec(tmp_path, carrier)
+        spec = worker_spec(tmp_path)
         with connect(carrier, spec):
             os.kill(events.named("worker-connected")[0]["pid"], 9)
         with connect(carrier, spec) as worker:
@@ -99,7 +101,8 @@ def test_the_end_of_an_older_worker_is_not_taken_for_that_of_the_new(tmp_path: P
 def test_a_worker_that_cannot_start_is_reported_with_its_reason(tmp_path: Path) -> None:
     """When a task ends before it has called back, ``connect`` says what the host said."""
     with started(SparklessHost()) as carrier:
-        spec = worker_spec(tmp_path, carrier, address="/nowhere")
+        spec = worker_spec(tmp_path)
+        carrier._listener.worker_address = "/nowhere"
         with pytest.raises(HostFailed, match="exit code 1"):
             connect(carrier, spec)
 
@@ -108,7 +111,7 @@ def test_a_missing_slot_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """A worker that never calls back is an error that names its route and shard."""
     monkeypatch.setattr(module, "WORKER_START", 0.1)
     with started(SparklessHost(["busy"])) as carrier:
-        spec = worker_spec(tmp_path, carrier)
+        spec = worker_spec(tmp_path)
         with pytest.raises(HostFailed, match="no worker for route out, shard 0"):
             connect(carrier, spec)
 
@@ -117,7 +120,7 @@ def test_a_dead_host_is_launched_again_and_the_waiting_get_their_workers(tmp_pat
     """Whoever waits for a worker when the host dies gets it from the next host."""
     events, host, failures = Events(), SparklessHost(["busy", "good"]), Failures()
     with started(host, events, failures) as carrier:
-        spec = worker_spec(tmp_path, carrier)
+        spec = worker_spec(tmp_path)
         got: list[Connection] = []
         asking = threading.Thread(target=lambda: got.append(connect(carrier, spec)))
         asking.start()
@@ -135,7 +138,7 @@ def test_a_host_whose_spark_has_stopped_is_replaced_and_the_cause_is_reported(
 ) -> None:
     """Whoever waits for a worker gets it from the next host, without a failure of its own."""
     events, host = Events(), SparklessHost(["removed", "good"])
-    with started(host, events) as carrier, connect(carrier, worker_spec(tmp_path, carrier)) as us:
+    with started(host, events) as carrier, connect(carrier, worker_spec(tmp_path)) as us:
         assert us.recv() == Opened(None)
     (lost,) = events.named("spark-host-lost")
     assert lost["problem"] == "the master has removed it"
@@ -146,7 +149,7 @@ def test_hosts_that_are_lost_again_and_again_are_backed_off(tmp_path: Path) -> N
     events = Events()
     with started(SparklessHost(["removed"]), events) as carrier:
         stopping = threading.Event()
-        spec = worker_spec(tmp_path, carrier)
+        spec = worker_spec(tmp_path)
         asking = threading.Thread(target=connect, args=(carrier, spec, stopping))
         asking.start()
         events.await_count("spark-host-lost", 4)
@@ -168,7 +171,7 @@ def test_why_a_worker_is_gone_is_kept_for_its_route(tmp_path: Path) -> None:
     """The cause is returned once, and an unknown one is empty."""
     with started(SparklessHost(["refusing"])) as carrier:
         with pytest.raises(HostFailed, match="no Python here"):
-            connect(carrier, worker_spec(tmp_path, carrier))
+            connect(carrier, worker_spec(tmp_path))
         carrier._problems["out", 0] = "its own doing"
         assert carrier.take_problem("other") == ""
         assert carrier.take_problem("out") == "its own doing"
@@ -192,7 +195,7 @@ def test_a_host_that_never_comes_up_is_reported(
 def test_a_host_that_cannot_be_launched_is_reported() -> None:
     """When not even a process can be started, the engine hears of it with the reason."""
 
-    def launch(address: Any, authkey: bytes) -> Any:
+    def launch(ticket: Ticket) -> Any:
         raise OSError(28, "No space left on device")
 
     failures = Failures()
@@ -221,7 +224,7 @@ def test_who_waits_for_a_worker_can_be_called_off(tmp_path: Path) -> None:
     """Once *stopping* is set and the carrier woken, ``connect`` returns nothing."""
     events, stopping = Events(), threading.Event()
     with started(SparklessHost(["slow"]), events) as carrier:
-        spec = worker_spec(tmp_path, carrier)
+        spec = worker_spec(tmp_path)
         events.await_count("spark-host-connected")
         got: list[object] = []
         asking = threading.Thread(target=lambda: got.append(connect(carrier, spec, stopping)))
@@ -234,14 +237,9 @@ def test_who_waits_for_a_worker_can_be_called_off(tmp_path: Path) -> None:
 
 def test_a_worker_that_nobody_waits_for_is_turned_away(tmp_path: Path) -> None:
     """A worker of an earlier epoch gets no slices: its connection is closed."""
-    from dataclasses import replace  # noqa: PLC0415
-    from multiprocessing.connection import Client  # noqa: PLC0415
-
-    from engine_tools import hello  # noqa: PLC0415
-
     with started(SparklessHost()) as carrier:
-        spec = replace(worker_spec(tmp_path, carrier), epoch=99)
-        with Client(carrier.address, authkey=carrier.authkey) as stranger:
+        spec = replace(worker_spec(tmp_path), epoch=99)
+        with call(carrier._listener.ticket(hello(spec).claim)) as stranger:
             stranger.send(hello(spec))
             with pytest.raises(EOFError):
                 stranger.recv()

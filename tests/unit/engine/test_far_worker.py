@@ -109,7 +109,7 @@ def opened(tmp_path: Path, **settings: Any) -> Iterator[Line]:
     """Have a worker that has opened its writer."""
     with (
         carrying() as carrier,
-        connect(carrier, worker_spec(tmp_path, carrier, **settings)) as line,
+        connect(carrier, worker_spec(tmp_path, **settings)) as line,
     ):
         assert answer(line) == Opened(None)
         yield line
@@ -226,7 +226,7 @@ def test_the_user_s_modules_come_from_beside_the_pipeline_file(tmp_path: Path) -
     (engine / "kinds" / "lines.py").write_text("from engine_tools import LinesWriter\n")
     (engine / "mine.py").write_text("from kinds.lines import LinesWriter as Mine\n")
     with carrying() as carrier:
-        spec = worker_spec(tmp_path, carrier, writer="mine:Mine", path=str(tmp_path / "out.jsonl"))
+        spec = worker_spec(tmp_path, writer="mine:Mine", path=str(tmp_path / "out.jsonl"))
         hidden = replace(spec, folder=str(engine))
         with connect(carrier, hidden) as line:
             assert answer(line) == Opened(None)
@@ -241,7 +241,7 @@ def test_a_script_of_a_step_needs_no_file(tmp_path: Path) -> None:
     script.write_text("def transform(message):\n  return None\n")
     with carrying() as carrier:
         step = StepConfig(name="starlark", settings={"file": "drop.star"})
-        spec = replace(worker_spec(tmp_path, carrier), steps=(step,))
+        spec = replace(worker_spec(tmp_path), steps=(step,))
         real = carrier._ask_for
         carrier._ask_for = lambda spec: (script.unlink(), real(spec))[1]  # type: ignore[method-assign]
         with connect(carrier, spec) as line:
@@ -254,7 +254,7 @@ def test_a_script_of_a_step_needs_no_file(tmp_path: Path) -> None:
 def test_what_is_missing_on_another_host_is_said_with_its_name(tmp_path: Path) -> None:
     """An operator sees where a client library has to be installed."""
     with carrying() as carrier:
-        spec = worker_spec(tmp_path, carrier, writer="no_such_module:Writer")
+        spec = worker_spec(tmp_path, writer="no_such_module:Writer")
         with connect(carrier, spec) as line:
             said = answer(line)
     assert isinstance(said, OpenFailed)
@@ -280,7 +280,7 @@ def test_a_worker_waits_for_the_last_one_s_end(tmp_path: Path) -> None:
     events = Events()
     lock = route_folder(tmp_path / "log", "out") / "0.lock"
     with carrying(events) as carrier:
-        spec = worker_spec(tmp_path, carrier)
+        spec = worker_spec(tmp_path)
         lock.write_text("2.5\n")
         began = time.monotonic()
         with connect(carrier, spec) as line:
@@ -296,7 +296,7 @@ def test_a_wait_for_the_last_worker_can_be_called_off(tmp_path: Path) -> None:
     """A route that is to stop, or has something else to do, does not sit it out."""
     events = Events()
     with carrying(events) as carrier:
-        spec = worker_spec(tmp_path, carrier)
+        spec = worker_spec(tmp_path)
         (route_folder(tmp_path / "log", "out") / "0.lock").write_text("600\n")
         stopping = threading.Event()
         got: list[object] = []
@@ -318,7 +318,7 @@ def test_a_worker_without_a_lock_is_not_replaced_while_it_may_deliver(tmp_path: 
     carrier = Carrier(SparklessHost(), events, lambda _: None)
     carrier.start()
     try:
-        with connect(carrier, worker_spec(tmp_path, carrier)) as line:
+        with connect(carrier, worker_spec(tmp_path)) as line:
             assert answer(line) == Opened(None)
     finally:
         carrier.stop()

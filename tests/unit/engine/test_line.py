@@ -5,14 +5,13 @@ from __future__ import annotations
 import socket
 import struct
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 import pytest
 
+from transporter.engine.channel import EngineChannel, WorkerChannel
 from transporter.engine.lending import AT_ONCE, Lender
 from transporter.engine.line import Line
-from transporter.engine.network import receive_raw
 from transporter.engine.protocol import Frames, Need, Output, Retry, Slice
 from transporter.log.commit_log import CommitLog
 
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def talking(lender: Lender | None = None) -> Iterator[tuple[Line, Connection]]:
+def talking(lender: Lender | None = None) -> Iterator[tuple[Line, WorkerChannel]]:
     """Have a line over TCP, and the worker's end of it."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         theirs = socket.create_connection(door.getsockname())
         ours, _ = door.accept()
-    with Line(Connection(ours.detach()), lender) as line, Connection(theirs.detach()) as worker:
+    with Line(EngineChannel(ours), lender) as line, WorkerChannel(theirs) as worker:
         yield line, worker
 
 
@@ -127,7 +126,7 @@ def test_a_need_is_answered_between_messages(lender: Lender) -> None:
         worker.send(Need())
         assert not line.poll(1)
         frames = worker.recv()
-        assert receive_raw(worker, frames.lent[0].size).size == frames.lent[0].size
+        assert worker.receive_raw(frames.lent[0].size).size == frames.lent[0].size
         assert line.answered > before
         worker.send(Output("done"))
         assert line.recv() == Output("done")

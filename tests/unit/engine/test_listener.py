@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import pickle
 import queue
 import socket
+import struct
 import threading
-from contextlib import ExitStack, contextmanager, suppress
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+HOST = HostHello.claim
 LOOPBACK = Network("127.0.0.1", 0, "127.0.0.1")
 BOTH = pytest.mark.parametrize("network", [None, LOOPBACK], ids=["unix", "tcp"])
 
@@ -48,11 +52,13 @@ def listening(network: Network | None = None) -> Iterator[tuple[Listener, queue.
 
 @pytest.mark.parametrize("said", [HostHello(7), Hello("out", 0, 1, 7)])
 @BOTH
-def test_a_caller_is_handed_on_with_its_connection(network: Network | None, said: object) -> None:
+def test_a_caller_is_handed_on_with_its_connection(
+    network: Network | None, said: HostHello | Hello
+) -> None:
     """Hosts and workers are told apart by what they say, and can be answered."""
     with (
         listening(network) as (listener, heard),
-        call(listener.worker_address, listener.authkey) as us,
+        call(listener.ticket(said.claim)) as us,
     ):
         us.send(said)
         got, caller = heard.get(timeout=PATIENCE)
@@ -67,8 +73,8 @@ def test_a_caller_without_the_key_is_refused(network: Network | None) -> None:
     """Whoever does not know the key is turned away, and the next caller is served."""
     with listening(network) as (listener, heard):
         with pytest.raises((AuthenticationError, OSError, EOFError)):
-            call(listener.worker_address, b"wrong").recv()
-        with call(listener.worker_address, listener.authkey) as us:
+            call(replace(listener.ticket(HOST), key=b"wrong")).recv()
+        with call(listener.ticket(HOST)) as us:
             us.send(HostHello(1))
             heard.get(timeout=PATIENCE)[1].close()
         assert heard.empty()
@@ -76,8 +82,8 @@ def test_a_caller_without_the_key_is_refused(network: Network | None) -> None:
 
 def test_a_caller_that_says_something_else_is_closed() -> None:
     """Only a host or a worker gets anywhere."""
-    with listening() as (listener, heard), Client(listener.address, authkey=listener.authkey) as us:
-        us.send("hello?")
+    with listening() as (listener, heard), call(listener.ticket(HOST)) as us:
+        us.send_bytes(b"hello?")
         with pytest.raises(EOFError):
             us.recv()
         assert heard.empty()
@@ -91,15 +97,15 @@ def test_a_caller_that_stays_silent_keeps_nobody_waiting(monkeypatch: pytest.Mon
             silent.connect(listener.address)
             done = threading.Event()
 
-            def call() -> None:
-                with Client(listener.address, authkey=listener.authkey) as us:
+            def proves() -> None:
+                with call(listener.ticket(HOST)) as us:
                     us.send(HostHello(1))
                     heard.get(timeout=PATIENCE)[1].close()
                     done.set()
 
-            threading.Thread(target=call, daemon=True).start()
+            threading.Thread(target=proves, daemon=True).start()
             assert done.wait(5), "the silent caller keeps the others waiting"
-        # It is shown the door in the end: what it was sent is a challenge, then nothing.
+        # It is shown the door in the end.
         silent.settimeout(PATIENCE)
         while silent.recv(1024):
             pass
@@ -116,7 +122,7 @@ def test_idle_callers_make_way_for_those_who_prove_themselves(network: Network |
         done = threading.Event()
 
         def worker() -> None:
-            with call(listener.worker_address, listener.authkey) as us:
+            with call(listener.ticket(HOST)) as us:
                 us.send(HostHello(1))
                 heard.get(timeout=PATIENCE)[1].close()
                 done.set()
@@ -136,12 +142,10 @@ def test_slow_callers_may_take_their_time_while_there_is_room() -> None:
         slow = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in room]
         for each in slow:
             each.connect(listener.address)
-            each.settimeout(PATIENCE)
-        with Client(listener.address, authkey=listener.authkey) as us:
+        with call(listener.ticket(HOST)) as us:
             us.send(HostHello(1))
             heard.get(timeout=PATIENCE)[1].close()
         for each in slow:
-            assert each.recv(1024), "a challenge"
             each.settimeout(0)
             with pytest.raises(BlockingIOError):
                 each.recv(1024)
@@ -152,6 +156,32 @@ def test_a_listener_that_never_started_can_be_closed() -> None:
     Listener(lambda *_: None, lambda *_: None).close()
 
 
+@BOTH
+def test_a_caller_is_nobody_but_whom_it_has_proved_to_be(network: Network | None) -> None:
+    """The ticket of one worker lets in no other, and not the host; each has a key of its own."""
+    mine, others = Hello("out", 0, 1, 7), Hello("out", 1, 1, 7)
+    with listening(network) as (listener, heard):
+        for said in (others, HostHello(7)):
+            with call(listener.ticket(mine.claim)) as us:
+                us.send(said)
+                with pytest.raises((EOFError, ConnectionError)):
+                    us.recv()
+        with pytest.raises((AuthenticationError, OSError, EOFError)):
+            call(replace(listener.ticket(mine.claim), claim=others.claim)).recv()
+        assert heard.empty()
+
+
+def test_a_worker_talks_with_nobody_but_its_engine() -> None:
+    """Who has another certificate is refused before anything is said, whatever it answers."""
+    with listening(LOOPBACK) as (engine, _), listening(LOOPBACK) as (other, heard):
+        ticket = replace(engine.ticket(HOST), address=other.worker_address)
+        with pytest.raises(HostFailed, match="another certificate"):
+            call(ticket)
+        with pytest.raises((AuthenticationError, OSError, EOFError)):
+            call(replace(ticket, certificate=other.ticket(HOST).certificate))
+        assert heard.empty()
+
+
 class Trap:
     """Leaves a trace where it is unpickled."""
 
@@ -159,35 +189,36 @@ class Trap:
         return (os.mkdir, ("sprung",))
 
 
-class Garbage:
-    """Raises where it is unpickled, as a message of a class that is not there does."""
-
-    def __init__(self, error: type[BaseException]) -> None:
-        self._error = error
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_raise, (self._error,))
-
-
-def _raise(error: type[BaseException]) -> None:
-    raise error("garbage")
-
-
-@pytest.mark.parametrize("error", [UnpicklingError, AttributeError, MemoryError, ValueError])
+@pytest.mark.parametrize(
+    "said",
+    [
+        pickle.dumps(Trap()),
+        b"Hello " + pickle.dumps(Trap()),
+        b'Hello {"route": "out"}',
+        b'Hello {"route": ["out"], "shard": 0, "epoch": 1, "pid": 7}',
+        b'StartWorker {"invitation": null}',
+        b"__import__ {}",
+        b"",
+    ],
+)
 @BOTH
-def test_garbage_closes_the_door_to_nobody(
-    network: Network | None, error: type[BaseException]
+def test_nothing_that_a_caller_says_runs_here(
+    network: Network | None, said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many callers send what cannot be unpickled, the next one is served."""
+    """Not even of one that has proved itself: a pickle is no message, and the next is served."""
+    monkeypatch.chdir(tmp_path)
+    claim = Hello("out", 0, 1, 7).claim
     with listening(network) as (listener, heard):
-        for _ in range(40):
-            with call(listener.worker_address, listener.authkey) as us:
-                us.send(Garbage(error))
+        for _ in range(3):
+            with call(listener.ticket(claim)) as us:
+                us.send_bytes(said)
                 with pytest.raises((EOFError, ConnectionError)):
                     us.recv()
-        with call(listener.worker_address, listener.authkey) as us:
+        with call(listener.ticket(HOST)) as us:
             us.send(HostHello(1))
             heard.get(timeout=PATIENCE)[1].close()
+        assert heard.empty()
+    assert not (tmp_path / "sprung").exists()
 
 
 def test_a_caller_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,34 +235,22 @@ def test_a_caller_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch
     with listening(LOOPBACK) as (listener, heard):
         refused[:] = ["greeter"]
         for _ in range(100):
-            with pytest.raises((EOFError, ConnectionError)):
-                call(listener.worker_address, listener.authkey)
+            with pytest.raises((EOFError, OSError)):
+                call(listener.ticket(HOST))
         refused.clear()
-        with call(listener.worker_address, listener.authkey) as us:
+        with call(listener.ticket(HOST)) as us:
             us.send(HostHello(1))
             heard.get(timeout=PATIENCE)[1].close()
 
 
-@BOTH
-def test_nothing_is_unpickled_of_a_caller_without_the_key(
-    network: Network | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stranger's pickle is an answer to the challenge, a wrong one, and nothing else."""
-    monkeypatch.chdir(tmp_path)
-    with listening(network) as (listener, heard):
-        family = socket.AF_UNIX if network is None else socket.AF_INET
-        with socket.socket(family) as stranger:
-            stranger.connect(listener.worker_address)
-            known = Connection(stranger.dup().detach())
-            with known:
-                known.recv_bytes()
-                known.send(Trap())
-                with suppress(EOFError, ConnectionError):
-                    known.send(Trap())  # it may be cut off by now
-                    while known.recv_bytes():
-                        pass
+def test_who_claims_too_much_is_cut_off() -> None:
+    """Before its proof a caller can make the engine keep some kilobytes, and no more."""
+    with listening() as (listener, heard), socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(listener.address)
+        stranger.sendall(struct.pack(">Q", 1 << 40))
+        stranger.settimeout(PATIENCE)
+        assert stranger.recv(1024) == b""
         assert heard.empty()
-    assert not (tmp_path / "sprung").exists()
 
 
 def test_a_caller_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,10 +258,14 @@ def test_a_caller_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "_GREETING", 0.3)
     with listening(LOOPBACK) as (listener, _), socket.socket() as dripping:
         dripping.connect(listener.worker_address)
-        dripping.sendall(b"\0\0\0\x7f")
         dripping.settimeout(PATIENCE)
-        while dripping.recv(1024):
-            dripping.sendall(b"x")
+        for byte in itertools.islice(itertools.cycle(b"\x16\x03\x01\x40"), 200):
+            try:
+                dripping.sendall(bytes([byte]))
+            except ConnectionError:
+                return
+            time.sleep(0.05)
+        pytest.fail("who drips is listened to")
 
 
 def test_an_address_that_is_taken_is_named() -> None:

@@ -22,7 +22,7 @@ from transporter.pipeline.config import load
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transporter.engine.protocol import WorkerSpec
+    from transporter.engine.protocol import Ticket, WorkerSpec
     from transporter.pipeline.config import Pipeline
 
 SINKS: dict[str, dict[str, Any]] = {
@@ -101,9 +101,9 @@ class Late(SparklessHost):
     wanted: ClassVar[int] = 20
     engine: Engine | None = None
 
-    def __call__(self, address: Any, authkey: bytes) -> Any:
+    def __call__(self, ticket: Ticket) -> Any:
         until(lambda: self.engine is not None and self.engine.log.durable >= self.wanted - 1)
-        return super().__call__(address, authkey)
+        return super().__call__(ticket)
 
 
 def restored(folder: Path, sink: str) -> None:

@@ -18,6 +18,7 @@ from transporter.engine import worker
 from transporter.engine.delivery import PART_SECONDS
 from transporter.engine.listener import Listener
 from transporter.engine.protocol import (
+    Begin,
     FailureKind,
     Hello,
     Opened,
@@ -30,6 +31,7 @@ from transporter.engine.protocol import (
     Retry,
     Slice,
 )
+from transporter.engine.specs import invitation
 from transporter.log.commit_log import CommitLog
 from transporter.message import with_offsets
 from transporter.offsets.offset_log import route_folder
@@ -37,40 +39,46 @@ from transporter.offsets.parked import Parked, ParkedStore, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from multiprocessing.connection import Connection
     from pathlib import Path
 
     import pyarrow as pa
 
+    from transporter.engine.channel import EngineChannel
     from transporter.engine.protocol import WorkerSpec
 
 
 class Side:
     """The engine's side: workers that call, in order, and threads to run them in."""
 
-    def __init__(self, listener: Listener, arrived: queue.Queue[tuple[Hello, Connection]]) -> None:
+    def __init__(
+        self, listener: Listener, arrived: queue.Queue[tuple[Hello, EngineChannel]]
+    ) -> None:
         self.listener = listener
         self._arrived = arrived
         self.ended: queue.Queue[BaseException | None] = queue.Queue()
+        self._specs: queue.Queue[WorkerSpec] = queue.Queue()
 
     def run(self, spec: WorkerSpec) -> threading.Thread:
         """Run a worker in a thread of its own; how it ends is put in ``ended``."""
 
         def body() -> None:
             try:
-                worker.run(spec)
+                worker.run(invitation(spec, self.listener.ticket))
             except BaseException as error:  # noqa: BLE001 - the test looks at it
                 self.ended.put(error)
             else:
                 self.ended.put(None)
 
+        self._specs.put(spec)
         thread = threading.Thread(target=body, name="worker", daemon=True)
         thread.start()
         return thread
 
-    def accept(self) -> tuple[Hello, Connection]:
-        """Return the next worker that calls."""
-        return self._arrived.get(timeout=PATIENCE)
+    def accept(self) -> tuple[Hello, EngineChannel]:
+        """Return the next worker that calls; it may begin."""
+        said, connection = self._arrived.get(timeout=PATIENCE)
+        connection.send(Begin(self._specs.get_nowait()))
+        return said, connection
 
 
 @pytest.fixture
@@ -92,14 +100,14 @@ def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> CommitLog:
     return log
 
 
-def answer(connection: Connection) -> Any:
+def answer(connection: EngineChannel) -> Any:
     """Return what the worker says next."""
     assert connection.poll(PATIENCE), "the worker says nothing"
     return connection.recv()
 
 
 @contextmanager
-def opened(side: Side, spec: WorkerSpec) -> Iterator[Connection]:
+def opened(side: Side, spec: WorkerSpec) -> Iterator[EngineChannel]:
     """Have a worker that has opened its writer."""
     thread = side.run(spec)
     _, connection = side.accept()
@@ -113,7 +121,7 @@ def test_a_worker_says_who_it_is_and_serves_until_the_engine_hangs_up(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
     """Hello, Opened, an Outcome for each Slice, and a quiet end when the connection closes."""
-    spec = worker_spec(tmp_path, side.listener)
+    spec = worker_spec(tmp_path)
     side.run(spec)
     said, connection = side.accept()
     assert said == hello(spec)
@@ -131,7 +139,7 @@ def test_a_worker_filters_by_its_route_s_namespace(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
     """Only what the route's filter takes reaches the writer."""
-    with opened(side, worker_spec(tmp_path, side.listener, namespace="^b$")) as connection:
+    with opened(side, worker_spec(tmp_path, namespace="^b$")) as connection:
         connection.send(Slice(0, 9, 0))
         outcome = answer(connection)
     assert (outcome.delivered, outcome.skipped) == (4, 6)
@@ -142,7 +150,7 @@ def test_what_a_writer_prints_comes_before_the_outcome(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
     """Standard output reaches the engine no later than the answer to the slice."""
-    with opened(side, worker_spec(tmp_path, side.listener, show=True)) as connection:
+    with opened(side, worker_spec(tmp_path, show=True)) as connection:
         connection.send(Slice(0, 1, 0))
         said = answer(connection)
         assert said == Output("delivered 0\ndelivered 1\n")
@@ -153,7 +161,7 @@ def test_a_failed_delivery_is_an_outcome_and_the_worker_goes_on(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
     """A refused entry is named; the worker and its writer stay for the next slice."""
-    with opened(side, worker_spec(tmp_path, side.listener, reject=[2])) as connection:
+    with opened(side, worker_spec(tmp_path, reject=[2])) as connection:
         connection.send(Slice(0, 5, 0))
         outcome = answer(connection)
         assert (outcome.through, outcome.failure.offset) == (1, 2)
@@ -165,7 +173,7 @@ def test_a_slice_that_the_log_does_not_hold_is_a_failure(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
     """Entries that cannot be read are an outcome with the reason, not the worker's death."""
-    with opened(side, worker_spec(tmp_path, side.listener)) as connection:
+    with opened(side, worker_spec(tmp_path)) as connection:
         connection.send(Slice(8, 12, 0))
         outcome = answer(connection)
     assert outcome.through == 9
@@ -185,7 +193,7 @@ def test_a_writer_that_cannot_be_made_is_said_to_be_so(
     tmp_path: Path, side: Side, log: CommitLog, settings: dict[str, Any], text: str
 ) -> None:
     """OpenFailed names what is wrong, and the worker ends without a fuss."""
-    side.run(worker_spec(tmp_path, side.listener, **settings))
+    side.run(worker_spec(tmp_path, **settings))
     _, connection = side.accept()
     with connection:
         said = answer(connection)
@@ -199,7 +207,7 @@ def test_a_sink_that_is_down_at_open_is_worth_another_try(
 ) -> None:
     """An unavailable sink is told as such, so that the route tries again."""
     (tmp_path / "out.down").write_text("open")
-    side.run(worker_spec(tmp_path, side.listener))
+    side.run(worker_spec(tmp_path))
     _, connection = side.accept()
     with connection:
         assert answer(connection).failure.kind.retriable
@@ -209,7 +217,7 @@ def test_two_workers_of_a_shard_never_deliver_at_the_same_time(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
     """The second worker opens its writer only when the first has ended."""
-    spec = worker_spec(tmp_path, side.listener)
+    spec = worker_spec(tmp_path)
     side.run(spec)
     _, first = side.accept()
     assert answer(first) == Opened(None)
@@ -227,7 +235,7 @@ def test_workers_of_different_shards_do_not_wait_for_each_other(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
     """Each shard has its own lock."""
-    spec = worker_spec(tmp_path, side.listener)
+    spec = worker_spec(tmp_path)
     side.run(spec)
     _, first = side.accept()
     side.run(replace(spec, shard=1, shards=2))
@@ -244,7 +252,7 @@ def test_a_worker_that_is_turned_away_ends_quietly(
     folder.mkdir(parents=True, exist_ok=True)
     holder = os.open(folder / "0.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     fcntl.flock(holder, fcntl.LOCK_EX)
-    side.run(worker_spec(tmp_path, side.listener))
+    side.run(worker_spec(tmp_path))
     side.accept()[1].close()
     os.close(holder)
     assert side.ended.get(timeout=PATIENCE) is None
@@ -255,7 +263,7 @@ def test_an_engine_that_dies_during_a_slice_ends_its_worker_quietly(
 ) -> None:
     """A worker whose answer nobody hears closes its writer and returns."""
     (tmp_path / "out.paused").touch()
-    with opened(side, worker_spec(tmp_path, side.listener, pause_at=0)) as connection:
+    with opened(side, worker_spec(tmp_path, pause_at=0)) as connection:
         connection.send(Slice(0, 9, 0))
         while not (tmp_path / "out.waiting").exists():
             assert side.ended.empty()
@@ -265,7 +273,7 @@ def test_an_engine_that_dies_during_a_slice_ends_its_worker_quietly(
     assert offsets(tmp_path / "out.jsonl") == list(range(10))
 
 
-def paused_in(side: Side, folder: Path, connection: Connection, asked: Slice) -> None:
+def paused_in(side: Side, folder: Path, connection: EngineChannel, asked: Slice) -> None:
     """Have a slice delivered up to where its writer waits, for longer than parts do."""
     (folder / "out.paused").touch()
     connection.send(asked)
@@ -278,7 +286,7 @@ def test_what_is_acked_is_reported_while_the_rest_is_delivered(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
     """A report comes with the first ack after a while, and what was printed comes before it."""
-    spec = worker_spec(tmp_path, side.listener, pause_at=6, show=True)
+    spec = worker_spec(tmp_path, pause_at=6, show=True)
     with opened(side, spec) as connection:
         paused_in(side, tmp_path, connection, Slice(4, 9, 0))
         assert not connection.poll(0)
@@ -293,7 +301,7 @@ def test_a_report_that_nobody_hears_is_no_failure_of_the_sink(
     tmp_path: Path, side: Side, log: CommitLog
 ) -> None:
     """A writer whose engine has gone delivers its slice to the end, as one without reports."""
-    with opened(side, worker_spec(tmp_path, side.listener, pause_at=2)) as connection:
+    with opened(side, worker_spec(tmp_path, pause_at=2)) as connection:
         paused_in(side, tmp_path, connection, Slice(0, 9, 0))
         connection.close()
         (tmp_path / "out.paused").unlink()
@@ -308,7 +316,7 @@ def test_a_parked_entry_reports_nothing_before_its_outcome(
     store = ParkedStore(route_folder(tmp_path / "log", "out"))
     entry = with_offsets(batch(1, "a"), 3, 0)
     store.park(Parked(3, entry, Reason("no", 1, 0)))
-    with opened(side, worker_spec(tmp_path, side.listener, pause_at=3)) as connection:
+    with opened(side, worker_spec(tmp_path, pause_at=3)) as connection:
         (tmp_path / "out.paused").touch()
         connection.send(Retry(3))
         assert answer(connection) == Progress(3)

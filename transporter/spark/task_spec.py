@@ -1,0 +1,36 @@
+"""What a task of a DataFrame route is to do: asked of the engine, not held by the job.
+
+Spark keeps jobs, spills them and sends them from host to host. A job of ours holds a ticket only.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from transporter.engine.network import call
+from transporter.engine.protocol import TaskHello
+
+if TYPE_CHECKING:
+    from transporter.engine.protocol import Ticket, WorkerSpec
+
+_KEPT: Final = 4
+"""Routes whose specs a process keeps: Spark uses it for task after task."""
+
+
+@lru_cache(_KEPT)
+def spec_of(ticket: Ticket) -> WorkerSpec:
+    """Return the spec of the route whose tasks *ticket* is for; asks once in each process.
+
+    Raises:
+        EOFError: the route has another worker by now, or none.
+        OSError: the engine cannot be reached.
+        HostFailed: who answers is not the engine.
+
+    """
+    _, route, epoch, attempt = json.loads(ticket.claim)
+    with call(ticket) as engine:
+        engine.send(TaskHello(route, epoch, attempt))
+        spec: WorkerSpec = engine.recv().spec
+        return spec
