@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _GREETING: Final = 10.0
 """Seconds that a caller has to say who it is."""
-_CALLERS: Final = 64
+_CALLERS: Final = 128
 """Callers that are asked at once who they are; for one more, who has been here longest goes."""
 _LONGEST_CLAIM: Final = 4096
 _BACKLOG: Final = 128

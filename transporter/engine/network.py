@@ -6,7 +6,10 @@ An address that is a text is a unix socket; a host and a port are TCP, with TLS.
 from __future__ import annotations
 
 import os
+import random
 import socket
+import ssl
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import answer_challenge, deliver_challenge
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 CALL: Final = 20.0
 """Seconds a worker may take to reach its engine."""
+_PAUSES: Final = (0.1, 0.5, 2.0)
+"""Seconds, at most, between two tries of a caller that the engine has hung up on."""
 _SILENT: Final = 10
 """Seconds of silence after which the other side is asked whether it is there."""
 _PROBES: Final = 3
@@ -102,11 +107,27 @@ def networked(address: Any) -> bool:  # noqa: ANN401 - what multiprocessing take
 def call(ticket: Ticket) -> WorkerChannel:
     """Return a connection to the engine of *ticket*; each has proved itself to the other.
 
+    Tries again a few times when it is hung up on before that: where many call at once, some
+    have to make way.
+
     Raises:
         OSError: nobody answers there.
+        EOFError: it hangs up.
+        AuthenticationError: one of the two does not know the key.
         HostFailed: it is not the engine that the ticket is of.
 
     """
+    for pause in _PAUSES:
+        try:
+            return _called(ticket)
+        except ConnectionRefusedError:
+            raise
+        except (EOFError, ConnectionError, ssl.SSLError):
+            time.sleep(random.uniform(0, pause))  # noqa: S311 - so that not all come again at once
+    return _called(ticket)
+
+
+def _called(ticket: Ticket) -> WorkerChannel:
     with ExitStack() as stack:
         line = stack.enter_context(_reached(ticket))
         channel = stack.enter_context(WorkerChannel(line))

@@ -19,6 +19,7 @@ import pytest
 from engine_tools import PATIENCE
 
 from transporter.engine import listener as module
+from transporter.engine import network
 from transporter.engine.listener import Listener
 from transporter.engine.network import Network, call
 from transporter.engine.protocol import Hello, HostHello
@@ -116,7 +117,7 @@ def test_idle_callers_make_way_for_those_who_prove_themselves(network: Network |
     """However many hold a place without a word, the next one is served at once."""
     family = socket.AF_UNIX if network is None else socket.AF_INET
     with listening(network) as (listener, heard), ExitStack() as stack:
-        idle = [stack.enter_context(socket.socket(family)) for _ in range(100)]
+        idle = [stack.enter_context(socket.socket(family)) for _ in range(module._CALLERS + 9)]
         for each in idle:
             each.connect(listener.worker_address)
         done = threading.Event()
@@ -133,6 +134,28 @@ def test_idle_callers_make_way_for_those_who_prove_themselves(network: Network |
         idle[0].settimeout(PATIENCE)
         while idle[0].recv(1024):
             pass
+
+
+def test_those_who_had_to_make_way_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where more call at once than there is room for, all of them are served in the end."""
+    monkeypatch.setattr(module, "_CALLERS", 8)
+    with listening(LOOPBACK) as (listener, heard):
+
+        def worker(number: int) -> None:
+            with call(listener.ticket(HOST)) as us:
+                us.send(HostHello(number))
+
+        calling = [threading.Thread(target=worker, args=(number,)) for number in range(24)]
+        for each in calling:
+            each.start()
+        served = set()
+        for _ in calling:
+            said, caller = heard.get(timeout=PATIENCE)
+            served.add(said.pid)
+            caller.close()
+        for each in calling:
+            each.join(PATIENCE)
+    assert served == set(range(24))
 
 
 def test_slow_callers_may_take_their_time_while_there_is_room() -> None:
@@ -234,9 +257,11 @@ def test_a_caller_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with listening(LOOPBACK) as (listener, heard):
         refused[:] = ["greeter"]
-        for _ in range(100):
+        monkeypatch.setattr(network, "_PAUSES", ())
+        for _ in range(3):
             with pytest.raises((EOFError, OSError)):
                 call(listener.ticket(HOST))
+        assert listener._unproved == {}
         refused.clear()
         with call(listener.ticket(HOST)) as us:
             us.send(HostHello(1))
