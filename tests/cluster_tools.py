@@ -124,6 +124,10 @@ class Cluster:
         self.workers.append(psutil.Process(self._processes[-1].pid))
         self.nodes.append(node)
 
+    def roots(self) -> list[psutil.Process]:
+        """Return the processes of the master and of the workers."""
+        return [psutil.Process(each.pid) for each in self._processes if each.poll() is None]
+
     def remove_applications(self) -> None:
         """Have the master remove every application, as an operator does on its page."""
         with urlopen(f"{self.pages}/json/", timeout=PATIENCE) as answer:  # noqa: S310 - our own

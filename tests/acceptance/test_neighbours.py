@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import stat
-import struct
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from acceptance_tools import await_true, running
+from spark_ports import blocks, listening_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,41 +112,40 @@ def test_a_group_member_reaches_nothing(place: Path) -> None:
             for each in process.net_connections("tcp")
             if each.status == psutil.CONN_LISTEN
         ]
+        # The control socket asks who it is.
+        control = place / "log" / "control.sock"
+        assert set(as_nobody([*listening, *files])) <= {str(control)}
+        ports = listening_ports(everybody)
         assert len(ports) >= 2
         told = b"".join(blocks(port, 30) for port in ports)
         assert told == b""
         assert engine.stop() == 0
 
 
-def blocks(port: int, count: int) -> bytes:
-    """Return what Spark sends of its first broadcasts to whoever asks at *port*."""
-    told = b""
-    for number in range(count):
-        with (
-            suppress(OSError, struct.error),
-            socket.create_connection(("127.0.0.1", port), 2) as caller,
-        ):
-            # Spark's protocol: OpenBlocks in an RpcRequest, then a ChunkFetchRequest.
-            names = b"".join(map(_text, ("", "driver"))) + struct.pack(">i", 1)
-            body = b"\0" + names + _text(f"broadcast_{number}_piece0")
-            caller.sendall(_frame(b"\3" + struct.pack(">qi", number, len(body)) + body))
-            # Its type, the request, the length and the type of the body stand before the stream.
-            stream = _answer(caller)[14:22]
-            caller.sendall(_frame(b"\0" + stream + bytes(4)))
-            answer = _answer(caller)
-            told += answer if answer[:1] == b"\1" else b""
-    return told
+OPEN = """
+log: {dir: log}
+observe: {listen: "off"}
+# Whoever likes may have what Spark has: nothing of it must be worth having.
+spark: {config: {spark.authenticate: false, spark.broadcast.compress: false}}
+readers: [{name: lines, adaptor: file, path: in.jsonl, follow: true}]
+routes:
+  - {name: copy, steps: [{python: {function: "mine:canary"}}],
+     writer: {adaptor: file, path: canary-1.jsonl}}
+  - {name: query, steps: [{python: {function: "mine:canary"}}, {sql: "SELECT * FROM entries"}],
+     writer: {adaptor: file, path: canary-2.jsonl}}
+"""
 
 
-def _answer(caller: socket.socket) -> bytes:
-    with caller.makefile("rb") as file:
-        (size,) = struct.unpack(">q", file.read(8))
-        return file.read(min(max(8, size), 1 << 20) - 8)
-
-
-def _frame(message: bytes) -> bytes:
-    return struct.pack(">q", 8 + len(message)) + message
-
-
-def _text(text: str) -> bytes:
-    return struct.pack(">i", len(text)) + text.encode()
+def test_jobs_hold_no_secret(place: Path) -> None:
+    """Who reads what Spark keeps of jobs, without its authentication, finds no setting there."""
+    (place / "in.jsonl").write_text('{"id": 1}\n' * 10)
+    (place / "mine.py").write_text("def canary(message):\n    return message\n")
+    (place / "p.yaml").write_text(OPEN)
+    with running(place / "p.yaml") as engine:
+        for number in (1, 2):
+            await_true((place / f"canary-{number}.jsonl").exists, 120, "both have delivered")
+        everybody = [psutil.Process(engine.process.pid), *engine.descendants()]
+        told = b"".join(blocks(port, 60) for port in listening_ports(everybody))
+        assert engine.stop() == 0
+    assert b"transporter" in told, "what Spark keeps of jobs"
+    assert b"canary" not in told

@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -124,6 +124,7 @@ class Carrier:
             HostFailed: this worker could not be started; say why.
             LogFull: see :meth:`Admission.admit`.
             EnvironmentFault: the same.
+            ConnectionError: the worker is gone again.
 
         """
         key = (spec.route, spec.shard)
@@ -152,8 +153,10 @@ class Carrier:
         hello, caller = called
         begin = Begin(spec, tasks=self._listener.ticket(_task_of(spec).claim))
         if self._network is None:
-            line = Line(caller)
-            line.send(begin)
+            with ExitStack() as stack:
+                line = stack.enter_context(Line(caller))
+                line.send(begin)
+                stack.pop_all()
             return line
         return self._admission.admit(begin, hello, caller, stopping)
 

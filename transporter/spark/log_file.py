@@ -15,6 +15,11 @@ MOST: Final = 10 << 20
 
 _TAIL: Final = 64 << 10
 _ERROR: Final = re.compile(rb"^\S+ \S+ ERROR (\w+): (.{1,500})", re.MULTILINE)
+_NOT_LET_IN: Final = b"Exception while bootstrapping client"
+_LOOK_AT: Final = (
+    "; a connection was refused: the cluster needs the same spark.authenticate.secret as the "
+    "pipeline file, and the same encryption, see docs/cluster.md"
+)
 
 
 def rotate(path: Path, most: int = MOST) -> None:
@@ -40,16 +45,19 @@ def last_error(path: Path) -> str:
     """Return the last error that Spark has written to *path*; empty where none is to be seen.
 
     One of its scheduler comes first: that has ended it, and what follows are consequences.
+    Where Spark was not let in, the text says what to look at.
     """
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            found: list[tuple[bytes, bytes]] = _ERROR.findall(file.read(_TAIL))
+            tail = file.read(_TAIL)
+            found: list[tuple[bytes, bytes]] = _ERROR.findall(tail)
     except OSError:
         return ""
     ending = [text for logger, text in found if b"Scheduler" in logger]
     others = [text for _, text in found]
-    return (ending or others or [b""])[-1].decode(errors="replace")
+    text = (ending or others or [b""])[-1].decode(errors="replace")
+    return f"{text}{_LOOK_AT}" if _NOT_LET_IN in tail else text
 
 
 def _keep(path: Path, start: int, count: int) -> None:

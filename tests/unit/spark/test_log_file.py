@@ -50,3 +50,16 @@ def test_the_last_error_of_spark_is_found(tmp_path: Path) -> None:
     assert last_error(log) == "Master removed our application"
     log.write_text("26/11/23 09:49:48 ERROR Utils: first\n26/11/23 09:49:48 ERROR Utils: last\n")
     assert last_error(log) == "last"
+
+
+def test_a_spark_that_is_not_let_in_says_what_to_look_at(tmp_path: Path) -> None:
+    """Spark itself only says that no master answers, long after it was refused."""
+    log = tmp_path / "spark.log"
+    log.write_text(
+        "26/11/23 22:58:32 ERROR TransportClientFactory: Exception while bootstrapping client\n"
+        "java.lang.RuntimeException: java.lang.IllegalArgumentException: Authentication failed.\n"
+        "26/11/23 22:58:52 ERROR StandaloneSchedulerBackend: All masters are unresponsive!\n"
+    )
+    said = last_error(log)
+    assert said.startswith("All masters are unresponsive!; ")
+    assert "the same spark.authenticate.secret" in said
