@@ -1,4 +1,4 @@
-"""What Spark's ports give to whoever asks, without a secret."""
+"""A client of Spark's block manager without a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody without the secret gets of a standalone cluster that a pipeline runs on."""
+"""Attacks on a standalone cluster by somebody without its secret."""
 
 from __future__ import annotations
 

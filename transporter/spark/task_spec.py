@@ -1,4 +1,4 @@
-"""What a task of a DataFrame route is to do: asked of the engine, not held by the job.
+"""The spec of a DataFrame route in its tasks: requested from the engine, not held by the job.
 
 Spark keeps jobs, spills them and sends them from host to host. A job of ours holds a ticket only.
 """

@@ -1,4 +1,4 @@
-"""What goes over the engine's connections: messages that run no code, with and without TLS."""
+"""The engine's connections: messages that run no code, with and without TLS."""
 
 from __future__ import annotations
 

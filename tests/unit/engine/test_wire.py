@@ -1,4 +1,4 @@
-"""What somebody sees, and can do, who stands between an engine and its workers, or has a job."""
+"""Attackers between an engine and its workers, and attackers who have a job of Spark's."""
 
 from __future__ import annotations
 

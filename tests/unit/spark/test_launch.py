@@ -1,4 +1,4 @@
-"""What the Spark host is started with."""
+"""The environment of the Spark host."""
 
 from __future__ import annotations
 
