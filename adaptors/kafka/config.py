@@ -13,6 +13,8 @@ from pydantic import (
     BeforeValidator,
     Field,
     SecretStr,
+    TypeAdapter,
+    ValidationError,
     field_validator,
     model_validator,
 )
@@ -87,6 +89,8 @@ _NAMES: Final = {
 """Our settings, and what librdkafka calls them."""
 
 _PROVIDERS_CA: Final = frozenset({"https.ca.location", "https.ca.pem"})
+
+_SWITCH: Final = TypeAdapter(bool)
 
 _ALIASES: Final = {"sasl.mechanisms": "sasl.mechanism"}
 
@@ -223,10 +227,13 @@ def _setting_text(value: Value) -> str:
 
 
 def _on_or_off(value: object) -> object:
-    """Make settings of a switch: with the brokers' defaults, or none."""
-    if isinstance(value, bool):
-        return {} if value else None
-    return value
+    """Make settings of a switch, also one that a variable gives: the brokers' defaults, or none."""
+    if value is None or isinstance(value, dict | CreateTopics):
+        return value
+    try:
+        return {} if _SWITCH.validate_python(value) else None
+    except ValidationError:
+        raise ValueError("must be true, false or a mapping") from None
 
 
 class KafkaWriterConfig(KafkaConnection):

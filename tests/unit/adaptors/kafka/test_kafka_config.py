@@ -106,6 +106,8 @@ def test_topics_that_cannot_be_are_refused(topic: str) -> None:
     [
         (False, None),
         (True, (None, None, {})),
+        ("true", (None, None, {})),  # as a variable gives it
+        ("no", None),
         ({}, (None, None, {})),
         (
             {"partitions": 12, "replication": 3, "config": {"a": 1, "b": True, "c": "x"}},
@@ -123,7 +125,7 @@ def test_topics_are_created_as_the_settings_say(given: object, expected: object)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("yes", "create_topics must be a mapping"),
+        ("maybe", "create_topics must be true, false or a mapping"),
         ("{partitions: 0}", "create_topics.partitions must be greater"),
         ("{replicas: 3}", "unknown key 'replicas' in routes[0].writer.create_topics"),
     ],
