@@ -12,6 +12,7 @@ from outbox_tools import Log, ids, insert, kill_readers, messages, read, readers
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from services.postgres import PASSWORD, free_port, fresh_database
 
+from adaptors.postgres import pacing
 from adaptors.postgres.gaps import HIGHEST, LOWEST, MOST_GAPS
 from adaptors.postgres.outbox import Outbox
 from adaptors.postgres.position import Position
@@ -168,6 +169,13 @@ def test_a_row_in_flight_at_open_is_not_overtaken(
         assert read(reader) == [late, then]
 
 
+@pytest.fixture
+def settles_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let settling looks be a tenth of a second apart."""
+    monkeypatch.setattr(pacing, "SETTLING_INTERVAL", 0.1)
+
+
+@pytest.mark.usefixtures("settles_soon")
 def test_transactions_that_have_ended_out_of_order_are_waited_for(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
@@ -192,6 +200,7 @@ def test_transactions_that_have_ended_out_of_order_are_waited_for(
     assert read(reader) == [1, 3]
 
 
+@pytest.mark.usefixtures("settles_soon")
 def test_a_long_transaction_costs_no_look_anything(
     outbox: Database, opened: Callable[..., Any]
 ) -> None:
@@ -244,7 +253,7 @@ def test_a_sweep_that_takes_too_long_stops_nobody(
 
 def settle(reader: OutboxReader) -> None:
     """Poll until gaps that were there have been settled twice."""
-    deadline = monotonic() + 2.5
+    deadline = monotonic() + 0.8
     while monotonic() < deadline:
         assert read(reader, 0.1) == []
 
