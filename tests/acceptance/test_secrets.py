@@ -30,6 +30,7 @@ CANARIES = {
     "STORE_PASSWORD": "canary-store-password-7",
 }
 IN_FILE = "canary-written-into-the-file-6"
+OF_A_FILE = "canary-of-a-secret-file-7"
 WORDS = ["canary-"]
 """What nothing may show: every canary holds it."""
 LEAKY = """
@@ -45,11 +46,13 @@ class Leaky:
         pin: SecretStr
         headers: dict[str, str] = {}
         password: str = ""
+        note: str = ""
         how: str = "reject"
 
     def __init__(self, config):
         self.config = config
         self.all = f"{config.pin.get_secret_value()} {config.headers} {config.password}"
+        self.all += f" {config.note}"
 
     def open(self, context):
         if self.config.how == "open":
@@ -77,6 +80,7 @@ ROUTE = """
       pin: ${{LEAKY_PIN}}
       headers: {{Authorization: "Bearer ${{LEAKY_HEADER}}"}}
       password: {in_file}
+      note: ${{file:secret}}
 """
 PIPELINE = """
 log: {dir: log}
@@ -116,6 +120,7 @@ commit_interval: ["${OUTBOX_DSN}"]
 def folder(tmp_path: Path) -> Path:
     """Give a folder with pipelines whose settings are canaries."""
     (tmp_path / "leaky.py").write_text(LEAKY)
+    (tmp_path / "secret").write_text(f"{OF_A_FILE}\n")
     (tmp_path / "in.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
     routes = "".join(
         ROUTE.format(how=how, on_error=on_error, in_file=IN_FILE)
@@ -242,6 +247,10 @@ def look(folder: Path) -> None:
         ["parked", "show", "p.yaml", "reject", "0", "--json"],
         ["status", "p.yaml"],
         ["status", "p.yaml", "--json"],
+        ["route", "resume", "p.yaml", "sasl"],
+        ["audit", "p.yaml"],
+        ["audit", "p.yaml", "--json"],
+        ["log", "show", "log", "--metadata"],
     ):
         command(folder, *line)
 
