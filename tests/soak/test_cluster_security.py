@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import json
+import os
+import secrets
+import socket
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -10,15 +16,48 @@ from acceptance_tools import await_true, running
 from cluster_tools import SECRET, Cluster, below, check, delivered, pipeline
 from spark_ports import blocks, listening_ports
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-CANARY = "canary-17"
+CANARY = f"canary-{secrets.token_hex(6)}"
 
 
-def test_ports_and_command_lines_give_nothing(near: Cluster) -> None:
-    """Neither the cluster's secret, nor a setting of the pipeline's, nor a job, on any host."""
+@contextmanager
+def listening_in() -> Iterator[Callable[[], tuple[int, int]]]:
+    """Record the loopback interface, as root; give how many packets there were, and with canary."""
+    if os.geteuid():
+        if os.environ.get("CI"):
+            pytest.fail("listening in needs root")
+        pytest.skip("listening in needs root")
+    packets = found = 0
+    over = threading.Event()
+
+    def listen(line: socket.socket) -> None:
+        nonlocal packets, found
+        while not over.is_set():
+            with suppress(TimeoutError):
+                packets, found = packets + 1, found + (CANARY.encode() in line.recv(1 << 17))
+
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as line:
+        line.bind(("lo", 0))
+        line.settimeout(0.2)
+        listener = threading.Thread(target=listen, args=(line,))
+        listener.start()
+        try:
+            yield lambda: (packets, found)
+        finally:
+            over.set()
+            listener.join()
+
+
+def test_ports_wires_and_command_lines_give_nothing(near: Cluster) -> None:
+    """Neither the cluster's secret, nor a setting, nor an entry, nor a job, on any host or wire."""
     sink = near.folder / f"{CANARY}.jsonl"
     file = pipeline(near.folder / "engine", near.master, sink, 100, pace=0.2)
-    with running(file) as engine:
+    rows = (json.dumps({"id": CANARY, "key": f"k{number % 10}"}) for number in range(100))
+    (near.folder / "engine" / "in.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    with listening_in() as heard, running(file) as engine:
         await_true(lambda: len(delivered(sink)) > 3, 180, "the first deliveries")
         hosts = [each for root in near.roots() for each in (root, *below(root.pid))]
         ours = [psutil.Process(engine.process.pid), *engine.descendants()]
@@ -32,7 +71,11 @@ def test_ports_and_command_lines_give_nothing(near: Cluster) -> None:
         assert b"".join(blocks(port, 20) for port in ports) == b""
         sink.with_name(f"{sink.name}.hurry").touch()
         assert engine.wait(120) == 0, engine.noise
+        packets, with_canary = heard()
     check(delivered(sink), 100)
+    assert all(CANARY in each["data"] for each in delivered(sink))
+    assert packets > 1000
+    assert with_canary == 0
 
 
 def test_a_cluster_with_another_secret_is_named(near: Cluster) -> None:

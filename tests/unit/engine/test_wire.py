@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_tools import PATIENCE, Events, SparklessHost, hello, offsets, worker_spec
+from engine_tools import PATIENCE, Events, SparklessHost, hello, offsets, until, worker_spec
 
 from transporter.engine import carrier as module
 from transporter.engine.carrier import Carrier
@@ -174,6 +174,27 @@ def test_a_ticket_is_good_for_one_call(tmp_path: Path) -> None:
                 with pytest.raises(EOFError):
                     thief.recv()
             line.send(Slice(0, -1, 0))
+    finally:
+        carrier.stop()
+
+
+def test_a_worker_that_has_called_is_not_pushed_aside(tmp_path: Path) -> None:
+    """A second caller with its ticket is turned away, also before the route has taken it."""
+    carrier = Carrier(SparklessHost(), Events(), pytest.fail)
+    carrier.start()
+    try:
+        spec = worker_spec(tmp_path)
+        carrier._wanted["out", 0] = spec
+        ticket = invitation(spec, carrier._listener.ticket).ticket
+        with call(ticket) as worker, call(ticket) as thief:
+            worker.send(hello(spec))
+            until(lambda: carrier._arrived)
+            thief.send(hello(spec))
+            assert thief.poll(PATIENCE)
+            with pytest.raises(EOFError):
+                thief.recv()
+            assert not worker.poll(0)
+            carrier._arrived.pop(("out", 0))[1].close()
     finally:
         carrier.stop()
 
