@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+ROWS = 300
 CANARY = f"canary-{secrets.token_hex(6)}"
 
 
@@ -54,8 +55,8 @@ def listening_in() -> Iterator[Callable[[], tuple[int, int]]]:
 def test_ports_wires_and_command_lines_give_nothing(near: Cluster) -> None:
     """Neither the cluster's secret, nor a setting, nor an entry, nor a job, on any host or wire."""
     sink = near.folder / f"{CANARY}.jsonl"
-    file = pipeline(near.folder / "engine", near.master, sink, 100, pace=0.2)
-    rows = (json.dumps({"id": CANARY, "key": f"k{number % 10}"}) for number in range(100))
+    file = pipeline(near.folder / "engine", near.master, sink, ROWS, pace=0.2, slice_rows=10)
+    rows = (json.dumps({"id": CANARY, "key": f"k{number % 10}"}) for number in range(ROWS))
     (near.folder / "engine" / "in.jsonl").write_text("".join(f"{row}\n" for row in rows))
     with listening_in() as heard, running(file) as engine:
         await_true(lambda: len(delivered(sink)) > 3, 180, "the first deliveries")
@@ -72,7 +73,7 @@ def test_ports_wires_and_command_lines_give_nothing(near: Cluster) -> None:
         sink.with_name(f"{sink.name}.hurry").touch()
         assert engine.wait(120) == 0, engine.noise
         packets, with_canary = heard()
-    check(delivered(sink), 100)
+    check(delivered(sink), ROWS)
     assert all(CANARY in each["data"] for each in delivered(sink))
     assert packets > 1000
     assert with_canary == 0
