@@ -32,13 +32,13 @@ def unprotected(master: str, config: Mapping[str, str]) -> str | None:
     """Return what keeps Spark's connections on the cluster of *master* from being protected."""
     found = {**PROTECTED, **config}
     if not _is_on(found, _AUTHENTICATE):
-        return f"{_AUTHENTICATE} is off: leave it out, {_INSECURE}"
+        return f"has {_AUTHENTICATE} off: leave it out, {_INSECURE}"
     if not any(_is_on(found, name) for name in _ENCRYPTED):
-        return f"{_ENCRYPTED[0]} is off: leave it out, or set {_ENCRYPTED[1]}, {_INSECURE}"
+        return f"has {_ENCRYPTED[0]} off: leave it out, or use {_ENCRYPTED[1]}, {_INSECURE}"
     if not config.get(SECRET) and not _OWN_SECRET.match(master):
         return (
-            f"the cluster at {master} needs a secret that its hosts and the engine share: set "
-            f"{SECRET} in spark.config, and there, {_INSECURE}; docs/cluster.md shows how"
+            f"needs a secret that the hosts of {master} and the engine share: set {SECRET} "
+            f"in spark.config, and there, {_INSECURE}; docs/cluster.md shows how"
         )
     return None
 

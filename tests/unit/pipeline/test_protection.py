@@ -57,12 +57,15 @@ def test_protected_or_declared_insecure(spark: dict[str, Any], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("spark", "why"),
     [
-        ({"master": STANDALONE}, "needs a secret that its hosts and the engine share"),
+        (
+            {"master": STANDALONE},
+            "needs a secret that the hosts of spark://10.0.0.1:7077 and the engine share",
+        ),
         ({"master": "yarnish://x"}, "set spark.authenticate.secret in spark.config"),
-        ({"master": "yarn", "config": {"spark.authenticate": False}}, "spark.authenticate is off"),
+        ({"master": "yarn", "config": {"spark.authenticate": False}}, "has spark.authenticate off"),
         (
             {"master": STANDALONE, "config": {**SECRET, "spark.network.crypto.enabled": "no"}},
-            "spark.network.crypto.enabled is off",
+            "has spark.network.crypto.enabled off",
         ),
         ({"master": "local", "insecure": True}, "is for a cluster"),
     ],
