@@ -180,6 +180,11 @@ class SinkUnavailable(SinkError):
 
     retriable = True
 
+    def __init__(self, problem: str = "", wait: float = 0.0, /) -> None:
+        """Name the *problem*, and the seconds for which the sink is not to be asked again."""
+        super().__init__(problem, wait)
+        self.wait = wait
+
 
 class SinkTimeout(SinkError):
     """The sink did not answer within the writer's deadline."""

@@ -11,7 +11,7 @@ from urllib.parse import quote_plus, urlencode
 
 from adaptors.http.answers import described, is_ack, sink_error
 from adaptors.http.targets import basic
-from transporter.errors import RouteFault
+from transporter.errors import RouteFault, SinkUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class Tokens:
         self,
         config: OAuth2,
         client: Client,
-        heed: Callable[[Answer], None],
+        heed: Callable[[Answer], float],
         hidden: Sequence[str],
     ) -> None:
         """Fetch nothing yet; *heed* is given each answer that asks to come again later.
@@ -82,8 +82,8 @@ class Tokens:
     def _refused(self, answer: Answer) -> Exception:
         error = sink_error(answer, self._client.place, hidden=self._hidden)
         if error.retriable:
-            self._heed(answer)
-            return error
+            wait = self._heed(answer)
+            return SinkUnavailable(str(error), wait) if wait else error
         text = described(answer, self._client.place, self._hidden)
         return RouteFault(f"{text}: check the settings of oauth2")
 

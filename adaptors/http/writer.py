@@ -97,7 +97,8 @@ class HttpWriter:
         rest = max(0.0, self._not_before - now)
         if rest > _MOST_REST or (rest and now + rest + self._timeout > end):
             raise SinkUnavailable(
-                f"{self._place} asked to be left alone for {math.ceil(rest * 10) / 10:g} s more"
+                f"{self._place} asked to be left alone for {math.ceil(rest * 10) / 10:g} s more",
+                rest,
             )
         if rest:
             time.sleep(rest)
@@ -118,13 +119,16 @@ class HttpWriter:
             hidden = longest_first({*hidden, token, *token.split(".")})
         error = sink_error(answer, self._place, request.offset, hidden)
         if error.retriable:
-            self._heed(answer)
+            wait = self._heed(answer)
+            if isinstance(error, SinkUnavailable):
+                error = SinkUnavailable(str(error), wait)
         raise error
 
-    def _heed(self, answer: Answer) -> None:
-        """Leave the receiver alone for as long as *answer* asks."""
+    def _heed(self, answer: Answer) -> float:
+        """Leave the receiver alone for as long as *answer* asks; return these seconds."""
         wait = min(retry_after(answer.headers), self._config.retry_after_max)
         self._not_before = time.monotonic() + wait
+        return wait
 
     def _answer(self, request: Request) -> Answer:
         """Send *request* and return the answer; a token that is refused is replaced once."""

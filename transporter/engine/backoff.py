@@ -28,11 +28,14 @@ class Backoff:
     _times: tuple[float, float] | None = None
     """When the first failure was, and when the next attempt is to be."""
 
-    def next(self) -> float:
-        """Count a failure and return the seconds to wait: between half of the delay and all."""
+    def next(self, least: float = 0.0) -> float:
+        """Count a failure and return the seconds to wait: between half of the delay and all.
+
+        They are never fewer than *least*.
+        """
         delay = min(self.most, self.first * 2.0 ** min(self.failures, 32))
         self.failures += 1
-        delay *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        delay = max(least, delay * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
         now = time.monotonic()
         first, _ = self._times or (now, now)
         self._times = first, now + delay

@@ -48,6 +48,8 @@ class Verdict:
     action: Action
     problem: str = ""
     offset: int | None = None
+    wait: float = 0.0
+    """Seconds for which nothing is to be delivered, whatever else happens."""
 
 
 GO: Final = Verdict(Action.GO)
@@ -116,7 +118,7 @@ class Judge:
     def not_its_fault(self, failure: Failure) -> Verdict:
         """Try again for as long as it takes, or halt: nothing here is one entry's doing."""
         action = Action.WAIT if failure.kind.retriable else Action.HALT
-        return Verdict(action, failure.text, failure.offset)
+        return Verdict(action, failure.text, failure.offset, failure.wait)
 
     def no_room(self, offset: int) -> Verdict:
         """Halt before *offset*, which must be parked and cannot be."""

@@ -56,12 +56,16 @@ class Failure:
     kind: FailureKind
     text: str
     offset: int | None = None
+    wait: float = 0.0
+    """Seconds for which the sink asks not to be tried again."""
 
     @classmethod
     def of(cls, error: BaseException, offset: int | None = None) -> Self:
         """Classify what a writer raised or reported."""
         match error:
-            case SinkUnavailable() | DiskUnavailable():
+            case SinkUnavailable():
+                return cls(FailureKind.UNAVAILABLE, str(error), offset, error.wait)
+            case DiskUnavailable():
                 return cls(FailureKind.UNAVAILABLE, str(error), offset)
             case SinkTimeout():
                 return cls(FailureKind.TIMEOUT, str(error), offset)
@@ -77,7 +81,7 @@ class Failure:
         """Return what a writer would have raised for it."""
         match self.kind:
             case FailureKind.UNAVAILABLE:
-                return SinkUnavailable(self.text)
+                return SinkUnavailable(self.text, self.wait)
             case FailureKind.TIMEOUT:
                 return SinkTimeout(self.text)
             case FailureKind.FAULT:

@@ -75,6 +75,7 @@ class Route:
         # Starting a worker is Spark's work, however eagerly the sink is tried again.
         self._starts = Backoff()
         self._talk = Talk(self._stopping)
+        self._not_before = 0.0
         self._sure = self._opened = False
         self._attempt, self._outdated, self._paused = 0, False, False
         self._state, self._problem = State.STARTING, ""
@@ -111,6 +112,7 @@ class Route:
             self._state, self._problem = State.STARTING, ""
             self._judge.forget()
         self._backoff.reset()
+        self._not_before = 0.0
 
     def supersede(self, reader: str, through: int) -> None:
         """Pass, between two slices, what *reader* logged up to *through* and is not delivered.
@@ -311,8 +313,10 @@ class Route:
             return
         self._sure = False
         while self._goes_on() and not self._drained():
-            if self._held() and not self._draining.is_set():
-                self._rest(IDLE)
+            left = self._not_before - time.monotonic()
+            if left > 0 or (self._held() and not self._draining.is_set()):
+                # A sink that asked for a pause has it, also from another worker.
+                self._rest(min(left, IDLE) if left > 0 else IDLE)
             elif self._leads() and self._sources_know() and not self._serve_next(worker):
                 return
 
@@ -454,7 +458,8 @@ class Route:
             case Action.WAIT:
                 # Its writer may take the sink anew.
                 self._sure = False
-                self._retry_later(verdict.problem)
+                self._not_before = time.monotonic() + verdict.wait
+                self._retry_later(verdict.problem, least=verdict.wait)
             case Action.HALT:
                 self._halt(verdict)
 
@@ -467,11 +472,13 @@ class Route:
         self._state, self._problem = State.STOPPED, f"{place}{problem}"
         self._tell("route-stopped", offset=offset, problem=problem)
 
-    def _retry_later(self, problem: str, backoff: Backoff | None = None) -> None:
+    def _retry_later(
+        self, problem: str, backoff: Backoff | None = None, least: float = 0.0
+    ) -> None:
         if self._stopping.is_set():
             return
         self._state, self._problem = State.RETRYING, problem
-        delay = (backoff or self._backoff).next()
+        delay = (backoff or self._backoff).next(least)
         self._tell("route-retrying", problem=problem, retry_in=round(delay, 2))
         self._rest(delay)
 

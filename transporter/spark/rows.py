@@ -51,14 +51,14 @@ class Written:
     def to_json(self) -> str:
         """Return one line."""
         failure = self.failure
-        told = [failure.kind.value, failure.text, failure.offset] if failure else None
+        told = failure and [failure.kind.value, failure.text, failure.offset, failure.wait]
         return json.dumps([self.delivered, self.stopped, told, self.printed])
 
     @classmethod
     def from_json(cls, text: str) -> Written:
         """Return what :meth:`to_json` wrote."""
         delivered, stopped, told, printed = json.loads(text)
-        failure = Failure(FailureKind(told[0]), told[1], told[2]) if told else None
+        failure = Failure(FailureKind(told[0]), *told[1:]) if told else None
         return cls(delivered, stopped, failure, printed)
 
 

@@ -149,7 +149,7 @@ def test_a_cluster_that_does_not_answer_is_a_problem(
         "log": {"dir": "log"},
         "readers": [{"name": "in", "adaptor": "file", "path": "none", "follow": True}],
         "routes": [{"name": "out", "writer": {"adaptor": "file", "path": "-"}}],
-        "spark": {"master": "spark://127.0.0.1:1"},
+        "spark": {"master": "spark://127.0.0.1:1", "insecure": True},
     }
     (tmp_path / "p.yaml").write_text(json.dumps(document))
     assert app.execute(["check", "--connect", str(tmp_path / "p.yaml")]) == 3

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from log_tools import Disk, crash
 
-from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
-from transporter.log import search
+from transporter.errors import EnvironmentFault, OffsetRefused
 from transporter.log.commit_log import CommitLog
 from transporter.log.index import index_path
 from transporter.log.reader import LogReader
@@ -172,15 +171,6 @@ def test_reading_goes_on_through_a_segment_that_was_replaced(tmp_path: Path, bat
             again.append(batch(3), "r")
             assert len(segment_bases(Disk(), tmp_path)) == 1
             assert offsets(matching(reader, 3, 5, Wanted())) == [3, 4, 5]
-
-
-def test_without_a_second_look_a_replaced_segment_seems_corrupt(
-    tmp_path: Path, batch: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The control of the test above: the reader alone does not get over it."""
-    monkeypatch.setattr(search, "RETRIES", 0)
-    with pytest.raises(Corrupt):
-        test_reading_goes_on_through_a_segment_that_was_replaced(tmp_path, batch)
 
 
 def test_what_was_removed_while_it_was_read_is_said(tmp_path: Path, batch: Make) -> None:
