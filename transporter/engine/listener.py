@@ -30,11 +30,15 @@ _GREETING: Final = 10.0
 """Seconds that a caller has to say who it is."""
 _CALLERS: Final = 128
 """Callers that are asked at once who they are; for one more, who has been here longest goes."""
+_LEAST: Final = 0.5
+"""Seconds that a caller has at least: many workers may begin at once, and none is idle."""
 _LONGEST_CLAIM: Final = 4096
 _BACKLOG: Final = 128
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _PAUSE: Final = 0.1
 """Seconds until the door is tried again when this process has no descriptor left."""
+_LOOK: Final = 0.02
+"""Seconds between two looks whether there is a place for the next caller."""
 
 
 class Listener:
@@ -113,6 +117,9 @@ class Listener:
                     self._let_in(next(each for each in self._doors if each is key.fileobj))
 
     def _let_in(self, door: socket.socket) -> None:
+        if not self._make_room():
+            time.sleep(_LOOK)  # The caller stays at the door.
+            return
         try:
             with ExitStack() as stack:
                 caller = stack.enter_context(door.accept()[0])
@@ -124,9 +131,6 @@ class Listener:
                 time.sleep(_PAUSE)
             return
         with self._lock:
-            # Whoever only holds a place loses it to those who come to prove themselves.
-            while len(self._unproved) >= _CALLERS:
-                self._turn_away([next(iter(self._unproved))])
             self._unproved[line] = time.monotonic() + _GREETING
         # A caller that stays silent must not keep the others waiting.
         greeter = threading.Thread(target=self._greet, args=(caller, line), name="greeter")
@@ -136,6 +140,18 @@ class Listener:
             # There is no thread to be had; the caller tries again, or somebody in its place.
             caller.close()
             self._done_with(line)
+
+    def _make_room(self) -> bool:
+        """Have a place for one more; ``False`` if nobody has been here for long enough to go."""
+        with self._lock:
+            if len(self._unproved) < _CALLERS:
+                return True
+            # Whoever only holds a place loses it to those who come to prove themselves.
+            line, until = next(iter(self._unproved.items()))
+            if time.monotonic() < until - _GREETING + _LEAST:
+                return False
+            self._turn_away([line])
+            return True
 
     def _end_greetings(self) -> float | None:
         """Turn away who has taken too long, however it drips; return when that is due again."""

@@ -9,6 +9,7 @@ import os
 import random
 import socket
 import ssl
+import struct
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ CALL: Final = 20.0
 """Seconds a worker may take to reach its engine."""
 _PAUSES: Final = (0.1, 0.5, 2.0)
 """Seconds, at most, between two tries of a caller that the engine has hung up on."""
+_TIMEVAL: Final = struct.Struct("@ll")
 _SILENT: Final = 10
 """Seconds of silence after which the other side is asked whether it is there."""
 _PROBES: Final = 3
@@ -154,10 +156,7 @@ def prove(channel: Channel, key: bytes, *, first: bool) -> None:
 def _reached(ticket: Ticket) -> socket.socket:
     """Return a line to the engine of *ticket*, encrypted where others could listen."""
     if not networked(ticket.address):
-        line = socket.socket(socket.AF_UNIX)
-        line.settimeout(CALL)
-        line.connect(ticket.address)
-        return line
+        return _at_the_door(ticket.address)
     line = socket.create_connection(tuple(ticket.address), CALL)
     watch_over(line)
     safe = client_context().wrap_socket(line)
@@ -168,6 +167,18 @@ def _reached(ticket: Ticket) -> socket.socket:
             "the engine and its workers must pass TLS through as it is"
         )
     return safe
+
+
+def _at_the_door(address: str) -> socket.socket:
+    with ExitStack() as stack:
+        line = stack.enter_context(socket.socket(socket.AF_UNIX))
+        # With a time-out of Python's a call fails at once where others wait at the door.
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(CALL), 0))
+        line.connect(address)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(0, 0))
+        line.settimeout(CALL)
+        stack.pop_all()
+    return line
 
 
 def watch_over(reached: socket.socket) -> None:
