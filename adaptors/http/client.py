@@ -94,6 +94,20 @@ class Client:
         assert exchange.answer is not None  # noqa: S101 - it ended without an error
         return exchange.answer
 
+    def reach(self, seconds: float) -> None:
+        """Connect, send nothing, and close; raises as :meth:`ask`.
+
+        *seconds* bound each step of it: the connection, the proxy's answer, TLS.
+        """
+        connection = self._connect()
+        connection.timeout = seconds
+        try:
+            connection.connect()
+        except (OSError, HTTPException, HTTPError) as error:
+            raise self._translated(error, seconds) from error
+        finally:
+            connection.close()
+
     def close(self) -> None:
         """Close the connection; safe to call twice."""
         connection, self._connection = self._connection, None

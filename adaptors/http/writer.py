@@ -15,16 +15,18 @@ from adaptors.http.config import HttpWriterConfig, longest_first, plain, secrets
 from adaptors.http.targets import target_of
 from adaptors.http.tls import Tls
 from adaptors.http.tokens import Tokens
+from transporter.adaptor import Finding
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from adaptors.http.answers import Answer
     from adaptors.http.bodies import Request
     from transporter.adaptor import Ack, AdaptorConfig, Entries, StoredOffset, WriterContext
 
 _MOST_REDIRECTS: Final = 3
+_PROBE_SECONDS: Final = 5.0
 _MOST_REST: Final = 5.0
 """Seconds of a Retry-After that are slept off within a slice; a pause waits for that, too."""
 
@@ -62,15 +64,26 @@ class HttpWriter:
         self._timeout = min(self._config.timeout, context.deadline / 2)
         # Invariant 20: of a malformed answer urllib3 warns with the whole URL.
         logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
+        self._clients = self._made()
+        if (oauth2 := self._config.oauth2) is not None:
+            self._tokens = Tokens(oauth2, self._clients[-1], self._heed, self._hidden)
+        return None
+
+    def probe(self) -> Iterable[Finding]:
+        """Connect to the receiver, and to the token endpoint; nothing is sent."""
+        for client in self._made():
+            client.reach(_PROBE_SECONDS)
+            yield Finding(f"{client.place} takes connections; nothing was sent")
+
+    def _made(self) -> list[Client]:
+        """Return the clients of the receiver and of the token endpoint, if there is one."""
         tls, oauth2 = Tls(self._config), self._config.oauth2
         if self._config.wants_tls:
             tls.context()
-        self._clients = [Client(self._target, tls, self._config.through, "HTTP receiver")]
+        made = [Client(self._target, tls, self._config.through, "HTTP receiver")]
         if oauth2 is not None:
-            endpoint = Client(oauth2.target, tls, self._config.through, "token endpoint")
-            self._clients.append(endpoint)
-            self._tokens = Tokens(oauth2, endpoint, self._heed, self._hidden)
-        return None
+            made.append(Client(oauth2.target, tls, self._config.through, "token endpoint"))
+        return made
 
     def write(self, batch: Entries, ack: Ack) -> None:
         """Send *batch*, request by request, until one fails or no whole one fits the deadline."""

@@ -46,7 +46,7 @@ def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Findin
             f"PostgreSQL {version}.{minor} at {info.host}:{info.port}, "
             f"database {info.dbname}, role {info.user}"
         )
-        table = locate(connection, TableName.parse(config.table), rights, config.columns.names)
+        table = locate(connection, TableName.parse(config.table), rights, config.names)
         yield Finding(f"table {table}: columns, index and rights are as they must be")
         with faults(f"cannot look at what is beside the outbox table {table}"):
             yield _terms(connection, table)

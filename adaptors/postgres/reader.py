@@ -390,7 +390,7 @@ class OutboxReader:
 
     def _measure(self) -> None:
         if self._outbox is not None and self._connection is not None and self._resume is not None:
-            columns = self._config.columns.names
+            columns = self._config.names
             self._backlog.measure(self._connection, self._found, columns, self._resume, monotonic())
 
     def confirm(self) -> bool:

@@ -280,3 +280,17 @@ def test_the_example_pipeline_gives_topics_keys_and_headers_of_the_router(
     assert record.headers() == [("id", EVENT.encode()), ("eventType", b"OrderCreated")]
     assert json.loads(record.value()) == ORDER
     assert postgres.execute("SELECT count(*) FROM outboxevent") == [(0,)]
+
+
+def test_what_waits_is_measured_and_a_probe_finds_nothing_wrong(
+    postgres: Database, opened: Callable[..., Any]
+) -> None:
+    """Their columns have other names than ours."""
+    made(postgres, opened)
+    put(postgres, ORDER)
+    log = Log()
+    reader = opened(log, table="outboxevent", router={})
+    reader.keep_alive()
+    assert log.measured["backlog_messages"] == 1
+    assert 0 <= (log.measured["lag_seconds"] or 0) < 60
+    assert not [each.text for each in reader.probe() if each.level == "problem"]

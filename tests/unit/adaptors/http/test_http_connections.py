@@ -13,6 +13,7 @@ import pytest
 from http_tools import LOCALHOST, Proxy, Receiver, failure, localhost_tls, numbered, write
 
 from adaptors.http.targets import basic
+from adaptors.http.writer import HttpWriter
 from transporter.errors import RouteFault, SinkTimeout, SinkUnavailable
 
 if TYPE_CHECKING:
@@ -176,3 +177,29 @@ def test_a_tunnel_that_was_begun_too_late_is_cut(
         resolved.set()
         assert "the attempt before still waits" in str(failure(write(writer, numbered(1))))
         assert "no answer within" in str(failure(write(writer, numbered(1))))
+
+
+def test_a_probe_connects_and_sends_nothing() -> None:
+    """The receiver and the token endpoint are named; who is away or not trusted is an error."""
+    with Receiver(tls=localhost_tls()) as receiver, Receiver() as tokens:
+        url = f"https://localhost:{receiver.port}/?key=secret"
+        oauth2 = {
+            "token_url": f"http://127.0.0.1:{tokens.port}/t",
+            "client_id": "me",
+            "client_secret": "word-of-me",
+        }
+        made = HttpWriter.Config.model_validate(
+            {"url": url, "ca_file": LOCALHOST, "oauth2": oauth2}
+        )
+        found = [each.text for each in HttpWriter(made).probe()]
+        untrusted = HttpWriter.Config.model_validate({"url": url})
+        with pytest.raises(SinkUnavailable, match="not trusted"):
+            list(HttpWriter(untrusted).probe())
+    assert found == [
+        f"HTTP receiver localhost:{receiver.port} takes connections; nothing was sent",
+        f"token endpoint 127.0.0.1:{tokens.port} takes connections; nothing was sent",
+    ]
+    assert not receiver.requests
+    assert not tokens.requests
+    with pytest.raises(SinkUnavailable):
+        list(HttpWriter(made).probe())
