@@ -133,6 +133,7 @@ routes:
 """
 
 
+@pytest.mark.exhaustive
 def test_jobs_hold_no_secret(place: Path) -> None:
     """Who reads what Spark keeps of jobs, without its authentication, finds no setting there."""
     (place / "in.jsonl").write_text('{"id": 1}\n' * 10)
