@@ -180,6 +180,13 @@ class Carrier:
             self._kill_host()
             self._thread.join()
         self._listener.close()
+        with self._changed:
+            late, self._host = self._host, None
+            callers = [late] if late is not None else []
+            callers += [caller for _, caller in self._arrived.values()]
+            self._arrived.clear()
+        for each in callers:
+            each.close()
         self._admission.close()
 
     def wake(self) -> None:
@@ -264,6 +271,9 @@ class Carrier:
 
     def _host_called(self, hello: HostHello, caller: EngineChannel) -> None:
         with self._changed:
+            if self._stopping:
+                caller.close()
+                return
             self._observe("spark-host-connected", pid=hello.pid)
             self._host = caller
             self._changed.notify_all()
@@ -275,7 +285,7 @@ class Carrier:
             called = (hello.epoch, hello.attempt)
             # A ticket is good for one call, of a worker that is waited for.
             unknown = wanted is None or (wanted.epoch, wanted.attempt) != called
-            if unknown or key in self._arrived:
+            if unknown or self._stopping or key in self._arrived:
                 caller.close()
                 return
             self._observe("worker-connected", route=hello.route, shard=hello.shard, pid=hello.pid)

@@ -243,3 +243,17 @@ def test_a_worker_that_nobody_waits_for_is_turned_away(tmp_path: Path) -> None:
             stranger.send(hello(spec))
             with pytest.raises(EOFError):
                 stranger.recv()
+
+
+def test_a_stop_hangs_up_on_a_worker_that_came_too_late(tmp_path: Path) -> None:
+    """Nobody asks for it any more, and it would wait for its first word for ever."""
+    spec = worker_spec(tmp_path)
+    with started(SparklessHost()) as carrier:
+        carrier._wanted[spec.route, spec.shard] = spec
+        late = call(carrier._listener.ticket(hello(spec).claim))
+        late.send(hello(spec))
+        until(lambda: carrier._arrived)
+    with late:
+        assert late.poll(PATIENCE)
+        with pytest.raises(EOFError):
+            late.recv()
