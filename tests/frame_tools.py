@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,10 +120,14 @@ class Delivering:
         own, show = spark.newSession(), self.shown.append
         # Tasks ask an engine what they are to do.
         self._listener = Listener(refused, refused, on_task=self._told)
-        self._listener.start()
-        ticket = self._listener.ticket(TaskHello(spec.route, spec.epoch, spec.attempt).claim)
-        self._delivery = FrameDelivery(Begin(spec, tasks=ticket), own, scratch, show, pytest.fail)
-        self.stored = self._delivery.open(WriterContext(LOG_ID, spec.route, spec.epoch))
+        with ExitStack() as stack:
+            stack.callback(self._listener.close)
+            self._listener.start()
+            ticket = self._listener.ticket(TaskHello(spec.route, spec.epoch, spec.attempt).claim)
+            begin = Begin(spec, tasks=ticket)
+            self._delivery = FrameDelivery(begin, own, scratch, show, pytest.fail)
+            self.stored = self._delivery.open(WriterContext(LOG_ID, spec.route, spec.epoch))
+            stack.pop_all()
 
     def deliver(self, batch: pa.RecordBatch, generation: int = 0) -> Outcome:
         """Deliver *batch* as one slice."""
