@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -12,7 +11,7 @@ import pyarrow as pa
 from transporter.engine.protocol import Failure, Need
 from transporter.errors import Corrupt, EnvironmentFault, TransporterError
 from transporter.log import format as layout
-from transporter.log.reader import LogReader
+from transporter.log.reader import LogReader, clipped
 from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import Parked, ParkedStore
 
@@ -142,8 +141,4 @@ class RemoteEntries:
             raise Corrupt("a frame's header was damaged on its way", lent.file, lent.byte)
         own = self._own is not None and frame.first >= self._own
         entries = layout.entries_in(payload, frame, lent.file, own=own)
-        if frame.first >= asked.first and frame.last <= asked.last:
-            return entries
-        offsets = entries.column("offset").to_pylist()
-        start = bisect_left(offsets, asked.first)
-        return entries.slice(start, bisect_right(offsets, asked.last) - start)
+        return clipped(entries, frame, asked.first, asked.last)

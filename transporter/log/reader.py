@@ -50,17 +50,21 @@ class Located(NamedTuple):
 
     def within(self, first: int, last: int) -> pa.RecordBatch:
         """Return those of the frame's entries that lie from *first* to *last*, verified."""
-        entries = self.entries()
-        if self.frame.first >= first and self.frame.last <= last:
-            return entries
-        offsets = entries.column("offset").to_pylist()
-        start = bisect_left(offsets, first)
-        return entries.slice(start, bisect_right(offsets, last) - start)
+        return clipped(self.entries(), self.frame, first, last)
 
     def source(self) -> Source | None:
         """Return which reader the frame came from."""
         with faults_of(self.segment.path, reading=True):
             return self.segment.source(self.frame)
+
+
+def clipped(entries: pa.RecordBatch, frame: FrameHeader, first: int, last: int) -> pa.RecordBatch:
+    """Return those of *frame*'s *entries* that lie from *first* to *last*."""
+    if frame.first >= first and frame.last <= last:
+        return entries
+    offsets = entries.column("offset").to_pylist()
+    start = bisect_left(offsets, first)
+    return entries.slice(start, bisect_right(offsets, last) - start)
 
 
 class Gap(NamedTuple):

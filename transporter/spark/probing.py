@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from transporter.adaptor import Finding
 from transporter.errors import HostFailed
+from transporter.pipeline.address import split_address
 from transporter.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ def probe_spark(master: str, cache: Path, *, local: bool) -> Iterator[Finding]:
 
 
 def _answers(place: str) -> Finding:
-    host, _, port = place.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), _SECONDS):
+        with socket.create_connection(split_address(place), _SECONDS):
             return Finding(f"the master at {place} takes connections")
     except (OSError, ValueError) as error:
         return Finding(f"the master at {place} does not answer: {error}", "problem")

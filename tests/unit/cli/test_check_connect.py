@@ -149,8 +149,11 @@ def test_a_cluster_that_does_not_answer_is_a_problem(
         "log": {"dir": "log"},
         "readers": [{"name": "in", "adaptor": "file", "path": "none", "follow": True}],
         "routes": [{"name": "out", "writer": {"adaptor": "file", "path": "-"}}],
-        "spark": {"master": "spark://127.0.0.1:1", "insecure": True},
+        "spark": {"master": "spark://127.0.0.1:1,[::1]:1", "insecure": True},
     }
     (tmp_path / "p.yaml").write_text(json.dumps(document))
     assert app.execute(["check", "--connect", str(tmp_path / "p.yaml")]) == 3
-    assert "problem: the master at 127.0.0.1:1 does not answer" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "problem: the master at 127.0.0.1:1 does not answer" in said
+    assert "problem: the master at [::1]:1 does not answer" in said
+    assert "known" not in said
