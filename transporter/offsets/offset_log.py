@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from transporter.audit import AuditFile
@@ -24,7 +24,7 @@ from transporter.offsets import record as records
 from transporter.offsets.state import RELEASED, Range, RouteState, begin_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -552,11 +552,12 @@ def _read(files: FileSystem, folder: Path) -> _Turn:
     Only the file of the newest turn is folded.
 
     Raises:
-        Corrupt: there are files, and none of them begins with a whole snapshot.
+        Corrupt: there are files, and none of them begins with a whole snapshot, or the records
+            of one are whole and yet nothing that an engine writes.
 
     """
     contents = _contents(files, folder)
-    begun = {slot: records.first_turn(data, path) for slot, (path, data) in contents.items()}
+    begun = {slot: _first_turn(data, path) for slot, (path, data) in contents.items()}
     slot = max(begun, key=lambda each: begun[each], default=1)
     if begun.get(slot, -1) >= 0:
         path, data = contents[slot]
@@ -594,7 +595,32 @@ def _contents(files: FileSystem, folder: Path) -> _Contents:
     return found
 
 
+def _first_turn(data: bytes, file: str) -> int:
+    with _sense(file):
+        return records.first_turn(data, file)
+
+
 def _fold(data: bytes, file: str) -> RouteState:
     """Return the state that the records in *data* give, whose first is a snapshot."""
-    events = (record.event for record in records.decode_records(data, file))
-    return records.fold(RouteState(), events)
+    with _sense(file):
+        state = records.fold(
+            RouteState(), (record.event for record in records.decode_records(data, file))
+        )
+        state.check()
+    return state
+
+
+@contextmanager
+def _sense(file: str) -> Iterator[None]:
+    """Raise :class:`Corrupt` where the records of *file* have sound checksums but make no sense.
+
+    So a copy of a log that somebody else has made ends in an error of its own (Invariant 17).
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        problem = (
+            "a record of this offset log is nothing that an engine writes "
+            f"({type(error).__name__}: {error}); restore the file, or see 'transporter log repair'"
+        )
+        raise Corrupt(problem, file, 0) from error

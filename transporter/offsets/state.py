@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_NAMESPACES: Final = 10_000
 """Namespaces whose newest offset is kept for the operator; more are left out."""
+_MAX_NUMBER: Final = (1 << 63) - 1
 _MORE_NAMESPACES: Final = MAX_NAMESPACES // 4
 """How many more there may be before the oldest go: not every settle has to find these."""
 
@@ -104,6 +105,34 @@ class RouteState:
     def highest(self) -> int:
         """Return the highest offset that this state proves durable (Invariant 3)."""
         return max([self.watermark, *(part.last for part in self.above)])
+
+    def check(self) -> None:
+        """Raise ``ValueError`` when this is no state that events can lead to (Invariant 17).
+
+        For what was read from files: their checksums tell of damage, not of who wrote them.
+        """
+        parts = (*self.above, *self.released)
+        replayed = (self.replay.first, self.replay.last, self.replay.next) if self.replay else ()
+        numbers = (
+            *(self.watermark, self.generation, self.shards, self.declared, self.step or 0),
+            *(offset for part in parts for offset in part[:2]),
+            *replayed,
+            *self.retries,
+            *self.namespaces.values(),
+            *self.superseded.values(),
+            *self.superseding.values(),
+        )
+        if {*map(type, numbers)} != {int} or not -1 <= min(numbers) <= max(numbers) <= _MAX_NUMBER:
+            raise ValueError("an offset in it is none")
+        names = (*self.namespaces, *self.superseded, *self.superseding)
+        texts = (*names, self.replay.namespace if self.replay else "")
+        if {*map(type, texts)} != {str} or type(self.paused) is not bool:
+            raise ValueError("a name in it is none")
+        if any(part.first > part.last or part.kind not in KINDS for part in parts):
+            raise ValueError("a range in it is none")
+        ends = (self.watermark, *(part.last for part in self.above))
+        if any(part.first <= before for part, before in zip(self.above, ends, strict=False)):
+            raise ValueError("its ranges do not ascend from its watermark")
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as plain values, for a snapshot."""
