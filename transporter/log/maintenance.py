@@ -93,11 +93,34 @@ class MaintenanceRecord:
                 f"{file}: format version {version}, but this transporter reads version {FORMAT}"
             )
         rules, compacted = fields["rules"], fields["compacted"]
-        return cls(
+        found = cls(
             Rules(*rules) if rules else None,
-            fields["readers"],
+            dict(fields["readers"]),
             Extent(*compacted) if compacted else None,
         )
+        _refuse_other_kinds(found)
+        return found
+
+
+def _refuse_other_kinds(record: MaintenanceRecord) -> None:
+    """Raise ``TypeError`` when values of *record* are none that an engine writes.
+
+    A checksum tells of damage, not of who wrote the file (Invariant 17).
+    """
+    numbers: list[object] = [*record.readers.values()]
+    spans: list[object] = []
+    texts: list[object] = [*record.readers]
+    if (rules := record.rules) is not None:
+        spans += [rules.tombstones, 0 if rules.after is None else rules.after]
+        texts += [rules.keep, "" if rules.compression is None else rules.compression]
+    if (done := record.compacted) is not None:
+        numbers.append(done.through)
+        spans += [done.after, done.tombstones]
+        texts.append(done.keep)
+    known = {int}, {int, float}, {str}
+    for values, kinds in zip((numbers, spans, texts), known, strict=True):
+        if not {*map(type, values)} <= kinds:
+            raise TypeError
 
 
 def extent(through: int, settings: CompactionSettings) -> Extent:

@@ -87,5 +87,8 @@ class Runs:
 
     @classmethod
     def from_json(cls, known: Sequence[Sequence[Any]]) -> Self:
-        """Read what :meth:`to_json` returned."""
-        return cls(tuple(Run(*each) for each in known))
+        """Read what :meth:`to_json` returned; raise ``TypeError`` when it is something else."""
+        found = cls(tuple(Run(*each) for each in known))
+        if any((*map(type, each),) != (int, str, int) for each in found.known):
+            raise TypeError
+        return found
