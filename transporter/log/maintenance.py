@@ -117,10 +117,9 @@ def _refuse_other_kinds(record: MaintenanceRecord) -> None:
         numbers.append(done.through)
         spans += [done.after, done.tombstones]
         texts.append(done.keep)
-    known = {int}, {int, float}, {str}
-    for values, kinds in zip((numbers, spans, texts), known, strict=True):
-        if not {*map(type, values)} <= kinds:
-            raise TypeError
+    kinds = [{*map(type, values)} for values in (numbers, spans, texts)]
+    if not (kinds[0] <= {int} and kinds[1] <= {int, float} and kinds[2] <= {str}):
+        raise TypeError
 
 
 def extent(through: int, settings: CompactionSettings) -> Extent:
