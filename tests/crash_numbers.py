@@ -21,9 +21,9 @@ class Numbers:
     drawn: int = 0
 
     def draw(self, bits: int) -> int:
-        """Return the next number, spread over *bits* bits."""
+        """Return the next number, spread over *bits* bits, so that its halves differ, too."""
         self.drawn += 1
-        return self.drawn * 0x9E3779B97F4A7C15 & (1 << bits) - 1
+        return self.drawn * 0x9E3779B97F4A7C15F39CC0605CEDC835 & (1 << bits) - 1
 
     @contextmanager
     def aside(self) -> Iterator[None]:
