@@ -12,7 +12,7 @@ import psutil
 import pyarrow.dataset as ds
 import pytest
 from acceptance_tools import Running, await_true, running
-from cluster_tools import below, executors
+from cluster_tools import SECRET, below, executors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +46,7 @@ routes:
 spark:
   master: "${MASTER}"
   config:
+    spark.authenticate.secret: "${SECRET}"
     spark.executor.memory: 768m
     spark.network.timeout: 20s
     spark.network.timeoutInterval: 5s
@@ -150,7 +151,7 @@ def test_a_task_that_goes_on_too_late_adds_nothing(
     did, the watch of the task's Python ends it.
     """
     out = tmp_path / "daily"
-    with running(file, MASTER=far.master, OUT=str(tmp_path)) as engine:
+    with running(file, MASTER=far.master, OUT=str(tmp_path), SECRET=SECRET) as engine:
         await_true((tmp_path / "held").exists, _PATIENCE, "a task in the middle of its slice")
         pid = int((tmp_path / "held").read_text())
         worker = next(

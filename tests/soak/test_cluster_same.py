@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from acceptance_tools import Running, await_true, gone, running
-from cluster_tools import WRITER, below, check, executors, kill, python_workers
+from cluster_tools import SECRET, WRITER, below, check, executors, kill, python_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,10 @@ routes:
     writer: {adaptor: "lines:Lines", path: "${OUT}/big.jsonl"}
 spark:
   master: "${MASTER}"
-  config: {spark.executor.memory: 768m, spark.sql.shuffle.partitions: 2}
+  config:
+    spark.authenticate.secret: "${SECRET}"
+    spark.executor.memory: 768m
+    spark.sql.shuffle.partitions: 2
 """
 MINE = '''\
 import time
@@ -123,7 +126,8 @@ def written(folder: Path, shared: Path) -> Path:
 def variables(file: Path, master: str, out: Path) -> dict[str, str]:
     """Return what the pipeline file leaves open: where it runs, and where its results go."""
     out.mkdir(exist_ok=True)
-    return {"MASTER": master, "OUT": str(out), "WHERE": str(file.parent / "log")}
+    where = {"MASTER": master, "OUT": str(out), "WHERE": str(file.parent / "log")}
+    return where | {"SECRET": SECRET}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
