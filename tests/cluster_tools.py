@@ -234,10 +234,14 @@ def python_workers(worker: psutil.Process) -> list[psutil.Process]:
     return [each for each in found if _parent(each) in daemons]
 
 
-def busy(found: Cluster) -> tuple[int, psutil.Process]:
-    """Return the number of the node where a Python worker runs, and that one."""
+def busy(found: Cluster, sink: Path) -> tuple[int, psutil.Process]:
+    """Return the Python worker that has delivered last into *sink*, and the number of its node.
+
+    Others may be idle: Spark keeps them for its next job.
+    """
+    pid = delivered(sink)[-1]["pid"]
     nodes = ((number, python_workers(each)) for number, each in enumerate(found.workers))
-    return next((number, pythons[0]) for number, pythons in nodes if pythons)
+    return next((number, each) for number, some in nodes for each in some if each.pid == pid)
 
 
 def executors(worker: psutil.Process) -> list[psutil.Process]:

@@ -419,12 +419,16 @@ def until(condition: Callable[[], object]) -> None:
 
 @contextmanager
 def running(
-    pipeline: Pipeline, host: SparklessHost | None = None, events: Events | None = None
+    pipeline: Pipeline,
+    host: SparklessHost | None = None,
+    events: Events | None = None,
+    *,
+    fail_fast: bool = False,
 ) -> Iterator[Engine]:
     """Run *pipeline* for the length of a ``with`` block, without Spark, and drain it then."""
     from transporter.engine.engine import Engine  # noqa: PLC0415 - the host does without
 
-    engine = Engine(pipeline, host or SparklessHost(), events or Events())
+    engine = Engine(pipeline, host or SparklessHost(), events or Events(), fail_fast=fail_fast)
     engine.start()
     try:
         yield engine

@@ -135,7 +135,7 @@ def hammer(folder: Path, seed: int, rounds: int, kills: int) -> None:
         world.over.set()
         if world.engine.process.poll() is None:
             world.engine.kill()
-    assert world.failures == []
+    assert not world.failures, world.failures
     Verdict(world).check()
 
 

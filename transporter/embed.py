@@ -90,12 +90,16 @@ Event = Booted | MeterRead | RouteChanged | Problem | Exited
 
 @contextmanager
 def assembled(
-    settings: Settings, observe: Observer, environ: Mapping[str, str] | None = None
+    settings: Settings,
+    observe: Observer,
+    environ: Mapping[str, str] | None = None,
+    *,
+    fail_fast: bool = False,
 ) -> Iterator[Engine]:
     """Put an engine together with all that belongs to it; the caller starts and stops it.
 
     Variables of a file that an operator has read again come from *environ*, by
-    default the environment.
+    default the environment. *fail_fast* is for :class:`Engine`.
 
     Raises:
         EnvironmentFault: something that it needs is not there, or taken.
@@ -113,7 +117,7 @@ def assembled(
         secrets=settings.secrets,
     )
     with Monitor(settings, observe, __version__) as monitor:
-        engine = Engine(settings, launcher, monitor.observe)
+        engine = Engine(settings, launcher, monitor.observe, fail_fast=fail_fast)
         attach_control(engine, os.environ if environ is None else environ, monitor.observe)
         monitor.start(engine)
         yield engine

@@ -1,4 +1,4 @@
-"""The real command where the environment is not as it must be: exit 3, a reason, no traceback."""
+"""The real command where the environment is not as it must be: a reason, and no traceback."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from acceptance_tools import TRANSPORTER
+from acceptance_tools import TRANSPORTER, await_true, running
 from crc32c import crc32c
 
 from transporter.log.commit_log import CommitLog
 from transporter.log.format import header_length
+from transporter.outbox import outbox_sql
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +24,14 @@ log: {{dir: {log}}}
 readers: [{{name: outbox, adaptor: postgres-outbox, dsn: "${{DSN}}"}}]
 routes: [{{name: out, writer: {{adaptor: file, path: "-"}}}}]
 """
+BOTH = """
+log: {{dir: log}}
+observe: {{listen: "off"}}
+readers:
+  - {{name: outbox, adaptor: postgres-outbox, dsn: "${{file:{dsn}}}"}}
+  - {{name: lines, adaptor: file, path: {lines}, follow: true}}
+routes: [{{name: out, writer: {{adaptor: file, path: "{out}"}}}}]
+"""
 DEMO = """
 log: {{dir: {log}}}
 readers: [{{name: demo, adaptor: demo}}]
@@ -30,11 +39,13 @@ routes: [{{name: out, writer: {{adaptor: file, path: "-"}}}}]
 """
 
 
-def run(pipeline: Path, text: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    pipeline: Path, text: str, *options: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a pipeline that cannot start, and return what it said."""
     pipeline.write_text(text)
     return subprocess.run(
-        [*TRANSPORTER, "run", str(pipeline)],
+        [*TRANSPORTER, "run", str(pipeline), *options],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
@@ -53,20 +64,40 @@ def refused(done: subprocess.CompletedProcess[str], *said: str, code: int = 3) -
 
 @pytest.mark.postgres
 def test_an_unreachable_database(tmp_path: Path) -> None:
-    """A database that nobody answers for ends the start with exit 3 and its address."""
+    """With ``--fail-fast`` one that nobody answers for ends the start with exit 3."""
     dsn = "host=127.0.0.1 port=1 user=u password=canary-secret dbname=d"
-    done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), DSN=dsn)
+    done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), "--fail-fast", DSN=dsn)
     refused(done, "127.0.0.1")
     assert "canary-secret" not in done.stderr
 
 
 @pytest.mark.postgres
 def test_a_wrong_password(tmp_path: Path, postgres: Database) -> None:
-    """A wrong password ends the start with exit 3, and is not repeated."""
+    """With ``--fail-fast`` a wrong password ends the start with exit 3, and is not repeated."""
     dsn = postgres.tcp_dsn(password="canary-secret")
-    done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), DSN=dsn)
+    done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), "--fail-fast", DSN=dsn)
     refused(done, "password")
     assert "canary-secret" not in done.stderr
+
+
+@pytest.mark.postgres
+def test_a_source_that_is_away_at_the_start_keeps_nobody_waiting(
+    tmp_path: Path, postgres: Database
+) -> None:
+    """The other reader is read and delivered, and the database once it lets the engine in."""
+    postgres.execute(outbox_sql("outbox"))
+    dsn = tmp_path / "dsn"
+    dsn.write_text("host=127.0.0.1 port=1 user=u password=canary-secret dbname=d")
+    out, lines = tmp_path / "out.jsonl", tmp_path / "in.jsonl"
+    lines.write_text('{"id": 1}\n')
+    (tmp_path / "p.yaml").write_text(BOTH.format(dsn=dsn, lines=lines, out=out))
+    with running(tmp_path / "p.yaml") as engine:
+        away = engine.await_event("reader-unavailable")
+        assert (away["reader"], "127.0.0.1" in away["problem"]) == ("outbox", True)
+        await_true(lambda: out.exists() and len(out.read_bytes().splitlines()) == 1, 60, "a line")
+        postgres.execute("INSERT INTO outbox (kafka_topic, kafka_key) VALUES ('t', 'k')")
+        dsn.write_text(postgres.dsn)
+        await_true(lambda: len(out.read_bytes().splitlines()) == 2, 60, "the row")
 
 
 @pytest.mark.postgres

@@ -69,7 +69,7 @@ def test_what_runs_a_worker_is_killed_in_the_middle_of_a_slice(
     """Nothing is missing, keys are in order, and at most one slice comes twice."""
     sink = tmp_path / "out.jsonl"
     with delivering(pipeline(place, far.master, sink, ROWS, pace=PACE), sink) as engine:
-        number, python = busy(far)
+        number, python = busy(far, sink)
         victims = {"python": [python], "executor": executors(far.workers[number])}
         for each in victims.get(victim, ()):
             kill(each)
@@ -90,7 +90,7 @@ def test_an_engine_is_killed_in_the_middle_of_a_slice(
     # Longer than an engine and its executors take to start here, beside everything else.
     file = pipeline(place, far.master, sink, ROWS, pace=0.4, slice_timeout="120s")
     with delivering(file, sink) as engine:
-        _, python = busy(far)
+        _, python = busy(far, sink)
         left = engine.kill()
     began = time.monotonic()
     with running(file) as engine:
@@ -116,7 +116,7 @@ def test_a_worker_that_is_cut_off_delivers_beside_no_other(
     # A slice takes 80 s: longer than it takes to find out, and less than slice_timeout.
     route = {"slice_rows": 20, "slice_timeout": "90s", "config": config}
     with delivering(pipeline(place, far.master, sink, 60, pace=4.0, **route), sink, 1) as engine:
-        number, python = busy(far)
+        number, python = busy(far, sink)
         address = far.nodes[number].address
         cable = [each for each, _ in wire.hosts].index(address)
         wire.cut(cable)

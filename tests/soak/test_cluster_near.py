@@ -15,7 +15,7 @@ def test_a_worker_gets_code_modules_and_entries_from_the_engine(near: Cluster) -
     file = pipeline(near.folder / "engine", near.master, sink, 300, pace=0.005)
     with running(file) as engine:
         await_true(lambda: len(delivered(sink)) > 60, 60, "the first deliveries")
-        _, python = busy(near)
+        _, python = busy(near, sink)
         kill(python)
         left = engine.descendants()
         assert engine.wait(60) == 0, engine.noise

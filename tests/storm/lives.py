@@ -160,8 +160,6 @@ class Lives:
             raise Violation(f"engine {engine.name} ended without an answer ({answer})")
         if ended["misused"]:
             raise Violation(f"engine {engine.name}: {ended['misused']}")
-        if ended["problem"] and ended["problem"][0] == "SourceUnavailable":
-            return  # away at the very first open: an engine that cannot start says so
         if ended["problem"] and not engine.may_fail:
             raise Violation(f"engine {engine.name} failed by itself: {ended['problem']}")
         if not ended["asked"] and not engine.may_fail:

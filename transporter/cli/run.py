@@ -47,16 +47,24 @@ def run(
         bool | None,
         typer.Option("--live/--no-live", help="A live table; by default on a terminal only."),
     ] = None,
+    fail_fast: Annotated[
+        bool,
+        typer.Option("--fail-fast", help="End when a source is away at the start; else it waits."),
+    ] = False,
 ) -> int:
     """Run a pipeline until Ctrl-C or SIGTERM, or until its sources end.
 
-    The first signal drains what is in the log within shutdown_timeout; the
-    second leaves at once, and the slices in flight are repeated at the next start.
+    A source that cannot be reached is tried again until it is there, and the
+    others are read meanwhile. The first signal drains what is in the log within
+    shutdown_timeout; the second leaves at once, and the slices in flight are
+    repeated at the next start.
     """
     from transporter.pipeline.config import load  # noqa: PLC0415 - heavy; `--help` does without
 
     chosen = log_format.value if log_format is not None else None
-    return run_pipeline(load(pipeline, os.environ), os.environ, log_format=chosen, live=live)
+    return run_pipeline(
+        load(pipeline, os.environ), os.environ, log_format=chosen, live=live, fail_fast=fail_fast
+    )
 
 
 def run_pipeline(
@@ -65,6 +73,7 @@ def run_pipeline(
     *,
     log_format: str | None = None,
     live: bool | None = None,
+    fail_fast: bool = False,
 ) -> int:
     """Run *pipeline*, whose variables come from *environ*, to its end; return the exit code."""
     from transporter.cli.live import (  # noqa: PLC0415 - imports rich
@@ -82,7 +91,7 @@ def run_pipeline(
         with (
             reporter(log_format, live=live, hints=_hints(pipeline.log.dir)) as report,
             printable_output(),
-            assembled(pipeline, report, environ) as engine,
+            assembled(pipeline, report, environ, fail_fast=fail_fast) as engine,
         ):
             gc.freeze()  # What was imported stays: collections need not look at it again and again.
             _until_stopped(engine, report, signals)

@@ -56,8 +56,13 @@ class Engine:
     ``request_stop`` may be called from any, ``request_stop`` from a signal handler.
     """
 
-    def __init__(self, pipeline: Pipeline, launch: Launch, observe: Observer) -> None:
+    def __init__(
+        self, pipeline: Pipeline, launch: Launch, observe: Observer, *, fail_fast: bool = False
+    ) -> None:
         """Open the log and declare the routes; nothing runs yet.
+
+        With *fail_fast* a source that is away when it is opened for the first time ends the
+        engine; else it is tried again, and everything else runs meanwhile.
 
         Raises:
             LogLocked: another engine runs on this log.
@@ -66,6 +71,7 @@ class Engine:
 
         """
         self._pipeline, self._secrets = pipeline, pipeline.secrets
+        self._fail_fast = fail_fast
         self._learning = threading.Lock()
         self._observe = observe = _hiding(lambda: self._secrets, observe)
         directory = pipeline.log.dir
@@ -137,6 +143,7 @@ class Engine:
             deliveries,
             self._superseded_through,
             self._learn,
+            fail_fast=self._fail_fast,
         )
 
     def _learn(self, secrets: Secrets) -> None:

@@ -63,11 +63,12 @@ class Feed:
 
     That is what is durable, or, with ``release: delivered``, what every route has
     delivered. A source that is unavailable is tried again for as long as it takes,
-    except at the very first open: an engine that cannot start says so. Any other error
-    stops this reader and leaves the others, and all routes, running.
+    also at the very first open, unless that is to *fail fast*. Any other error stops this
+    reader and leaves the others, and all routes, running; at the very first open it ends the
+    engine, which so says what is wrong with its settings.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is another part of the engine
         self,
         config: ReaderConfig,
         log: CommitLog,
@@ -76,15 +77,18 @@ class Feed:
         deliveries: Deliveries | None = None,
         superseded_through: Callable[[str], int] | None = None,
         learn: Callable[[Secrets], None] = lambda _: None,
+        *,
+        fail_fast: bool = False,
     ) -> None:
         """Read as *config* says; with *deliveries* the source waits for what they tell.
 
         *superseded_through* is for :class:`LogResume`. *learn* is called with the secrets of
-        files that were read again.
+        files that were read again. With *fail_fast* a source that is away at the very first
+        open ends the engine.
         """
         self._config, self._log = config, log
         self._observe, self._on_failure, self._learn = observe, on_failure, learn
-        self._deliveries = deliveries
+        self._deliveries, self._fail_fast = deliveries, fail_fast
         self._resume = LogResume(
             log,
             config.name,
@@ -314,7 +318,7 @@ class Feed:
                 self._end_reading()
                 self._tell_the_rest(reader)
             except SourceUnavailable as error:
-                if self._state is State.STARTING:
+                if self._fail_fast and self._state is State.STARTING:
                     raise
                 self._retry_later(error)
             except _OpenAgain:

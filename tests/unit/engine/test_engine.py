@@ -365,8 +365,11 @@ def damage(log: Path, byte: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_source_that_cannot_be_opened_fails_the_engine(tmp_path: Path) -> None:
-    """An engine that cannot start reading says why, with the environment's exit code."""
+@pytest.mark.parametrize("fail_fast", [True, False])
+def test_a_source_that_cannot_be_opened_fails_an_engine_that_is_to_fail_fast(
+    tmp_path: Path, fail_fast: bool
+) -> None:
+    """Else the other readers are read, and what they give is delivered, while it is away."""
 
     class Closed:
         def __init__(self, config: object) -> None: ...
@@ -376,14 +379,21 @@ def test_a_source_that_cannot_be_opened_fails_the_engine(tmp_path: Path) -> None
 
         def close(self) -> None: ...
 
-    pipeline = make_pipeline(tmp_path, LINES, out={})
-    reader = pipeline.readers[0].model_copy(update={"cls": Closed})
-    with (
-        pytest.raises(SourceUnavailable, match="no such host"),
-        running(pipeline.model_copy(update={"readers": (reader,)})) as engine,
-    ):
-        until(lambda: engine.wait(0.02))
-    assert engine.status().readers[0].state is State.STOPPED
+    pipeline = make_pipeline(tmp_path, LINES, end=False, out={})
+    away = pipeline.readers[0].model_copy(update={"cls": Closed, "name": "away"})
+    pipeline = pipeline.model_copy(update={"readers": (away, *pipeline.readers)})
+    if fail_fast:
+        with (
+            pytest.raises(SourceUnavailable, match="no such host"),
+            running(pipeline, fail_fast=True) as engine,
+        ):
+            until(lambda: engine.wait(0.02))
+        assert engine.status().readers[0].state is State.STOPPED
+        return
+    with running(pipeline) as engine:
+        until(lambda: route_of(engine, "out").delivered == 5)
+        status = engine.status().readers[0]
+        assert (status.state, status.problem) == (State.RETRYING, "no such host")
 
 
 def test_one_engine_per_log(tmp_path: Path) -> None:
@@ -462,7 +472,7 @@ def test_a_stop_with_nothing_to_deliver_waits_for_no_spark(tmp_path: Path) -> No
 def test_an_engine_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, part: str) -> None:
     """Whatever of it fails: the directory's lock is free, also for this very process."""
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, **_more: object) -> None:
         raise EnvironmentFault("not today")
 
     pipeline = make_pipeline(tmp_path, ["a 1"], out={})

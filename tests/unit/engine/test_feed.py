@@ -93,11 +93,17 @@ class Failures(list[BaseException]):
 
 @contextmanager
 def feeding(
-    log: CommitLog, script: Script, events: Events | None = None, failures: Failures | None = None
+    log: CommitLog,
+    script: Script,
+    events: Events | None = None,
+    failures: Failures | None = None,
+    *,
+    fail_fast: bool = False,
 ) -> Iterator[Feed]:
     """Run a feed of *script* into *log* for the length of a ``with`` block."""
+    failures = failures if failures is not None else Failures()
     config = ReaderConfig(name="in", adaptor="x", settings={}, cls=Scripted, config=script)
-    feed = Feed(config, log, events or Events(), failures if failures is not None else Failures())
+    feed = Feed(config, log, events or Events(), failures, fail_fast=fail_fast)
     feed.start()
     try:
         yield feed
@@ -208,12 +214,30 @@ def messages(*texts: str) -> pa.RecordBatch:
     return messages_to_batch([Message("n", text.encode()) for text in texts])
 
 
-def test_a_source_that_is_away_at_the_very_first_open_fails_the_engine(tmp_path: Path) -> None:
-    """An engine that cannot start reading says so at once, and the reader is closed."""
+@pytest.mark.usefixtures("_hasty")
+def test_a_source_that_is_away_at_the_very_first_open_is_tried_until_it_is_there(
+    tmp_path: Path,
+) -> None:
+    """It is no other than one that goes away later; who looks is told of it meanwhile."""
+    events, failures, away = Events(), Failures(), SourceUnavailable("no such host")
+    with CommitLog.open(tmp_path) as log:
+        script = Script(some("a", position="1"), opens=(away, away, None))
+        with feeding(log, script, events, failures) as feed:
+            until(lambda: feed.ended)
+        assert log.durable == 0
+    assert script.called("open") == [None] * 3
+    assert len(script.called("close")) == 3
+    told = events.named("reader-unavailable")
+    assert [details["problem"] for details in told] == ["no such host"] * 2
+    assert (feed.status().state, feed.status().problem, list(failures)) == (State.ENDED, "", [])
+
+
+def test_who_asked_for_that_is_told_of_a_source_that_is_away_at_once(tmp_path: Path) -> None:
+    """With ``fail_fast`` an engine that cannot start reading ends, and the reader is closed."""
     failures = Failures()
     with CommitLog.open(tmp_path) as log:
         script = Script(opens=(SourceUnavailable("no such host"),))
-        with feeding(log, script, failures=failures) as feed:
+        with feeding(log, script, failures=failures, fail_fast=True) as feed:
             until(lambda: feed.ended)
     assert [str(error) for error in failures] == ["no such host"]
     assert (feed.status().state, feed.status().problem) == (State.STOPPED, "no such host")
