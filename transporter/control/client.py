@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from transporter.audit import this_operator
-from transporter.control.requests import Status
+from transporter.control.requests import LogMetadata, Status
 from transporter.control.wire import (
     MAX_ANSWER,
     READ_SOCKET,
@@ -33,6 +33,10 @@ _ANSWER: Final = 120.0
 
 class NoEngine(Exception):
     """Nobody serves the control socket; nothing was asked."""
+
+
+class EngineEnded(EnvironmentFault):
+    """The engine was killed, or ended, before it answered: nobody knows what it has done."""
 
 
 class Engine:
@@ -70,7 +74,7 @@ class Engine:
         except OSError:
             answer = None
         if answer is None:
-            raise EnvironmentFault(
+            raise EngineEnded(
                 "the engine ended before it answered; "
                 "check 'transporter audit' to see whether it was done"
             )
@@ -122,7 +126,12 @@ def perform(directory: Path, request: Request, patience: float = PATIENCE) -> di
 
 def _once(directory: Path, request: Request) -> dict[str, Any]:
     with suppress(NoEngine), Engine(directory) as engine:
-        return engine.ask(request) | {"live": True}
+        try:
+            return engine.ask(request) | {"live": True}
+        except EngineEnded:
+            # A look has done nothing, so it may be had again, from what the disk tells.
+            if not isinstance(request, Status | LogMetadata):
+                raise
     return _alone(directory, request) | {"live": False}
 
 

@@ -16,8 +16,14 @@ from transporter.audit import Operator, this_operator
 from transporter.control import requests, server
 from transporter.control.client import Engine, NoEngine, perform
 from transporter.control.server import ControlServer
-from transporter.control.wire import MAX_REQUEST
-from transporter.errors import ActionRefused, EngineUnreachable, LogPoisoned, OffsetRefused
+from transporter.control.wire import MAX_REQUEST, Lines
+from transporter.errors import (
+    ActionRefused,
+    EngineUnreachable,
+    EnvironmentFault,
+    LogPoisoned,
+    OffsetRefused,
+)
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import OffsetLog, read_state
 
@@ -291,3 +297,31 @@ def test_an_engine_that_is_just_starting_is_waited_for(tmp_path: Path) -> None:
         asking.join(20)
         served.server.stop()
     assert answers == [{"done": "Pause", "live": True}]
+
+
+def test_a_look_outlives_an_engine_that_is_killed_at_that_moment(tmp_path: Path) -> None:
+    """What changes nothing is answered from the disk then; of anything else nobody knows."""
+    log = tmp_path / "log"
+    with CommitLog.open(log), OffsetLog(log, "r"):
+        pass
+    for request in (requests.Status(), requests.LogMetadata(), requests.Pause("r")):
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(log / "control.sock"))
+        listener.listen()
+        killed = threading.Thread(target=_greet_and_die, args=(listener, log))
+        killed.start()
+        if isinstance(request, requests.Pause):
+            with pytest.raises(EnvironmentFault, match="ended before it answered"):
+                perform(log, request)
+        else:
+            assert perform(log, request)["live"] is False
+        killed.join()
+
+
+def _greet_and_die(listener: socket.socket, log: Path) -> None:
+    caller, _ = listener.accept()
+    with caller, listener:
+        lines = Lines(caller, 1 << 20)
+        lines.send({"pid": 1})
+        lines.receive()
+        (log / "control.sock").unlink()
