@@ -11,20 +11,18 @@ from __future__ import annotations
 import json
 import pickle
 import select
+import socket
 import ssl
 import struct
 from dataclasses import asdict
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from transporter.engine import protocol
-
-if TYPE_CHECKING:
-    import socket
 
 MOST: Final = 256 << 20
 """Bytes of the longest message: one with a pipeline's modules has up to 64 MiB."""
@@ -75,7 +73,9 @@ class Channel:
     def recv_bytes(self, most: int = MOST) -> bytes:
         """Return the next message, which has at most *most* bytes."""
         head = bytearray(_LENGTH.size)
-        self._fill(memoryview(head), begun=False)
+        if isinstance(self._line, ssl.SSLSocket):
+            self._await_record(self._line)
+        self._fill(memoryview(head), begun=isinstance(self._line, ssl.SSLSocket))
         (size,) = _LENGTH.unpack(head)
         if size > most:
             raise ConnectionError(f"a message of {size} bytes, where at most {most} are expected")
@@ -100,6 +100,15 @@ class Channel:
     def limit(self, seconds: float | None) -> None:
         """Have each further call fail after *seconds* without progress."""
         self._line.settimeout(seconds)
+
+    def _await_record(self, line: ssl.SSLSocket) -> None:
+        """Wait until there is something to receive; raise what the kernel tells of an end.
+
+        Python takes OpenSSL's report of a connection that was reset, or has timed out, for an
+        end of file, and so for the end of a worker that may still be delivering.
+        """
+        if not line.pending() and not socket.socket.recv(line, 1, socket.MSG_PEEK):
+            raise EOFError
 
     def _fill(self, left: memoryview, *, begun: bool = True) -> None:
         try:

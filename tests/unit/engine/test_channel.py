@@ -62,9 +62,9 @@ MESSAGES = [
 
 
 @contextmanager
-def pair(*, tls: bool = False) -> Iterator[tuple[EngineChannel, WorkerChannel]]:
+def pair(*, tls: bool = False, tcp: bool = False) -> Iterator[tuple[EngineChannel, WorkerChannel]]:
     """Have both ends of one connection."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = _over_tcp() if tcp else socket.socketpair()
     with ExitStack() as stack:
         if tls:
             context, _ = server_context()
@@ -73,6 +73,13 @@ def pair(*, tls: bool = False) -> Iterator[tuple[EngineChannel, WorkerChannel]]:
             stack.enter_context(EngineChannel(ours)),
             stack.enter_context(WorkerChannel(theirs)),
         )
+
+
+def _over_tcp() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        theirs = socket.create_connection(door.getsockname())
+        ours, _ = door.accept()
+    return ours, theirs
 
 
 def _encrypted(ours: socket.socket, theirs: socket.socket, context: Any) -> Any:
@@ -153,6 +160,37 @@ def test_an_end_is_told_from_a_break(tls: bool) -> None:
         worker.send_raw(struct.pack(">Q", 10) + b"Need")
         worker.close()
         with pytest.raises(ConnectionError, match="in the middle"):
+            engine.recv()
+
+
+@TLS
+def test_a_reset_over_tcp_is_no_end(tls: bool) -> None:
+    """A connection that broke says nothing of the worker, which may go on delivering.
+
+    Until a system has told of its process's end, nobody else may begin (``Fence.wait``).
+    """
+    with pair(tls=tls, tcp=True) as (engine, worker):
+        worker.close()
+        with pytest.raises(EOFError):
+            engine.recv()
+    with pair(tls=tls, tcp=True) as (engine, worker):
+        worker.send(Need())
+        assert engine.recv() == Need()
+        line = worker._line
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        worker.close()
+        with pytest.raises(ConnectionError):
+            engine.recv()
+
+
+@TLS
+def test_what_came_before_the_end_is_heard(tls: bool) -> None:
+    """A worker that says its last and ends has said it."""
+    with pair(tls=tls, tcp=True) as (engine, worker):
+        worker.send(Progress(7))
+        worker.close()
+        assert engine.recv() == Progress(7)
+        with pytest.raises(EOFError):
             engine.recv()
 
 
