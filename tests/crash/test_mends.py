@@ -1,8 +1,8 @@
 """Mutation controls for mends: with one rule taken back, a fast test turns red.
 
-Each row of the table is the smallest edit that takes a rule of the log, the offsets or the
-engine back. It is made in a copy of the packages, and there the tests of that rule must fail.
-The same tests are green in a copy without an edit.
+Each row of the table is the smallest edit that takes a rule of the log, the offsets, the
+engine or an adaptor back. It is made in a copy of the packages, and there the tests of that rule
+must fail. The same tests are green in a copy without an edit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Mend:
 
     name: str
     file: str
-    """Below the package ``transporter``."""
+    """Below the package ``transporter``, or the path of one of ``adaptors``."""
     old: str
     """Stands in the file once."""
     new: str
@@ -56,7 +56,8 @@ class Mend:
 
     def source(self, folder: Path) -> Path:
         """Return the file in the packages that *folder* holds."""
-        return folder / "transporter" / self.file
+        package = folder if self.file.startswith("adaptors/") else folder / "transporter"
+        return package / self.file
 
 
 MENDS = (
@@ -483,6 +484,150 @@ MENDS = (
         "self.over_budget = used + size > most",
         "log/test_retention.py",
         ("test_a_log_of_one_segment_always_takes_one_more",),
+    ),
+    # What others have made is believed only as far as it makes sense.
+    Mend(
+        "a forged state of a route",
+        "offsets/offset_log.py",
+        "        state.check()\n",
+        "",
+        "offsets/test_foreign_records.py",
+        ("test_a_forged_offset_log_is_corrupt_to_whoever_reads_it[a text for a watermark]",),
+    ),
+    Mend(
+        "a forged event of a route",
+        "offsets/offset_log.py",
+        "except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:",
+        "except ZeroDivisionError as error:",
+        "offsets/test_foreign_records.py",
+        (
+            "test_a_forged_offset_log_is_corrupt_to_whoever_reads_it[retries without offsets]",
+            "test_a_bottomless_event_is_corrupt",
+        ),
+    ),
+    Mend(
+        "a forged maintenance record",
+        "log/maintenance.py",
+        "        _refuse_other_kinds(found)\n",
+        "",
+        "log/test_foreign_records.py",
+        ("test_a_forged_maintenance_record_is_corrupt[{'readers': {'shop': '4'}}]",),
+    ),
+    Mend(
+        "entries of a stranger are validated",
+        "log/format.py",
+        "        entries.validate(full=True)\n",
+        "",
+        "log/test_hostile.py",
+        ("test_entries_of_a_stranger_are_refused[data of a negative length]",),
+    ),
+    Mend(
+        "what Arrow compressed is bounded",
+        "log/format.py",
+        "if (claimed := claimed_bytes(message)) > MAX_PAYLOAD:",
+        "if (claimed := 0):",
+        "log/test_hostile.py",
+        ("test_entries_of_a_stranger_are_refused[a buffer of a GiB]",),
+    ),
+    # Nobody else reads, writes or stops anything.
+    Mend(
+        "a TLS connection that broke is no end",
+        "engine/channel.py",
+        "            self._await_record(self._line)\n"
+        "        self._fill(memoryview(head), begun=isinstance(self._line, ssl.SSLSocket))",
+        "            pass\n        self._fill(memoryview(head), begun=False)",
+        "engine/test_channel.py",
+        ("test_a_reset_over_tcp_is_no_end[tls]",),
+    ),
+    Mend(
+        "a cluster without a secret is refused",
+        "pipeline/protection.py",
+        "if not config.get(SECRET) and not _OWN_SECRET.match(master):",
+        "if False:",
+        "pipeline/test_protection.py",
+        ("test_what_is_not_protected_is_refused",),
+    ),
+    Mend(
+        "a secret in base64",
+        "pipeline/secrets.py",
+        '        yield from _encoded(each.encode(errors="surrogateescape"))\n',
+        "",
+        "pipeline/test_secrets.py",
+        ("test_a_secret_is_found_however_it_is_written",),
+    ),
+    Mend(
+        "a key of many lines",
+        "pipeline/secrets.py",
+        "if len(lines := secret.split()) > 1:",
+        "if len(lines := secret.split()) > 10**6:",
+        "pipeline/test_secrets.py",
+        ("test_a_key_of_many_lines_is_found_on_one",),
+    ),
+    Mend(
+        "idle callers of the endpoint make way",
+        "observe/endpoint.py",
+        "while len(self._callers) >= CALLERS:",
+        "while False:",
+        "observe/test_endpoint.py",
+        ("test_who_only_holds_a_place_loses_it",),
+    ),
+    Mend(
+        "a request to the endpoint has its time",
+        "observe/endpoint.py",
+        "latest = time.monotonic() - PATIENCE",
+        "latest = time.monotonic() - 1e9",
+        "observe/test_endpoint.py",
+        ("test_a_whole_request_has_its_time",),
+    ),
+    Mend(
+        "an export has a folder of its own",
+        "log/export.py",
+        'private = path.with_name(f".{path.name}.{token_hex(16)}")\n'
+        "    whole = private / path.name",
+        'private = path.with_name(f".{path.name}.{token_hex(16)}")\n    whole = path',
+        "log/test_export.py",
+        ("test_an_export_writes_into_nothing_that_others_have_made",),
+    ),
+    Mend(
+        "files of sinks are closed to others",
+        "adaptors/rights.py",
+        "    os.fchmod(descriptor, mode)\n",
+        "    os.fchmod(descriptor, 0o644)\n",
+        "adaptors/test_rights.py",
+        ("test_what_is_made_has_the_rights_of_the_setting",),
+    ),
+    Mend(
+        "the file reader follows no link",
+        "adaptors/file/known.py",
+        "flags |= 0 if links else os.O_NOFOLLOW",
+        "flags |= 0",
+        "adaptors/file/test_file_reader.py",
+        ("test_what_takes_a_files_place_after_the_look_is_not_opened",),
+    ),
+    Mend(
+        "a killed reader's slot in LMDB",
+        "adaptors/lmdb/writer.py",
+        "            self.environment.reader_check()\n            try:",
+        "            try:",
+        "adaptors/lmdb/test_lmdb_writer.py",
+        ("test_a_killed_reader_does_not_make_the_file_grow",),
+    ),
+    # A start waits for who is away, and a look for nobody.
+    Mend(
+        "a source that is away at the start",
+        "engine/feed.py",
+        "if self._fail_fast and self._state is State.STARTING:",
+        "if self._state is State.STARTING:",
+        "engine/test_feed.py",
+        ("test_a_source_that_is_away_at_the_very_first_open_is_tried_until_it_is_there",),
+    ),
+    Mend(
+        "a look outlives its engine",
+        "control/client.py",
+        "if not isinstance(request, Status | LogMetadata):",
+        "if True:",
+        "control/test_server.py",
+        ("test_a_look_outlives_an_engine_that_is_killed_at_that_moment",),
     ),
 )
 
