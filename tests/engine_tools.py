@@ -347,8 +347,12 @@ class LinesWriter:
 
 
 def delivered(path: Path) -> list[dict[str, Any]]:
-    """Return what a :class:`LinesWriter` has delivered to *path*, in order."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Return what a :class:`LinesWriter` has delivered to *path*, in order.
+
+    A line that it is writing at this moment is none yet.
+    """
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
 
 
 def offsets(path: Path) -> list[int]:
