@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from adaptors.kafka.survey import Survey
-from transporter.queue.backlog import Backlog, BacklogEstimator
+from transporter.queue.backlog import BacklogEstimator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,16 @@ _ANSWER: Final = 3.0
 """Seconds that the brokers get for one estimate; closing may wait as long."""
 _SHOW: Final = 1.0
 """Seconds after which an age that has grown is reported again."""
+
+
+class _Held(NamedTuple):
+    """What a queue holds for the engine at some moment."""
+
+    depth: int
+    oldest: float | None
+    """When the oldest was sent of what the engine has not taken yet, in seconds since 1970."""
+    unknown: bool
+    """Whether messages wait whose time is not known."""
 
 
 class Measuring:
@@ -35,7 +45,7 @@ class Measuring:
         self._consumer = consumer
         self._estimator = BacklogEstimator(settings, consumer.queue)
         self._executor = ThreadPoolExecutor(1, "queue-measuring")
-        self._survey = Survey[Backlog](self._ask)
+        self._survey = Survey[_Held](self._ask)
         self._shown = 0.0
 
     def measure(self, resume: Resume, oldest: Callable[[], float | None]) -> None:
@@ -57,18 +67,22 @@ class Measuring:
         self._executor.shutdown(cancel_futures=True)
         self._estimator.close()
 
-    def _ask(self) -> Future[Backlog]:
+    def _ask(self) -> Future[_Held]:
         return self._executor.submit(self._estimate)
 
-    def _estimate(self) -> Backlog:
-        found = self._estimator.estimate(_ANSWER)
+    def _estimate(self) -> _Held:
+        waiting = self._estimator.estimate(_ANSWER)
         # Afterwards: a message that is begun meanwhile counts twice, rather than not at all.
-        return Backlog(found.depth + self._consumer.metrics().in_progress, found.oldest)
+        begun, held = self._consumer.oldest_sent(), self._consumer.metrics().in_progress
+        oldest = min((each for each in (waiting.oldest, begun) if each is not None), default=None)
+        unknown = waiting.depth > 0 and waiting.oldest is None
+        return _Held(waiting.depth + held, oldest, unknown)
 
 
-def _age(found: Backlog, oldest: float | None) -> float | None:
-    if not found.depth:
-        return 0.0
+def _age(found: _Held, oldest: float | None) -> float | None:
     times = [each for each in (found.oldest, oldest) if each is not None]
-    # The clock of who has sent it may be ahead.
-    return max(0.0, time.time() - min(times)) if times else None
+    if times and found.depth:
+        # The clock of who has sent it may be ahead.
+        return max(0.0, time.time() - min(times))
+    # Without a time: what was in progress has been acked since.
+    return None if found.unknown else 0.0
