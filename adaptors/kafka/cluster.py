@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 REQUEST_SECONDS: Final = 10.0
 """How long an answer of the brokers is waited for."""
 
+_GLANCE_SECONDS: Final = 5.0
+"""The same for what operators are shown: without it nothing is known, and it is asked again."""
+
 _HEAR_SECONDS: Final = 0.2
 """Seconds between two looks for a reason that makes waiting useless, such as a wrong password."""
 
@@ -101,20 +104,30 @@ class Cluster:
         self, partitions: Iterable[TopicPartition], isolation: str
     ) -> dict[tuple[str, int], int]:
         """Return behind which offset each of *partitions* ends, as far as *isolation* reads."""
-        committed = isolation == "read_committed"
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        wanted = {partition: OffsetSpec.latest() for partition in partitions}
         found: dict[tuple[str, int], int] = {}
-        if not wanted:
-            return found
         with self._asking():
-            asked = self._admin.list_offsets(
-                wanted, isolation_level=level, request_timeout=REQUEST_SECONDS
-            )
+            asked = self._list_ends(partitions, isolation, REQUEST_SECONDS)
         for partition, future in asked.items():
             with self._asking():
                 found[partition.topic, partition.partition] = self._answer(future).offset
         return found
+
+    def ask_ends(self, partitions: Iterable[TopicPartition], isolation: str) -> Ends:
+        """Return the same as a question, whose answer nobody has to wait for."""
+        return Ends(self._list_ends(partitions, isolation, _GLANCE_SECONDS))
+
+    def _list_ends(
+        self, partitions: Iterable[TopicPartition], isolation: str, seconds: float
+    ) -> dict[TopicPartition, Future[Any]]:
+        committed = isolation == "read_committed"
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        wanted = {partition: OffsetSpec.latest() for partition in partitions}
+        if not wanted:
+            return {}
+        asked: dict[TopicPartition, Future[Any]] = self._admin.list_offsets(
+            wanted, isolation_level=level, request_timeout=seconds
+        )
+        return asked
 
     def _answer(self, future: Future[Any]) -> Any:  # noqa: ANN401 - the library has no types
         """Return the answer, or raise as soon as it is known that none will come."""
@@ -146,6 +159,28 @@ class Cluster:
             self._admin.poll(0)  # The reason, when there is one, waits in the error callback.
             heard = None if is_fault(asked) else self._trouble
             raise source_error(heard or asked, self._place) from error
+
+
+class Ends:
+    """The ends of partitions, once the brokers have answered. Implements ``Question``."""
+
+    def __init__(self, asked: dict[TopicPartition, Future[Any]]) -> None:
+        """Keep what was *asked*."""
+        self._asked = asked
+
+    def done(self) -> bool:
+        """Return whether all answers are there, or known not to come."""
+        return all(future.done() for future in self._asked.values())
+
+    def result(self) -> dict[tuple[str, int], int]:
+        """Return the offset behind each partition.
+
+        :raises KafkaException: when there is no answer about one of them.
+        """
+        return {
+            (partition.topic, partition.partition): future.result().offset
+            for partition, future in self._asked.items()
+        }
 
 
 def _shown(topic_id: str) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, TopicPartition
 
     from adaptors.kafka.beginning import Committed
-    from adaptors.kafka.cluster import Cluster
+    from adaptors.kafka.cluster import Cluster, Ends
     from adaptors.kafka.config import KafkaReaderConfig
     from adaptors.kafka.position import Position
 
@@ -143,14 +143,28 @@ class Group:
             self._heed(event)  # After the records: an end is told behind the last of them.
         return taken
 
-    def backlog(self) -> int | None:
-        """Return how many offsets are to be read still, as far as the client knows the ends."""
-        waiting = 0
-        for held in self.held.values():
+    def ask_ends(self) -> Ends:
+        """Ask where the partitions end: the client learns it from fetches alone."""
+        return self._cluster.ask_ends(self._partitions(), self._config.isolation)
+
+    def known_ends(self) -> dict[Key, int]:
+        """Return where partitions ended at the last fetch, of those that were fetched."""
+        found = {}
+        for key, held in self.held.items():
             with self._translated():
                 _, end = self._consumer.get_watermark_offsets(partition_of(held), cached=True)
-            if end < 0:
-                return None  # Nothing was fetched yet.
+            if end >= 0:
+                found[key] = end
+        return found
+
+    def backlog(self, ends: dict[Key, int]) -> int | None:
+        """Return how many offsets are to be read before *ends*; ``None`` if that is not known."""
+        if not self.assigned:
+            return None
+        waiting = 0
+        for key, held in self.held.items():
+            if (end := ends.get(key)) is None:
+                return None
             place = held.handed or held.logged
             begun = max(place.next if place else 0, held.passed[1] if held.passed else 0)
             waiting += max(0, end - begun)

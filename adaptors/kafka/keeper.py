@@ -46,6 +46,19 @@ class Keeper:
             finally:
                 self._seen = monotonic()
 
+    @contextmanager
+    def aside(self) -> Iterator[bool]:
+        """Keep the thread out for the length of a ``with`` block, if that needs no wait.
+
+        Yields whether it does not. The owner counts as away still.
+        """
+        free = self._changed.acquire(blocking=False)
+        try:
+            yield free
+        finally:
+            if free:
+                self._changed.release()
+
     def close(self) -> None:
         """End the thread and wait for it."""
         with self._changed:

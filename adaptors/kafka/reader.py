@@ -15,6 +15,7 @@ from adaptors.kafka.keeper import Keeper
 from adaptors.kafka.position import Position, Step
 from adaptors.kafka.probing import probe_reader
 from adaptors.kafka.records import Names, to_batch
+from adaptors.kafka.survey import Survey
 from transporter.adaptor import Batch, EndOfSource
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 
@@ -35,6 +36,8 @@ _SOON: Final = 1.0
 """Seconds between two looks when something does."""
 _MEASURE: Final = 10.0
 """Seconds between two looks at how much there is to read."""
+_UNPOLLED: Final = 2.0
+"""Seconds without a poll after which what the client knows of the ends counts as old."""
 _PATIENCE: Final = 10.0
 _MAX_POLL_INTERVAL: Final = 300_000
 
@@ -67,6 +70,8 @@ class KafkaReader:
         self._missing: dict[str, float] = {}
         self._looked = self._told = self._measured = 0.0
         self._resume: Resume | None = None
+        self._survey: Survey[dict[tuple[str, int], int]] | None = None
+        self._polled = 0.0
         self._ended = False
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
 
@@ -93,7 +98,8 @@ class KafkaReader:
         if self._config.start == "latest":
             group.begin(self._wanted(cluster))
         self._subscribe(cluster, group)
-        self._looked = self._told = monotonic()
+        self._looked = self._told = self._polled = monotonic()
+        self._survey = Survey(group.ask_ends)
         # Others in the group may have to wait for us so long in a rebalance.
         limit = int(self._config.client.get("max.poll.interval.ms", _MAX_POLL_INTERVAL)) / 1000
         self._keeper = Keeper(min(_PATIENCE, limit / 4), self._keep)
@@ -112,6 +118,7 @@ class KafkaReader:
                 self._tell(group)
                 self._measure(group)
                 records, steps = group.take(max(0.0, deadline - monotonic()))
+                self._polled = monotonic()
                 if records:
                     return self._batch(records, steps)
                 self._ended = not self._config.follow and (group.ended or not self._topics)
@@ -129,6 +136,21 @@ class KafkaReader:
                     held.logged = place
             self._tell(group)
 
+    def keep_alive(self) -> None:
+        """Measure while nobody polls, as while the log is full; a thread keeps the seat then."""
+        now, group, keeper, survey = monotonic(), self._group, self._keeper, self._survey
+        if group is None or keeper is None or survey is None:
+            return
+        if now < self._polled + _UNPOLLED:
+            survey.forget()
+            return
+        with keeper.aside() as free:
+            if free and survey.look(now) and self._resume is not None:
+                ends = survey.answer
+                self._resume.measure(
+                    "backlog_messages", None if ends is None else group.backlog(ends)
+                )
+
     def probe(self) -> Iterable[Finding]:
         """Look at the topics and the group."""
         return probe_reader(self._config)
@@ -137,7 +159,7 @@ class KafkaReader:
         """Commit what is logged, leave the group and end the threads; safe to call twice."""
         keeper, self._keeper = self._keeper, None
         group, self._group = self._group, None
-        self._cluster = None
+        self._cluster = self._survey = None
         self._given.clear()
         self._topics, self._missing = [], {}
         self._ended = False
@@ -150,7 +172,9 @@ class KafkaReader:
         now = monotonic()
         if now >= self._measured + _MEASURE and self._resume is not None:
             self._measured = now
-            self._resume.measure("backlog_messages", group.backlog())
+            # Brokers that are away tell nothing: what the client knows is old then.
+            found = None if group.doubt else group.backlog(group.known_ends())
+            self._resume.measure("backlog_messages", found)
 
     def _batch(self, records: list[Record], steps: list[tuple[Held, Place]]) -> Batch:
         names = {held.topic: self._names_of(held) for held, _ in steps}

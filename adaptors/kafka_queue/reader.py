@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from adaptors.kafka_queue.config import KafkaQueueReaderConfig
 from adaptors.kafka_queue.failures import source_errors
+from adaptors.kafka_queue.measuring import Measuring
 from adaptors.kafka_queue.position import Position
 from adaptors.kafka_queue.probing import probe_queue
-from adaptors.kafka_queue.records import logged
+from adaptors.kafka_queue.records import logged, oldest_of
 from adaptors.kafka_queue.unsettled import Unsettled
 from transporter.adaptor import Batch
 from transporter.errors import SourceError, TransporterError
@@ -42,6 +43,7 @@ class KafkaQueueReader:
         self._namespace = config.namespace.format(queue=config.queue)
         self._consumer: QueueConsumer | None = None
         self._resume: Resume | None = None
+        self._measuring: Measuring | None = None
         self._unsettled = Unsettled()
         self._batch = self._lost = 0
 
@@ -58,7 +60,8 @@ class KafkaQueueReader:
         resume.supersede()
         self._resume, self._lost = resume, 0
         with source_errors():
-            self._consumer = QueueConsumer(self._config.settings, self._config.queue)
+            consumer = self._consumer = QueueConsumer(self._config.settings, self._config.queue)
+        self._measuring = Measuring(self._config.settings, consumer)
         for problem in self._consumer.problems:
             resume.tell("queue-deletes", queue=self._config.queue, problem=problem)
 
@@ -76,10 +79,11 @@ class KafkaQueueReader:
             lost = consumer.metrics().lost
         if lost > self._lost:
             self._tell_lost(lost)
+        self._measure()
         if not found:
             return Batch(())
         self._batch += 1
-        self._unsettled.add(self._batch, [message.id for message in found])
+        self._unsettled.add(self._batch, [message.id for message in found], oldest_of(found))
         topic, namespace, kind = config.queue_topic, self._namespace, config.content_type
         messages = [logged(message, topic, namespace, kind) for message in found]
         return Batch(messages, str(Position(self._batch)))
@@ -108,9 +112,13 @@ class KafkaQueueReader:
             consumer.ack(self._unsettled.settle_through(Position.parse(position).batch))
 
     def keep_alive(self) -> None:
-        """See that the consumer keeps alive what is in progress: a thread of its own does it."""
+        """See that the consumer keeps alive what is in progress: a thread of its own does it.
+
+        Measures, too: while nobody polls, what waits must not look as it did before.
+        """
         with source_errors():
             self._opened.check()
+        self._measure()
 
     def confirm(self) -> None:
         """See that what is in progress is ours still; nobody leads in a queue."""
@@ -125,6 +133,7 @@ class KafkaQueueReader:
         """Write acks, give back the rest at once and uncounted, and leave; safe to call twice."""
         consumer, self._consumer = self._consumer, None
         resume, self._resume = self._resume, None
+        measuring, self._measuring = self._measuring, None
         left, self._unsettled = len(self._unsettled), Unsettled()
         if consumer is None:
             return
@@ -135,6 +144,13 @@ class KafkaQueueReader:
         except TransporterError as error:
             # It comes again in its time; what is wrong is told by the next open, if it lasts.
             _LOGGER.warning("queue %s: %s", self._config.queue, error)
+        finally:
+            if measuring is not None:
+                measuring.close()
+
+    def _measure(self) -> None:
+        if self._measuring is not None and self._resume is not None:
+            self._measuring.measure(self._resume, lambda: self._unsettled.oldest)
 
     @property
     def _opened(self) -> QueueConsumer:

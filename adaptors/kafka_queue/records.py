@@ -10,7 +10,7 @@ from transporter.queue import Outgoing
 from transporter.queue.message import PREFIX, REDELIVERIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from transporter.message import Entries, Headers
     from transporter.queue import QueueMessage
@@ -36,6 +36,12 @@ def logged(message: QueueMessage, topic: str, namespace: str, content_type: str 
         content_type=content_type,
         headers=headers,
     )
+
+
+def oldest_of(messages: Iterable[QueueMessage]) -> float | None:
+    """Return when the oldest of *messages* was sent, in seconds since 1970; ``None`` if unknown."""
+    times = [message.sent / 1000 for message in messages if message.sent != _NO_TIME]
+    return min(times, default=None)
 
 
 def _timed(message: QueueMessage) -> tuple[int, Headers]:

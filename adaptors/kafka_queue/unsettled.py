@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class _Batch:
     ids: Sequence[MessageId]
     left: int
+    oldest: float | None
 
 
 class Unsettled:
@@ -31,9 +32,18 @@ class Unsettled:
         """Return how many batches are not wholly settled."""
         return len(self._batches)
 
-    def add(self, batch: int, ids: Sequence[MessageId]) -> None:
-        """Take in the messages of *batch*, by row."""
-        self._batches[batch] = _Batch(ids, len(ids))
+    def add(self, batch: int, ids: Sequence[MessageId], oldest: float | None = None) -> None:
+        """Take in the messages of *batch*, by row; the *oldest* was sent then."""
+        self._batches[batch] = _Batch(ids, len(ids), oldest)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest message was sent of the batches that are not wholly settled.
+
+        It may be settled itself: times are kept for batches, not for messages.
+        """
+        times = [each.oldest for each in self._batches.values() if each.oldest is not None]
+        return min(times, default=None)
 
     def settle(self, batch: int, rows: Sequence[int]) -> list[MessageId]:
         """Return the ids of *rows* of *batch*, each of which is settled once."""

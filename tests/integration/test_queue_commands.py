@@ -128,6 +128,31 @@ def test_stats_tell_what_waits_what_is_in_progress_and_what_is_dead(
     assert "broken" in capsys.readouterr().out
 
 
+def test_an_estimate_of_what_waits(
+    kafka_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has the depth and the age of the oldest, of named queues and of all with consumers."""
+    settings = fresh(kafka_broker)
+    where = options(settings, tmp_path)
+    answer(capsys, "send", "jobs", "a", "b", *where)
+    (found,) = answer(capsys, "stats", "jobs", "--estimate", *where)
+    assert found.pop("oldest_waiting") >= 0
+    assert found == {
+        "queue": "jobs",
+        "depth": 2,
+        "in_progress": None,
+        "dead_letters": None,
+        "oldest_in_progress": None,
+    }
+    assert answer(capsys, "stats", "--estimate", *where) == []
+    with QueueConsumer(settings, "jobs") as consumer:
+        until(lambda: consumer.metrics().in_progress == 2, "begun")
+        (found,) = answer(capsys, "stats", "--estimate", *where)
+        assert (found["queue"], found["depth"], found["oldest_waiting"]) == ("jobs", 0, None)
+    assert app.execute(["queue", "stats", "jobs", "--estimate", *where]) == 0
+    assert "jobs" in capsys.readouterr().out
+
+
 def test_a_tracker_works_until_it_is_interrupted(kafka_broker: Broker, tmp_path: Path) -> None:
     """Ctrl-C ends it with exit code 0, and it tells what it has counted."""
     settings = fresh(kafka_broker)

@@ -146,3 +146,39 @@ def test_records_of_topics(kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
             if reader.poll(0.1).messages:
                 break
         assert resume.measured["backlog_messages"] is not None
+
+
+@pytest.mark.kafka
+def test_records_that_come_while_nobody_polls(
+    kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At ``max_in_flight``, or beside a full log, they count; without brokers nothing is known."""
+    monkeypatch.setattr("adaptors.kafka.survey.EVERY", 0.1)
+    monkeypatch.setattr("adaptors.kafka.survey.LATE", 1.0)
+    monkeypatch.setattr("adaptors.kafka.reader._UNPOLLED", 0.0)
+    kafka_broker.start()
+    with Bench(kafka_broker) as bench:
+        topic = bench.topic(partitions=2)
+        bench.produce_numbers(topic, 10)
+        reader = bench.reader(topic)
+        resume = reader._resume
+        assert isinstance(resume, FixedResume)
+        bench.messages(reader, 10)
+
+        def shows(wanted: float | None) -> None:
+            resume.measured.clear()
+            bench.until(
+                lambda: reader.keep_alive() or resume.measured.get("backlog_messages", -1) == wanted
+            )
+
+        shows(0)
+        bench.produce_numbers(topic, 30, first=10)
+        shows(30)
+        kafka_broker.pause()
+        try:
+            shows(None)
+        finally:
+            kafka_broker.resume()
+        shows(30)
+        bench.messages(reader, 30)
+        shows(0)

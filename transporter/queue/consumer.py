@@ -145,6 +145,14 @@ class QueueConsumer:
         """Return what was counted so far."""
         return self._exchange.metrics()
 
+    def oldest_sent(self) -> float | None:
+        """Return when the oldest message was sent that was begun and not yet received.
+
+        In seconds since 1970; ``None`` without any.
+        """
+        sent = self._exchange.oldest_sent()
+        return None if sent is None else sent / 1000
+
     def close(self, *, counted: bool = True) -> None:
         """Write every ack, give back what is unsettled, leave the group; safe to call twice.
 

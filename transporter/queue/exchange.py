@@ -143,6 +143,11 @@ class Exchange:
             held = len(self._in_flight)
             return ConsumerMetrics(in_progress=held, oldest_age=age, **self._counts)
 
+    def oldest_sent(self) -> int | None:
+        """Return when the oldest was sent of what waits to be received, in ms since 1970."""
+        with self._lock:
+            return self._in_flight.oldest_sent
+
     # What the thread that fetches does.
 
     @property

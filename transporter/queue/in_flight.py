@@ -59,6 +59,11 @@ class InFlight:
         """How many wait to be received."""
         return len(self._waiting)
 
+    @property
+    def oldest_sent(self) -> int | None:
+        """When the oldest of those that wait was sent, in ms since 1970; ``None`` if unknown."""
+        return min((each.sent for each in self._waiting if each.sent >= 0), default=None)
+
     def add(self, messages: Sequence[QueueMessage], now: float) -> None:
         """Take in *messages*, which were begun at *now*."""
         self._waiting.extend(messages)

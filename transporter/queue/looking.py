@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from transporter.queue import clients
+from transporter.queue.backlog import BacklogEstimator
 from transporter.queue.failures import BadMarker, QueueUnavailable, is_fault, translated
 from transporter.queue.markers import decode
 from transporter.queue.message import PREFIX, received
@@ -32,10 +34,10 @@ class QueueStats:
 
     queue: str
     depth: int
-    """Messages that no consumer has begun."""
-    in_progress: int
-    """Messages that were begun and are not settled."""
-    dead_letters: int
+    """Messages that no consumer has begun; of an estimate at least that many."""
+    in_progress: int | None
+    """Messages that were begun and are not settled; ``None`` if they were not counted."""
+    dead_letters: int | None
     oldest_waiting: float | None
     oldest_in_progress: float | None
 
@@ -80,6 +82,21 @@ def stats(settings: QueueSettings, queues: Sequence[str] = ()) -> list[QueueStat
         )
         for name in names
     ]
+
+
+def estimates(settings: QueueSettings, queues: Sequence[str] = ()) -> list[QueueStats]:
+    """Return about how many messages wait in *queues*, or in all that have had consumers.
+
+    Takes as long for many messages as for few; see :class:`~transporter.queue.backlog.Backlog`.
+    """
+    return [_estimate(settings, name) for name in sorted(queues or _known(settings))]
+
+
+def _estimate(settings: QueueSettings, queue: str) -> QueueStats:
+    with closing(BacklogEstimator(settings, queue)) as estimator:
+        found = estimator.estimate(settings.timeout)
+    age = None if found.oldest is None else _age([found.oldest], time.time())
+    return QueueStats(queue, found.depth, None, None, age, None)
 
 
 def _split(

@@ -56,13 +56,13 @@ def held_back(settings: QueueSettings, topics: Iterable[str]) -> list[TopicParti
     with _reading(settings, _NOBODY, "read_uncommitted") as client:
         counts = clients.partitions(client, settings, names)
         places = [
-            TopicPartition(topic, each, _LATEST)
+            TopicPartition(topic, each)
             for topic, count in zip(names, counts, strict=True)
             for each in range(count)
         ]
-        ends = _latest(client, places)  # First, so that what ends meanwhile does not count.
+        ends = latest(client, places)  # First, so that what ends meanwhile does not count.
     with _reading(settings, _NOBODY, "read_committed") as client:
-        stable = _latest(client, places)
+        stable = latest(client, places)
     return [place for place, end in zip(stable, ends, strict=True) if place.offset < end.offset]
 
 
@@ -77,8 +77,15 @@ def record_at(settings: QueueSettings, place: TopicPartition) -> Message | None:
     return records[0] if records and records[0].error() is None else None
 
 
-def _latest(client: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-    found: list[TopicPartition] = client.offsets_for_times(places, timeout=_ASK)
+def latest(
+    client: Consumer, places: list[TopicPartition], timeout: float = _ASK
+) -> list[TopicPartition]:
+    """Return where each of *places* ends, as far as the isolation of *client* reads.
+
+    :raises KafkaException: when the brokers do not answer in time, or refuse.
+    """
+    places = [TopicPartition(each.topic, each.partition, _LATEST) for each in places]
+    found: list[TopicPartition] = client.offsets_for_times(places, timeout=timeout)
     for place in found:
         if place.error is not None:
             raise KafkaException(place.error)

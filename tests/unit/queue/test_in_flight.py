@@ -88,6 +88,18 @@ def test_the_age_is_that_of_the_oldest() -> None:
     assert found.age(8.0) == 0.0
 
 
+def test_the_oldest_that_waits_is_known_by_when_it_was_sent() -> None:
+    """Until it is received; one without a time does not count."""
+    found = InFlight(10, 60.0, 10.0)
+    assert found.oldest_sent is None
+    found.add([message(each)._replace(sent=sent) for each, sent in enumerate([5, 3, -1, 9])], 0.0)
+    assert found.oldest_sent == 3
+    found.take(2)
+    assert found.oldest_sent == 9
+    found.take(2)
+    assert found.oldest_sent is None
+
+
 def test_only_so_many_are_begun_ahead() -> None:
     """What was received takes no room ahead, whatever else is unsettled."""
     found = InFlight(10, 60.0, 10.0, ahead=3)

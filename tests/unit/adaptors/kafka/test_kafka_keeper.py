@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -67,3 +68,30 @@ def test_closing_ends_the_thread() -> None:
     keeper.close()
 
     assert not keeper._thread.is_alive()
+
+
+def test_who_works_aside_never_waits_and_stays_away() -> None:
+    """While the thread is at work it is told so; else the thread goes on behind it."""
+    inside, go_on, again = threading.Event(), threading.Event(), threading.Event()
+
+    def keep() -> None:
+        if inside.is_set():
+            again.set()
+        inside.set()
+        go_on.wait(PATIENCE)
+
+    keeper = Keeper(0.0, keep)
+    try:
+        assert inside.wait(PATIENCE)
+        with keeper.aside() as free:
+            assert not free
+        go_on.set()
+        deadline = time.monotonic() + PATIENCE
+        while not free:
+            assert time.monotonic() < deadline
+            with keeper.aside() as free:
+                pass
+        assert again.wait(PATIENCE)
+    finally:
+        go_on.set()
+        keeper.close()

@@ -41,6 +41,21 @@ def test_all_up_to_a_batch_can_be_settled() -> None:
     assert len(found) == 1
 
 
+def test_the_oldest_is_that_of_the_batches_that_are_left() -> None:
+    """A batch counts as old as its oldest message was, until all of it is settled."""
+    found = Unsettled()
+    assert found.oldest is None
+    for batch, oldest in enumerate([30.0, 10.0, None, 20.0]):
+        found.add(batch, [(0, 2 * batch), (0, 2 * batch + 1)], oldest)
+    assert found.oldest == 10.0
+    found.settle(1, [0])
+    assert found.oldest == 10.0
+    found.settle(1, [1])
+    assert found.oldest == 20.0
+    found.settle_through(3)
+    assert found.oldest is None
+
+
 def test_a_position_is_read_as_it_was_written() -> None:
     """Keys of later versions are passed over."""
     assert Position.parse(str(Position(17))) == Position(17)

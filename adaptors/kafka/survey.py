@@ -1,0 +1,76 @@
+"""A question that brokers are asked now and then, whose answer nobody waits for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from confluent_kafka import KafkaException
+
+from transporter.errors import TransporterError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EVERY: Final = 5.0
+"""Seconds between two questions."""
+LATE: Final = 5.0
+"""Seconds after which the answer before is too old to be shown."""
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Question(Protocol[T_co]):
+    """What was asked; a ``Future`` is one. It ends by itself, with an answer or without."""
+
+    def done(self) -> bool:
+        """Return whether :meth:`result` returns or raises at once."""
+
+    def result(self) -> T_co:
+        """Return the answer, or raise why there is none."""
+
+
+class Survey(Generic[T_co]):
+    """Asks a question at most each :data:`EVERY` seconds. Not thread-safe; never waits."""
+
+    def __init__(self, ask: Callable[[], Question[T_co]]) -> None:
+        """Be due at once; *ask* returns without waiting for the answer."""
+        self._ask = ask
+        self._asked: Question[T_co] | None = None
+        self._due = self._late = 0.0
+        self.answer: T_co | None = None
+        """The newest answer; ``None`` while there is none, or when the last question failed."""
+
+    def look(self, now: float) -> bool:
+        """Take the answer that has come, or ask if that is due; return whether that is news.
+
+        A failure is news, too, and so is an answer that is late: the one before it is old then.
+        What is wrong is reported by the reader, if it lasts.
+        """
+        if self._asked is None:
+            return now >= self._due and not self._begin(now)
+        if not self._asked.done():
+            # The client may take a minute to give up on a broker that is frozen.
+            return now >= self._late and self._take(None)
+        asked, self._asked = self._asked, None
+        return self._take(asked)
+
+    def _begin(self, now: float) -> bool:
+        """Ask; return whether that was possible."""
+        self._due, self._late = now + EVERY, now + LATE
+        with suppress(KafkaException, TransporterError):
+            self._asked = self._ask()
+            return True
+        self.answer = None
+        return False
+
+    def _take(self, asked: Question[T_co] | None) -> bool:
+        self.answer = None
+        if asked is not None:
+            with suppress(KafkaException, TransporterError):
+                self.answer = asked.result()
+        return True
+
+    def forget(self) -> None:
+        """Drop the answer, and the question that is open."""
+        self._asked = self.answer = None

@@ -1,0 +1,121 @@
+"""A question that is asked now and then, and whose answer nobody waits for."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from adaptors.kafka.cluster import Ends
+from adaptors.kafka.survey import EVERY, LATE, Survey
+from transporter.errors import SourceUnavailable
+
+
+class Asked:
+    """Keeps the questions that were asked."""
+
+    def __init__(self) -> None:
+        self.questions: list[Future[int]] = []
+
+    def __call__(self) -> Future[int]:
+        """Ask once more."""
+        self.questions.append(Future())
+        return self.questions[-1]
+
+
+def test_an_answer_is_taken_when_it_has_come() -> None:
+    """Until then the one before it stands, and nothing else is asked."""
+    asked = Asked()
+    survey = Survey(asked)
+    assert not survey.look(10.0)
+    asked.questions[0].set_result(7)
+    assert survey.look(10.0)
+    assert survey.answer == 7
+    assert not survey.look(10.0 + EVERY)
+    assert not survey.look(9.0 + EVERY + LATE)
+    assert (survey.answer, len(asked.questions)) == (7, 2)
+    asked.questions[1].set_result(8)
+    assert survey.look(9.0 + EVERY + LATE)
+    assert survey.answer == 8
+
+
+def test_an_answer_that_is_late_leaves_no_old_one() -> None:
+    """Nothing is known until it has come; nothing else is asked meanwhile."""
+    asked = Asked()
+    survey = Survey(asked)
+    survey.look(10.0)
+    asked.questions[0].set_result(7)
+    survey.look(10.0)
+    survey.look(10.0 + EVERY)
+    for later in (0.0, 60.0):
+        assert survey.look(10.0 + EVERY + LATE + later)
+        assert (survey.answer, len(asked.questions)) == (None, 2)
+    asked.questions[1].set_result(8)
+    assert survey.look(100.0)
+    assert survey.answer == 8
+
+
+def test_no_more_is_asked_than_once_in_a_while() -> None:
+    """However often it is looked at."""
+    asked = Asked()
+    survey = Survey(asked)
+    survey.look(10.0)
+    asked.questions[0].set_result(7)
+    for _ in range(9):
+        survey.look(10.0 + EVERY / 2)
+    assert len(asked.questions) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [SourceUnavailable("gone"), KafkaException(KafkaError(KafkaError._TIMED_OUT))]
+)
+def test_a_question_that_fails_leaves_no_old_answer(error: Exception) -> None:
+    """Nothing is known then, until the next answer."""
+    asked = Asked()
+    survey = Survey(asked)
+    survey.look(10.0)
+    asked.questions[0].set_result(7)
+    survey.look(10.0)
+    survey.look(10.0 + EVERY)
+    asked.questions[1].set_exception(error)
+    assert survey.look(10.0 + EVERY)
+    assert survey.answer is None
+
+
+def test_a_question_that_cannot_be_asked_is_one_that_fails() -> None:
+    """It is asked again in its time."""
+    calls: list[int] = []
+
+    def fail() -> Future[int]:
+        calls.append(1)
+        raise SourceUnavailable("gone")
+
+    survey = Survey(fail)
+    assert survey.look(10.0)
+    assert not survey.look(10.0)
+    assert survey.look(10.0 + EVERY)
+    assert (survey.answer, len(calls)) == (None, 2)
+
+
+def test_what_is_forgotten_is_not_answered_later() -> None:
+    """What was asked before a long pause tells nothing of the time after it."""
+    asked = Asked()
+    survey = Survey(asked)
+    survey.look(10.0)
+    survey.forget()
+    asked.questions[0].set_result(7)
+    assert not survey.look(10.0)
+    assert survey.answer is None
+
+
+def test_ends_are_known_when_all_of_them_are() -> None:
+    """One that fails leaves none."""
+    first, second = Future[SimpleNamespace](), Future[SimpleNamespace]()
+    ends = Ends({TopicPartition("t", 0): first, TopicPartition("t", 1): second})
+    first.set_result(SimpleNamespace(offset=3))
+    assert not ends.done()
+    second.set_result(SimpleNamespace(offset=4))
+    assert ends.done()
+    assert ends.result() == {("t", 0): 3, ("t", 1): 4}

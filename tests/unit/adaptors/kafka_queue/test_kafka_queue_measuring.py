@@ -1,0 +1,29 @@
+"""The age of the oldest message that a queue holds for an engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from adaptors.kafka_queue import measuring
+from adaptors.kafka_queue.measuring import _age, _Held
+
+
+@pytest.mark.parametrize(
+    ("held", "taken", "age"),
+    [
+        (_Held(0, None, unknown=False), None, 0.0),
+        (_Held(2, 70.0, unknown=False), None, 30.0),
+        (_Held(2, 70.0, unknown=False), 60.0, 40.0),
+        (_Held(2, None, unknown=False), 60.0, 40.0),
+        (_Held(2, 120.0, unknown=False), None, 0.0),
+        (_Held(2, None, unknown=False), None, 0.0),
+        (_Held(2, None, unknown=True), None, None),
+        (_Held(2, None, unknown=True), 60.0, 40.0),
+    ],
+)
+def test_the_age_is_that_of_the_oldest_of_all(
+    held: _Held, taken: float | None, age: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0 when what was counted is acked by now; not known when its time is not."""
+    monkeypatch.setattr(measuring.time, "time", lambda: 100.0)
+    assert _age(held, taken) == age
