@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from acceptance_tools import await_true, running
+from root_tools import NOBODY, need_root
 from spark_ports import blocks, listening_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.spark
-NOBODY = 65534
 PIPELINE = """
 log: {dir: log}
 observe: {listen: "off"}
@@ -45,8 +45,7 @@ def place() -> Iterator[Path]:
 
 def as_nobody(paths: list[Path]) -> list[str]:
     """Return which of *paths* nobody, with this process's group, can open or connect to."""
-    if os.geteuid():
-        pytest.skip("another user's id needs root")
+    need_root("another user's id needs root")
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         try:
