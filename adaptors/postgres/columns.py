@@ -94,7 +94,8 @@ class ColumnsConfig(BaseModel):
         ((name, times),) = Counter(names.values()).most_common(1)
         if times > 1:
             roles = " and ".join(role for role, each in names.items() if each == name)
-            raise ValueError(f"names the column {name} for {roles}; each needs one of its own")
+            # Its name was folded to lower case, so what hides secrets would not know it.
+            raise ValueError(f"names one column for {roles}; each needs one of its own")
         return self
 
     @model_serializer

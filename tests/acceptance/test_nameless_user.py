@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from root_tools import need_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,8 +69,7 @@ def _run(folder: Path, home: str, *arguments: str) -> str:
 
 def _as_nameless() -> list[str]:
     """Return what runs a command as a user without a passwd entry, who may read everything."""
-    if os.geteuid() or not shutil.which("setpriv"):
-        pytest.skip("another user's id needs root and setpriv")
+    need_root("another user's id needs root and setpriv", "setpriv")
     kept = "+dac_override,+dac_read_search"
     user = ["--reuid", NAMELESS, "--regid", NAMELESS, "--clear-groups"]
     return ["setpriv", *user, "--inh-caps", kept, "--ambient-caps", kept]

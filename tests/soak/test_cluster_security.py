@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
 import threading
@@ -14,6 +13,7 @@ import psutil
 import pytest
 from acceptance_tools import await_true, running
 from cluster_tools import SECRET, Cluster, below, check, delivered, pipeline
+from root_tools import need_root
 from spark_ports import blocks, listening_ports
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ CANARY = f"canary-{secrets.token_hex(6)}"
 @contextmanager
 def listening_in() -> Iterator[Callable[[], tuple[int, int]]]:
     """Record the loopback interface, as root; give how many packets there were, and with canary."""
-    if os.geteuid():
-        if os.environ.get("CI"):
-            pytest.fail("listening in needs root")
-        pytest.skip("listening in needs root")
+    need_root("listening in needs root")
     packets = found = 0
     over = threading.Event()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import stat
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from compaction_tools import Frame, letters, write_log
 from engine_tools import make_pipeline
 from log_tools import damage
+from root_tools import need_root
 
 from transporter.audit import AUDIT, AuditFile, Operator, read_audit, this_operator
 from transporter.cli import app, commands
@@ -267,8 +267,7 @@ def test_a_user_who_became_root_is_named(pipeline: Path) -> None:
         f"pathlib.Path('/proc/self/loginuid').write_text('{LOGIN}');"
         "sys.exit(app.execute(sys.argv[1:]))"
     )
-    if os.geteuid():
-        pytest.skip("to set a login uid needs root")
+    need_root("to set a login uid needs root")
     words = ["ack", str(pipeline), "out", "4"]
     subprocess.run([sys.executable, "-c", script, *words], check=True, capture_output=True)
     (line,) = changes(pipeline.parent / "log")

@@ -26,6 +26,7 @@ from transporter.pipeline.problems import (
     SECRETIVE,
     InvalidPipeline,
     one_line,
+    spellings,
 )
 from transporter.pipeline.variables import FILE, substitute
 
@@ -89,14 +90,18 @@ class Document:
 
     def redact(self, text: str) -> str:
         """Blot every value of a variable, but for very short ones, out of *text* (Invariant 20)."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            if len(secret) >= _SHORTEST_SECRET:
-                text = text.replace(secret, "***")
+        found = {each for secret in self.secrets for each in spellings(secret)}
+        for each in sorted(found, key=len, reverse=True):
+            if len(each) >= _SHORTEST_SECRET:
+                text = text.replace(each, "***")
         return text
 
     def repeats(self, text: str, value: object) -> bool:
         """Tell whether *text* repeats *value* or that of a variable, of two letters or more."""
-        return any(len(each) > 1 and each in text for each in (*self.secrets, str(value)))
+        repeated = (*self.secrets, str(value))
+        return any(
+            len(each) > 1 and each in text for secret in repeated for each in spellings(secret)
+        )
 
 
 def read(

@@ -59,6 +59,12 @@ def one_line(text: object) -> str:
     )
 
 
+def spellings(secret: str) -> tuple[str, ...]:
+    """Return *secret* as it is, on one line, and as a quoted text in an error may hold it."""
+    # Python escapes a single quote only beside a double one, which may be outside of the secret.
+    return (secret, one_line(secret), repr(secret)[1:-1], repr(f'"{secret}')[2:-1])
+
+
 def suggestion(word: str, known: Iterable[str], noun: str) -> str:
     """Return the end of a sentence that names the nearest of *known*, and all or many of them."""
     names = sorted(known)

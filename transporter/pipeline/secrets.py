@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -16,7 +17,7 @@ from urllib.parse import quote, quote_plus, unquote
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from transporter.pipeline.explain import is_secret
-from transporter.pipeline.problems import SECRETIVE, TELLING
+from transporter.pipeline.problems import SECRETIVE, TELLING, spellings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,6 +29,8 @@ _SHORTEST: Final = 4
 """Shorter values would match by chance."""
 _LONG: Final = 8
 """Letters of a part of a secret that hardly anything else has in common with it."""
+_ARMOR: Final = "-----"
+"""Begins the first and the last line of a PEM file, which are no secrets."""
 _IN_TEXT: Final = (
     re.compile(r"://[^/@\s:]*:([^@\s]+)@"),
     re.compile(r"passw(?:or)?d\s*=\s*'((?:[^'\\]|\\.)*)'", re.IGNORECASE),
@@ -75,6 +78,12 @@ class Secrets:
             )
             # Errors of ours keep what they were made of under names as well.
             error.__dict__.update(self.hide_all(error.__dict__))
+            # The system's keep paths apart, and show them.
+            for name in ("filename", "filename2") if isinstance(error, OSError) else ():
+                if isinstance(path := getattr(error, name), str | bytes | os.PathLike):
+                    setattr(error, name, self.hide(os.fsdecode(path)))
+            if notes := getattr(error, "__notes__", None):
+                notes[:] = [self.hide(str(each)) for each in notes]
             self.hide_in(error.__context__)
             error = error.__cause__
 
@@ -103,14 +112,18 @@ def _forms(secret: str) -> Iterator[str]:
     """Yield *secret* as it is, and as drivers, URLs, JSON and HTTP may write it."""
     plain = {secret, unquote(secret)}
     for each in plain:
-        yield from (each, repr(each)[1:-1], json.dumps(each)[1:-1])
+        yield from (*spellings(each), json.dumps(each)[1:-1])
         yield from (json.dumps(each, ensure_ascii=False)[1:-1], quote(each), quote(each, safe=""))
         yield quote_plus(each)
         yield from _encoded(each.encode(errors="surrogateescape"))
     if len(lines := secret.split()) > 1:
         # A key of several lines is often shown on one, or line by line.
         yield from ("".join(lines), " ".join(lines))
-        yield from (each for each in secret.splitlines() if len(each) >= _LONG and "-" not in each)
+        yield from (
+            each
+            for each in secret.splitlines()
+            if len(each) >= _LONG and not each.startswith(_ARMOR)
+        )
 
 
 def _encoded(secret: bytes) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine_tools import Events, SparklessHost, make_pipeline, until
+from root_tools import NOBODY, need_root
 
 from transporter.cli import app
 from transporter.control import offline, requests
@@ -27,7 +28,7 @@ from transporter.errors import ActionRefused, TransporterError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NOBODY, GROUP = 65534, 42_424
+GROUP = 42_424
 CARD = "4111 1111 1111 1111"
 
 
@@ -44,8 +45,7 @@ class Neighbour:
 
     def __init__(self, group: int) -> None:
         """Fork, which needs root; before there are threads of an engine."""
-        if os.geteuid():
-            pytest.skip("another user's id needs root")
+        need_root("another user's id needs root")
         ours, theirs = socket.socketpair()
         self._pid = os.fork()
         if not self._pid:

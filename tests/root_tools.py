@@ -1,0 +1,25 @@
+"""Tests that only root can run: skipped visibly elsewhere, but a failure where CI is set."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import NoReturn
+
+import pytest
+
+NOBODY = 65534
+"""The id of a user who owns nothing, and of the group that goes with it."""
+
+
+def need_root(reason: str, *tools: str) -> None:
+    """Skip the test, with *reason*, unless this is root and the *tools* are on the path."""
+    if os.geteuid() or not all(map(shutil.which, tools)):
+        cannot_run(reason)
+
+
+def cannot_run(reason: str) -> NoReturn:
+    """Skip the test with *reason*; fail it where ``CI`` is set, so that no promise goes unheld."""
+    if os.environ.get("CI"):
+        pytest.fail(f"CI has to run this: {reason}")
+    pytest.skip(reason)
