@@ -20,6 +20,7 @@ test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka 
 
 soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour (PART=1/2: half)
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
+	@PYTHONPATH=tests $(BIN)/python -m services.postgres --fetch
 	$(BIN)/pytest -n 2 --dist loadfile tests/soak tests/property/test_hostile_configuration.py \
 		tests/integration/test_outbox_crashes.py tests/integration/test_outbox_restarts.py \
 		tests/acceptance/test_nameless_user.py tests/acceptance/test_processes.py \

@@ -57,7 +57,7 @@ class Services:
         self._tell("starting a Kafka broker")
         kafka = of_tests("services.kafka")
         cache = kafka.cache_folder()
-        jars = kafka.fetch(kafka.locked_jars(), cache / "kafka")
+        jars = kafka.fetch_jars()
         (self._folder / "kafka").mkdir()
         broker = kafka.Broker(find_java(os.environ, cache), jars, self._folder / "kafka")
         broker.format()

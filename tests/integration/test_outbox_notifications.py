@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.postgres
 ELECTOR = {"kind": "postgres", "term": "1s"}
 LED = ("leader-acquired", "leader-refreshed", "leader-revoked", "leader-fenced")
+TERM = "SELECT term, leader_id FROM transporter_term"
 ROUNDS = 10
 ROWS = 30
 """Of a round: with the notification below, each of them fills most of a page; there are 64."""
@@ -118,6 +120,39 @@ def test_a_term_goes_on_while_the_log_is_full(small: Database, tmp_path: Path) -
         room.set()
         until(lambda: remaining(small) == [])
         assert [name for name, _ in events.all if name in LED] == ["leader-acquired"]
+
+
+def test_a_term_goes_on_while_max_in_flight_is_reached(small: Database, tmp_path: Path) -> None:
+    """A sink that is away ends no term: what it has not taken yet is not superseded."""
+    events = Events()
+    given = pipeline(tmp_path, small, elector=ELECTOR, max_in_flight=1)
+    (tmp_path / "out.down").write_text("write")
+    insert(small)
+    with running(given, events=events) as engine:
+        until(lambda: "max_in_flight" in engine.status().readers[0].problem)
+        before = small.execute(TERM)
+        time.sleep(3.0)  # Of one second each: several terms.
+        assert "max_in_flight" in engine.status().readers[0].problem
+        (tmp_path / "out.down").unlink()
+        until(lambda: remaining(small) == [])
+        assert small.execute(TERM) == before
+        assert [name for name, _ in events.all if name in LED] == ["leader-acquired"]
+
+
+def test_commits_go_on_while_a_route_is_paused(small: Database, tmp_path: Path) -> None:
+    """An operator's pause holds the reader back, and not the application."""
+    given = pipeline(tmp_path, small, release="delivered", max_in_flight=1)
+    with running(given) as engine:
+        found = engine.route("out")
+        assert found is not None
+        found[1].pause()
+        insert(small)
+        until(lambda: "max_in_flight" in engine.status().readers[0].problem)
+        commit_much(small)
+        assert offsets(tmp_path / "out.jsonl") == []
+        found[1].resume()
+        found[0].ask(lambda: None)
+        until(lambda: remaining(small) == [])
 
 
 def test_commits_go_on_while_max_in_flight_is_reached(small: Database, tmp_path: Path) -> None:

