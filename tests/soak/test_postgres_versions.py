@@ -13,7 +13,6 @@ from integration import (
     test_check_connect,
     test_outbox_restarts,
     test_outbox_tools,
-    test_postgres_columns,
     test_postgres_outbox,
     test_postgres_partitions,
     test_postgres_router,
@@ -105,8 +104,12 @@ def _marks(test: object) -> set[str]:
 
 TestCheckConnect = cases(test_check_connect)
 TestOutboxRestarts = cases(test_outbox_restarts, "test_only_a_takeover_supersedes")
-TestOutboxTools = cases(test_outbox_tools)
-TestPostgresColumns = cases(test_postgres_columns)
+TestOutboxTools = cases(
+    test_outbox_tools,
+    "test_a_table_that_goharvest_made",
+    "test_init_creates_the_table_once",
+    "test_init_adds_the_trigger_to_a_table_of_goharvest",
+)
 TestPostgresOutbox = cases(test_postgres_outbox)
 TestPostgresPartitions = cases(test_postgres_partitions)
 TestPostgresRouter = cases(test_postgres_router)
