@@ -69,7 +69,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--acts", type=int, default=200, help="acts of each storm")
     parser.add_argument("--jobs", type=int, default=1, help="storms at once")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no storm after so many")
-    parser.add_argument("--keep", type=Path, help="where the plans of failing storms go")
+    parser.add_argument("--keep", type=Path, help="where plans and remains of failing storms go")
     parser.add_argument("--folder", type=Path, help="where all that a storm left goes")
     parser.add_argument("--without", action="append", default=[], help="drop acts that hold this")
     parser.add_argument("--shrink", action="store_true", help="cut what fails down, then keep it")
@@ -82,7 +82,7 @@ def _unless_late(plan: Plan, deadline: float, asked: argparse.Namespace) -> Resu
     plan.acts = [
         act for act in plan.acts if not any(text in json.dumps(act) for text in asked.without)
     ]
-    return storm(plan, asked.folder)
+    return storm(plan, asked.folder, asked.keep)
 
 
 def _report(result: Result, asked: argparse.Namespace) -> None:
@@ -107,8 +107,12 @@ def memory_folder() -> Path | None:
     return folder if os.access(folder, os.W_OK) else None
 
 
-def storm(plan: Plan, keep: Path | None = None) -> Result:
-    """Run *plan*; with *keep* all that it left is copied there."""
+def storm(plan: Plan, keep: Path | None = None, failed: Path | None = None) -> Result:
+    """Run *plan*; with *keep* all that it left is copied there.
+
+    With *failed* that of a storm that fails is copied into a folder there, named by its seed:
+    not each of them fails again when it is run again.
+    """
     folder = Path(tempfile.mkdtemp(prefix="storm-", dir=memory_folder()))
     world = World(folder, plan)
     problem = ""
@@ -118,6 +122,8 @@ def storm(plan: Plan, keep: Path | None = None) -> Result:
         problem = str(violation)
     except Exception:  # noqa: BLE001 - a mistake of the storm is a failure, too
         problem = f"the storm itself failed: {traceback.format_exc()}"
+    if problem and failed is not None:
+        keep = keep or failed / f"seed-{plan.seed}"
     if keep is not None:
         shutil.copytree(folder, keep, dirs_exist_ok=True, ignore=leave_sockets)
     shutil.rmtree(folder, ignore_errors=True)
