@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -379,6 +380,13 @@ class Proxy:
     def url(self) -> str:
         """Where it is reached."""
         return f"http://127.0.0.1:{self.port}"
+
+    def await_closed(self) -> None:
+        """Wait until no caller is connected: each hears of an end only when it was passed on."""
+        ends = time.monotonic() + 10
+        while any(each.fileno() >= 0 for each in self._open):
+            assert time.monotonic() < ends, "a caller is still connected"
+            time.sleep(0.005)
 
     def _start(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, name="proxy", daemon=True)

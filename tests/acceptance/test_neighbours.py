@@ -278,6 +278,7 @@ def seconds(ask: Callable[[], object]) -> float:
     return min(found)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_a_crowd_of_others_silences_nothing(
     place: Path, capsys: pytest.CaptureFixture[str]

@@ -184,7 +184,7 @@ def test_checks_show_no_secret(folder: Path) -> None:
 @pytest.mark.spark
 def test_a_start_that_fails_shows_no_secret(folder: Path) -> None:
     """A database that cannot be reached is named without its password, traceback and all."""
-    done = command(folder, "run", "outbox.yaml", code=3)
+    done = command(folder, "run", "outbox.yaml", "--fail-fast", code=3)
     assert "Traceback" in done.stderr
     assert "127.0.0.1" in done.stderr
     for name, data in written(folder):

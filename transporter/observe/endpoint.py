@@ -128,6 +128,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False
     block_on_close = True
     allow_reuse_address = True
+    request_queue_size = 128
+    """Callers that may come at once: of five, as in the library, others try a second later."""
 
     def __init__(
         self,

@@ -97,6 +97,7 @@ def test_entries_go_through_a_tunnel(make_writer: Open) -> None:
         assert write(writer, numbered(1)).complete
         receiver.hang_up()
         receiver.await_closed()
+        proxy.await_closed()
         assert write(writer, numbered(1, 2)).complete
         untrusted = make_writer(url, proxy=through)
         assert "certificate is not trusted" in str(failure(write(untrusted, numbered(1))))
