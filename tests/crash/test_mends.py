@@ -533,8 +533,8 @@ MENDS = (
     Mend(
         "a TLS connection that broke is no end",
         "engine/channel.py",
-        "            self._await_record(self._line)\n"
-        "        self._fill(memoryview(head), begun=isinstance(self._line, ssl.SSLSocket))",
+        "            _await_record(self._tls)\n"
+        "        self._fill(memoryview(head), begun=self._tls is not None)",
         "            pass\n        self._fill(memoryview(head), begun=False)",
         "engine/test_channel.py",
         ("test_a_reset_over_tcp_is_no_end[tls]",),

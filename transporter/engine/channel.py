@@ -40,6 +40,7 @@ class Channel:
     def __init__(self, line: socket.socket) -> None:
         """Take *line* over; it blocks."""
         self._line = line
+        self._tls = line if isinstance(line, ssl.SSLSocket) else None
         self._poll = select.poll()
         self._poll.register(line, select.POLLIN)
 
@@ -61,7 +62,7 @@ class Channel:
         """Wait up to *timeout* seconds; return whether there is something to receive, or an end."""
         if self._line.fileno() < 0:
             raise OSError("the connection is closed")
-        pending = isinstance(self._line, ssl.SSLSocket) and self._line.pending() > 0
+        pending = self._tls is not None and self._tls.pending() > 0
         return pending or bool(self._poll.poll(timeout * 1000))
 
     def send_bytes(self, data: bytes) -> None:
@@ -73,9 +74,9 @@ class Channel:
     def recv_bytes(self, most: int = MOST) -> bytes:
         """Return the next message, which has at most *most* bytes."""
         head = bytearray(_LENGTH.size)
-        if isinstance(self._line, ssl.SSLSocket):
-            self._await_record(self._line)
-        self._fill(memoryview(head), begun=isinstance(self._line, ssl.SSLSocket))
+        if self._tls is not None:
+            _await_record(self._tls)
+        self._fill(memoryview(head), begun=self._tls is not None)
         (size,) = _LENGTH.unpack(head)
         if size > most:
             raise ConnectionError(f"a message of {size} bytes, where at most {most} are expected")
@@ -101,15 +102,6 @@ class Channel:
         """Have each further call fail after *seconds* without progress."""
         self._line.settimeout(seconds)
 
-    def _await_record(self, line: ssl.SSLSocket) -> None:
-        """Wait until there is something to receive; raise what the kernel tells of an end.
-
-        Python takes OpenSSL's report of a connection that was reset, or has timed out, for an
-        end of file, and so for the end of a worker that may still be delivering.
-        """
-        if not line.pending() and not socket.socket.recv(line, 1, socket.MSG_PEEK):
-            raise EOFError
-
     def _fill(self, left: memoryview, *, begun: bool = True) -> None:
         try:
             while left:
@@ -120,6 +112,16 @@ class Channel:
                 left, begun = left[got:], True
         except ssl.SSLError as error:
             raise ConnectionError(str(error)) from error
+
+
+def _await_record(line: ssl.SSLSocket) -> None:
+    """Wait until there is something to receive; raise what the kernel tells of an end.
+
+    Python takes OpenSSL's report of a connection that was reset, or has timed out, for an
+    end of file, and so for the end of a worker that may still be delivering.
+    """
+    if not line.pending() and not socket.socket.recv(line, 1, socket.MSG_PEEK):
+        raise EOFError
 
 
 class EngineChannel(Channel):
