@@ -504,12 +504,14 @@ def test_everybody_who_is_declared_holds_the_log(tmp_path: Path) -> None:
 
 def test_an_engine_records_how_far_its_sources_are(tmp_path: Path) -> None:
     """From before the first append until behind the last: ``log compact`` follows it offline."""
-    pipeline = make_pipeline(tmp_path, [f"n {number}" for number in range(9)], out={}, end=False)
+    pipeline = make_pipeline(tmp_path, [], out={}, end=False)
     files = RealFileSystem()
     with running(pipeline):
         record = read_record(files, pipeline.log.dir)
         assert record is not None
         assert record.readers == {"in": -1}
+        with (tmp_path / "source.txt").open("a") as source:
+            source.writelines(f"n {number}\n" for number in range(9))
         assert record.rules == Rules(7 * 86400.0, "namespace", 86400.0, "lz4")
         until(lambda: got(tmp_path / "out.jsonl") == list(range(9)))
     record = read_record(files, pipeline.log.dir)
