@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from adaptors.kafka.client_log import ClientLog
 from adaptors.kafka.failures import is_fault, sink_error
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout
+from transporter.kafka_clients import ClientLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,7 +148,7 @@ class Client:
             "acks": "all",
             "delivery.report.only.error": True,
             "error_cb": self._heard,
-            "logger": ClientLog(__name__, self.config),
+            "logger": ClientLog(__name__, self.config.without_secrets),
         }
 
     def _heard(self, error: KafkaError) -> None:

@@ -14,10 +14,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from adaptors.kafka.client_log import ClientLog
 from adaptors.kafka.config import matching
 from adaptors.kafka.failures import is_fault, source_error
 from transporter.errors import EnvironmentFault
+from transporter.kafka_clients import ClientLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,7 +59,7 @@ class Cluster:
                     **own,
                     "bootstrap.servers": config.bootstrap_servers,
                     "error_cb": self._heard,
-                    "logger": ClientLog(__name__, config),
+                    "logger": ClientLog(__name__, config.without_secrets),
                 }
             )
 

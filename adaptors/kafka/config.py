@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import ssl
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
-from urllib.parse import quote_plus
 
 import pyarrow as pa
 from pydantic import (
@@ -21,6 +19,13 @@ from pydantic import (
 
 from adaptors.templates import fields_of
 from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
+from transporter.kafka_clients import (
+    Value,
+    asks_a_provider,
+    trusted,
+    without_secrets,
+    without_values,
+)
 from transporter.message import JSON
 
 if TYPE_CHECKING:
@@ -71,11 +76,6 @@ SOURCE_ID: Final = "transporter-source-id"
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
-_SECRET: Final = re.compile(r"secret|password|passphrase|\.pem$")
-"""Found in the names of the client's settings that hold secrets."""
-
-Value = str | int | float | bool
-
 _NAMES: Final = {
     "security_protocol": "security.protocol",
     "sasl_mechanism": "sasl.mechanism",
@@ -87,8 +87,6 @@ _NAMES: Final = {
     "ssl_key_password": "ssl.key.password",
 }
 """Our settings, and what librdkafka calls them."""
-
-_PROVIDERS_CA: Final = frozenset({"https.ca.location", "https.ca.pem"})
 
 _SWITCH: Final = TypeAdapter(bool)
 
@@ -158,7 +156,7 @@ class KafkaConnection(AdaptorConfig):
         given = {**self.client, **self.secured}
         mechanisms = {given.get(name) for name in ("sasl.mechanism", "sasl.mechanisms")}
         unsecured = str(given.get("enable.sasl.oauthbearer.unsecure.jwt", "")).lower() == "true"
-        if "OAUTHBEARER" in mechanisms and not self._has_provider and not unsecured:
+        if "OAUTHBEARER" in mechanisms and not asks_a_provider(given) and not unsecured:
             raise ValueError("OAUTHBEARER needs sasl.oauthbearer.method: oidc in client")
         return self
 
@@ -169,18 +167,11 @@ class KafkaConnection(AdaptorConfig):
 
     def shown(self, text: str) -> str:
         """Return *text* without the values of settings: the client repeats what it refuses."""
-        # Invariant 20
-        for value in {**self.client, **self.secured}.values():
-            if isinstance(value, str) and value:
-                text = text.replace(value, "***")
-        return text
+        return without_values({**self.client, **self.secured}, text)
 
     def without_secrets(self, text: str) -> str:
         """Return *text* without the values of settings that are secrets."""
-        for name, value in {**self.client, **self.secured}.items():
-            if isinstance(value, str) and value and _SECRET.search(name):
-                text = text.replace(value, "***").replace(quote_plus(value), "***")
-        return text
+        return without_secrets({**self.client, **self.secured}, text)
 
     def _pairs(self) -> Iterator[tuple[str, Value]]:
         for name, key in _NAMES.items():
@@ -188,16 +179,7 @@ class KafkaConnection(AdaptorConfig):
             if value is not None:
                 secret = isinstance(value, SecretStr)
                 yield key, value.get_secret_value() if secret else str(value)
-        if self._has_provider and not _PROVIDERS_CA & self.client.keys():
-            # The client was built to look in one place, which not every system has.
-            known = ssl.get_default_verify_paths()
-            if trusted := known.cafile or known.capath:
-                yield "https.ca.location", trusted
-
-    @property
-    def _has_provider(self) -> bool:
-        """Whether the client asks a provider for tokens."""
-        return str(self.client.get("sasl.oauthbearer.method", "")).lower() == "oidc"
+        yield from trusted(self.client).items()
 
 
 LEAST_BACKOFF: Final = 100

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from adaptors.kafka.beginning import Committed, Mark
-from adaptors.kafka.client_log import ClientLog
 from adaptors.kafka.position import Place
+from transporter.kafka_clients import ClientLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def consumer_of(
             "partition.assignment.strategy": "cooperative-sticky",
             "error_cb": heard,
             "on_commit": told,
-            "logger": ClientLog(f"{__name__}.client", config),
+            "logger": ClientLog(f"{__name__}.client", config.without_secrets),
         }
     )
 

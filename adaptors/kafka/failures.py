@@ -18,6 +18,7 @@ from transporter.errors import (
     SourceError,
     SourceUnavailable,
 )
+from transporter.kafka_clients import may_pass
 
 if TYPE_CHECKING:
     from transporter.errors import SinkError, TransporterError
@@ -63,13 +64,6 @@ _NOT_CREATED: Final = frozenset(
     }
 )
 """Why brokers create no such topic, however often they are asked."""
-_PASSING: Final = (
-    "Failed to acquire SASL OAUTHBEARER token",
-    '"status":"invalid_token"',
-    "Broker: Request not valid in current SASL state",
-    "Local: Broker transport failure",
-)
-"""Words of authentication errors that another token, or another connection, may mend."""
 _REJECTED: Final = frozenset(
     {
         KafkaError.INVALID_MSG,
@@ -173,14 +167,8 @@ def is_shared(error: KafkaError) -> bool:
 
 
 def is_fault(error: KafkaError) -> bool:
-    """Tell whether nothing can be done until an operator changes something.
-
-    While a provider of tokens is away the client has none, or one that has expired. It asks
-    for another one by itself.
-    """
-    if error.code() == KafkaError._AUTHENTICATION:
-        return not any(words in error.str() for words in _PASSING)
-    return error.code() in _FAULTS
+    """Tell whether nothing can be done until an operator changes something."""
+    return error.code() in _FAULTS and not may_pass(error)
 
 
 def sink_error(

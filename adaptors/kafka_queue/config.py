@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from adaptors.kafka.config import KafkaConnection, Value
+from adaptors.kafka.config import KafkaConnection
 from adaptors.templates import fields_of
 from transporter.adaptor import Duration, Size  # noqa: TC001 - pydantic reads annotations
 from transporter.errors import ConfigError
 from transporter.message import JSON
 from transporter.queue import QueueSettings, settings_of
 from transporter.queue.settings import Topic, only_safe, queue_name
+
+if TYPE_CHECKING:
+    from transporter.kafka_clients import Value
 
 _QUIET: Final[dict[str, Value]] = {"log_level": 2}
 """In an outage the client has dozens of lines a second to say; what matters comes as an error."""

@@ -8,6 +8,7 @@ import resource
 import select
 import socket
 import stat
+import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 import pytest
-from acceptance_tools import await_true, page, running
+from acceptance_tools import Running, await_true, page, running
 from root_tools import NOBODY, need_root
 from spark_ports import blocks, listening_ports
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.spark
+COMMAND = Path(sys.executable).with_name("transporter")
 PIPELINE = """
 log: {dir: log}
 observe: {listen: "off"}
@@ -128,8 +130,13 @@ def sockets(processes: list[psutil.Process]) -> list[Path]:
     ]
 
 
-def test_a_group_member_reaches_nothing(place: Path) -> None:
-    """Neither by the sockets of Spark and its workers, nor in a log directory open to all."""
+def test_a_group_member_reaches_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by the sockets of Spark and its workers, nor in a log directory open to all.
+
+    Nor by modules that lie in the folder where the command is typed.
+    """
+    monkeypatch.chdir(planted(place))
+    monkeypatch.setattr(Running, "command", (str(COMMAND), "run", "--log-format", "json"))
     (place / "log").mkdir(mode=0o755)
     (place / "in.jsonl").write_text('{"card": "4111 1111 1111 1111"}\n' * 10)
     (place / "p.yaml").write_text(PIPELINE)
@@ -155,6 +162,16 @@ def test_a_group_member_reaches_nothing(place: Path) -> None:
         told = b"".join(blocks(door.port, 30) for door in doors)
         assert told == b""
         assert engine.stop() == 0
+    assert not (place / "imported").exists()
+
+
+def planted(place: Path) -> Path:
+    """Return a folder of modules that note in the file ``imported`` who has taken them."""
+    (place / "work").mkdir()
+    for name in ("py4j", "pyspark", "transporter", "adaptors"):
+        note = f"open({str(place / 'imported')!r}, 'a').write('{name} ')\n"
+        (place / "work" / f"{name}.py").write_text(note)
+    return place / "work"
 
 
 PATIENCE = 240

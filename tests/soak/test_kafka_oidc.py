@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from election_tools import Watch, elector, until
 from services.kafka import run
 from services.oidc_kafka import OidcBroker, Provider
 
@@ -16,7 +18,7 @@ from adaptors.kafka.writer import KafkaWriter
 from adaptors.kafka_queue.reader import KafkaQueueReader
 from adaptors.kafka_queue.writer import KafkaQueueWriter
 from transporter.adaptor import Writer, WriterContext
-from transporter.errors import SinkUnavailable, SourceUnavailable
+from transporter.errors import SinkTimeout, SinkUnavailable, SourceUnavailable
 from transporter.message import Message
 from transporter.queue import settings_of
 from transporter.queue.topics import make_topics
@@ -175,7 +177,78 @@ def test_a_provider_that_is_away_for_long_halts_nothing(
     assert {type(error) for error in refused} == {SinkUnavailable}, refused
 
 
-def written_until(writer: KafkaWriter, *, complete: bool) -> list[Exception]:
+def test_a_queue_waits_for_a_provider_that_is_away(
+    broker: OidcBroker, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer and its reader go on when there are tokens again."""
+    monkeypatch.setattr(provider, "lifetime", 12.0)
+    make_topics(settings_of(bootstrap_servers=broker.bootstrap_servers))
+    given = {"queue": f"of-{uuid.uuid4().hex[:8]}", **settings(broker, provider)}
+    writer = KafkaQueueWriter(KafkaQueueWriter.Config.model_validate(given))
+    writer.open(WriterContext(log_id="log-1", route="route", epoch=1, deadline=5.0))
+    read = KafkaQueueReader(KafkaQueueReader.Config.model_validate(given))
+    read.open(FixedResume())
+    assert write(writer).complete
+    assert len(first_batch(read, 30).messages) == 1
+    provider.away = True
+    refused = written_until(writer, complete=False)
+    ends = time.monotonic() + 15
+    while time.monotonic() < ends:
+        assert_waits(read)
+    provider.away = False
+    refused += written_until(writer, complete=True)
+    writer.close()
+    assert {type(error) for error in refused} <= {SinkUnavailable, SinkTimeout}, refused
+    assert read_again(read, given) >= 1
+
+
+def assert_waits(read: KafkaQueueReader) -> None:
+    """Poll: an outage is told as one, if it is told."""
+    try:
+        read.poll(0.5)
+    except SourceUnavailable:
+        time.sleep(0.5)
+
+
+def read_again(read: KafkaQueueReader, given: dict[str, Any]) -> int:
+    """Return how many messages come once there are tokens, from a reader opened anew if need be."""
+    ends = time.monotonic() + 60
+    while time.monotonic() < ends:
+        try:
+            if found := len(read.poll(1.0).messages):
+                read.close()
+                return found
+        except SourceUnavailable:
+            read.close()
+            read = KafkaQueueReader(KafkaQueueReader.Config.model_validate(given))
+            with suppress(SourceUnavailable):
+                read.open(FixedResume())
+    return 0
+
+
+def test_an_election_goes_on_when_its_provider_is_back(
+    broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without tokens nobody leads, and no candidate gives up."""
+    monkeypatch.setattr(provider, "lifetime", 12.0)
+    given = settings(broker, provider)
+    client = {
+        "security.protocol": given["security_protocol"],
+        "sasl.mechanism": given["sasl_mechanism"],
+        **given["client"],
+    }
+    election = {"kind": "kafka", "bootstrap_servers": broker.oidc, "topic": topic}
+    with Watch() as watch:
+        engine = watch.add(elector(**election, client=client, term="2s"))
+        watch.leader()
+        provider.away = True
+        until(lambda: not engine.leads, "its last token has expired")
+        provider.away = False
+        watch.leader()
+        assert engine.error is None
+
+
+def written_until(writer: Writer, *, complete: bool) -> list[Exception]:
     """Write until that works, or does not any more; return what failed."""
     failed: list[Exception] = []
     begun = time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 
 from transporter.errors import EnvironmentFault
+from transporter.kafka_clients import ClientLog, trusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from transporter.election.config import KafkaElection
 
-_LOG: Final = logging.getLogger(__name__)
 _CLOSE_SECONDS: Final = 5.0
 _FLUSH_SECONDS: Final = 1.0
 _OBSERVER: Final = {
@@ -89,10 +88,11 @@ def _common(config: KafkaElection) -> dict[str, Any]:
         "topic.metadata.refresh.interval.ms": 30_000,
         "reconnect.backoff.max.ms": 1000,
         "log_level": 2,
+        **trusted(config.client),
         **config.client,
         "bootstrap.servers": config.bootstrap_servers,
         "socket.timeout.ms": _milliseconds(config.term, 2.0, 60.0),
-        "logger": _LOG,
+        "logger": ClientLog(__name__, config.without_secrets),
     }
 
 

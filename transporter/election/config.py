@@ -17,15 +17,14 @@ from pydantic import (
 )
 
 from transporter.election.elector import Alone
+from transporter.kafka_clients import Value, without_secrets, without_values
 from transporter.units import Duration
 
 if TYPE_CHECKING:
     from transporter.election.elector import Elector
 
-Value = str | int | float | bool
-
 _CLIENT: Final = re.compile(
-    r"(security|sasl|ssl|socket|reconnect|retry|metadata|topic\.metadata|broker|client|log)\..+"
+    r"(security|sasl|ssl|https|socket|reconnect|retry|metadata|topic\.metadata|broker|client|log)\..+"
     r"|enable\.(sasl|ssl)\..+|statistics\.interval\.ms|debug"
 )
 _OWNED: Final = frozenset({"socket.timeout.ms"})
@@ -131,11 +130,11 @@ class KafkaElection(_Election):
 
     def shown(self, text: str) -> str:
         """Return *text* without the values of settings: the client repeats what it refuses."""
-        # Invariant 20
-        for value in self.client.values():
-            if isinstance(value, str) and value:
-                text = text.replace(value, "***")
-        return text
+        return without_values(self.client, text)
+
+    def without_secrets(self, text: str) -> str:
+        """Return *text* without the values of settings that are secrets."""
+        return without_secrets(self.client, text)
 
 
 def _kind(value: object) -> str | None:

@@ -28,6 +28,7 @@ from transporter.election.elector import Pulse, patience
 from transporter.election.lease import Kind, Lease, decode
 from transporter.election.machine import Heard, Machine, Standing, Transition
 from transporter.errors import EnvironmentFault
+from transporter.kafka_clients import may_pass
 from transporter.units import duration_text
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ class KafkaElector:
             )
         self._problem = text
         self._broken |= error.fatal()
-        if error.code() in _FAULTS:
+        if error.code() in _FAULTS and not may_pass(error):
             self._fault = EnvironmentFault(f"{text}; check rights and settings")
 
     @property

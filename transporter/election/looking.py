@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from transporter.election.config import KafkaElection, PostgresElection
 from transporter.errors import EnvironmentFault
+from transporter.kafka_clients import ClientLog, trusted
 
 if TYPE_CHECKING:
     from transporter.election.config import Election
@@ -34,9 +35,11 @@ def _topic(election: KafkaElection) -> str:
     place = f"the election's topic {election.topic} at {election.bootstrap_servers}"
     settings = {
         "log_level": 0,
+        **trusted(election.client),
         **election.client,
         "bootstrap.servers": election.bootstrap_servers,
         "allow.auto.create.topics": False,
+        "logger": ClientLog(__name__, election.without_secrets),
     }
     try:
         found = AdminClient(settings).list_topics(election.topic, _SECONDS).topics[election.topic]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from transporter.kafka_clients import ClientLog, trusted, without_secrets, without_values
 from transporter.queue.failures import QueueFault, is_fault, kafka_error, translated
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _NEW: Final = 2.0
 _LOOK: Final = 0.05
 _ASK: Final = 1.0
 _PRODUCER_ONLY: Final = ("compression.",)
-LOGGER: Final = logging.getLogger("transporter.queue.client")
+LOGGER: Final = "transporter.queue.client"
 """Hears what the Kafka client itself has to say."""
 
 
@@ -185,9 +186,10 @@ def _common(settings: QueueSettings, *, producing: bool = True) -> dict[str, Any
     return {
         "socket.keepalive.enable": True,
         "topic.metadata.refresh.interval.ms": 60_000,
+        **trusted(chosen),
         **chosen,
         "bootstrap.servers": settings.bootstrap_servers,
-        "logger": LOGGER,
+        "logger": ClientLog(LOGGER, partial(without_secrets, settings.client)),
     }
 
 
@@ -195,11 +197,7 @@ def _made(kind: Callable[..., Any], settings: QueueSettings, values: dict[str, A
     try:
         return kind(values)
     except KafkaException as error:
-        text = str(error.args[0].str())
-        # Invariant 20: the client repeats a setting that it does not understand.
-        for value in settings.client.values():
-            if isinstance(value, str) and value:
-                text = text.replace(value, "***")
+        text = without_values(settings.client, str(error.args[0].str()))
         raise QueueFault(
             f"{settings.bootstrap_servers}: {text}; check the client settings"
         ) from None

@@ -23,6 +23,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 
 from transporter.errors import EnvironmentFault, TransporterError
+from transporter.kafka_clients import may_pass
 
 
 class QueueError(TransporterError):
@@ -116,12 +117,12 @@ def kafka_error(failure: BaseException) -> KafkaError | None:
 
 def is_fault(error: KafkaError) -> bool:
     """Tell whether nothing helps but an operator, or a new client."""
-    return error.fatal() or error.code() in _FAULTS
+    return error.fatal() or (error.code() in _FAULTS and not may_pass(error))
 
 
 def is_denied(error: KafkaError) -> bool:
     """Tell whether nothing helps but an operator, who has to change a right or a setting."""
-    return error.code() in _FAULTS - {KafkaError._FATAL, KafkaError._FENCED}
+    return error.code() in _FAULTS - {KafkaError._FATAL, KafkaError._FENCED} and not may_pass(error)
 
 
 def is_at_its_end(error: KafkaError) -> bool:

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from transporter.errors import ConfigError
+from transporter.kafka_clients import Value
 from transporter.units import Duration, Size
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -19,7 +20,6 @@ _LARGEST_SHARE: Final = 1_000_000_000
 _SHORTEST_SESSION: Final = 1.0
 
 Topic = Annotated[str, Field(pattern=_NAME.pattern.join("^$"))]
-Value = str | int | float | bool
 Positive = Annotated[Duration, Field(ge=0.001)]
 
 

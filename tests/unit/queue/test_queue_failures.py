@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
@@ -11,6 +13,9 @@ from transporter.queue import clients, settings_of
 from transporter.queue.exchange import Exchange
 from transporter.queue.failures import QueueFault, QueueUnavailable, translated
 from transporter.queue.in_flight import InFlight
+
+AWAY = "sasl_plaintext://x: Failed to acquire SASL OAUTHBEARER token: 503"
+"""What the client says while its provider of tokens is away; it asks again by itself."""
 
 
 @pytest.mark.parametrize(
@@ -22,6 +27,7 @@ from transporter.queue.in_flight import InFlight
         (KafkaError(KafkaError.FENCED_INSTANCE_ID, "another", fatal=True), QueueFault),
         (KafkaError(KafkaError._FENCED, "another", fatal=True), QueueFault),
         (KafkaError(KafkaError._AUTHENTICATION, "no"), QueueFault),
+        (KafkaError(KafkaError._AUTHENTICATION, AWAY), QueueUnavailable),
     ],
 )
 def test_a_client_that_is_at_its_end_is_replaced(error: KafkaError, kind: type[Exception]) -> None:
@@ -39,3 +45,14 @@ def test_a_reader_is_opened_anew_when_its_producer_has_failed_for_good() -> None
     exchange.writing_failed(clients.told(settings, error))
     with pytest.raises(SourceUnavailable, match=r"out of order.*new client"), source_errors():
         exchange.take(1, 0.0)
+
+
+def test_the_clients_log_has_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    """The client repeats what a provider of tokens has answered."""
+    secret = "s3cr3t/of ada"  # noqa: S105 - nobody's
+    settings = settings_of(
+        bootstrap_servers="127.0.0.1:9", client={"sasl.oauthbearer.client.secret": secret}
+    )
+    log = clients._common(settings)["logger"]
+    log.log(logging.ERROR, "%s, %s of %s", secret, "s3cr3t%2Fof+ada", "ada")
+    assert caplog.messages == ["***, *** of ada"]

@@ -1,0 +1,194 @@
+"""Mutation controls for mends that take a server, Spark or another user to see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from mend_tools import Mend, assert_green
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG = 120
+"""Seconds for a test that is to pass."""
+SHORT = 90
+"""Seconds after which a test that is to fail has done so: without its rule some wait for ever."""
+PATIENCE = 900
+"""Seconds for all of the tests as they are."""
+
+MENDS = (
+    # Where a reader begins.
+    Mend(
+        "partitions that are added later",
+        "adaptors/kafka/group.py",
+        "at_end = [held for held in unknown if held.topic in new]",
+        "at_end = unknown",
+        "tests/integration/test_kafka_reader.py",
+        ("test_partitions_added_later_are_read_from_their_beginning",),
+    ),
+    Mend(
+        "topics that a pattern finds later",
+        "adaptors/kafka/group.py",
+        "self._position().topics or len(new) < len(topics)",
+        "False",
+        "tests/integration/test_kafka_reader.py",
+        ("test_topics_that_a_pattern_finds_later_are_read_from_their_beginning",),
+    ),
+    # While the log has no room.
+    Mend(
+        "notifications are taken while nothing is read",
+        "engine/feed.py",
+        "            self._kept_alive.keep_alive()\n",
+        "            pass\n",
+        "tests/integration/test_outbox_notifications.py",
+        ("test_commits_go_on_while_the_log_is_full",),
+    ),
+    Mend(
+        "a full log is waited for in parts of a term",
+        "engine/feed.py",
+        "if self._stopping.wait(min(left, self._part)):",
+        "if self._stopping.wait(left):",
+        "tests/integration/test_outbox_notifications.py",
+        ("test_a_term_goes_on_while_the_log_is_full",),
+    ),
+    # What topics keep.
+    Mend(
+        "topics of a queue keep what waits",
+        "queue/topics.py",
+        '        "retention.ms": str(kept_ms),\n',
+        "",
+        "tests/integration/test_queue_retention.py",
+        ("test_topics_of_a_queue_keep_what_waits_and_what_is_dead",),
+    ),
+    Mend(
+        "topics that delete what waits are named",
+        "queue/topics.py",
+        'if _is_less(found.get("retention.ms"), least):',
+        "if False:",
+        "tests/integration/test_queue_retention.py",
+        ("test_topics_that_delete_what_waits_are_named_with_what_helps",),
+    ),
+    Mend(
+        "a mistyped topic is not created",
+        "adaptors/kafka/topics.py",
+        "            return False\n        raise KafkaException(found.error)",
+        "            return True\n        raise KafkaException(found.error)",
+        "tests/integration/test_kafka_topics.py",
+        ("test_a_missing_topic_is_named_and_tried_again_and_not_created",),
+    ),
+    # Sessions of PostgreSQL.
+    Mend(
+        "texts of a SQL_ASCII database are read as they are",
+        "adaptors/postgres/session.py",
+        '!= "SQL_ASCII"',
+        '!= ""',
+        "tests/integration/test_postgres_take.py",
+        ("test_a_row_that_is_not_utf8_is_a_bad_row",),
+    ),
+    Mend(
+        "of several hosts the primary",
+        "adaptors/postgres/session.py",
+        'chosen.setdefault("target_session_attrs", "read-write")',
+        "pass",
+        "tests/integration/test_postgres_outbox.py",
+        ("test_of_several_hosts_the_one_that_takes_writes_is_read",),
+    ),
+    Mend(
+        "a server that says nothing is given up",
+        "adaptors/postgres/session.py",
+        "            gen = _until(gen, time.monotonic() + self.patience)\n",
+        "",
+        "tests/integration/test_outbox_terms.py",
+        ("test_a_server_that_hangs_is_given_up_without_an_elector",),
+    ),
+    Mend(
+        "a batch that is too large for a term is halved",
+        "adaptors/postgres/reader.py",
+        "        if not self._portion.halve():\n            raise slow\n",
+        "        raise slow\n",
+        "tests/integration/test_outbox_terms.py",
+        ("test_a_batch_too_large_for_a_term_is_halved",),
+    ),
+    Mend(
+        "a pooler of transactions is refused",
+        "adaptors/postgres/session.py",
+        "            if not looked_at:\n",
+        "            if False:\n",
+        "tests/integration/test_postgres_sessions.py",
+        ("test_a_pooler_of_transactions_is_refused_and_left_as_it_was",),
+    ),
+    Mend(
+        "a sequence that sessions cache is told of",
+        "adaptors/postgres/inspection.py",
+        "WHERE s.seqcache > 1 AND",
+        "WHERE false AND",
+        "tests/integration/test_postgres_sessions.py",
+        ("test_a_sequence_that_sessions_cache_is_told_of",),
+    ),
+    Mend(
+        "a view that cannot be changed is refused",
+        "adaptors/postgres/inspection.py",
+        "if events & needed != needed:",
+        "if False:",
+        "tests/integration/test_postgres_outbox.py",
+        ("test_a_view_that_cannot_be_changed_is_refused_at_open",),
+    ),
+    Mend(
+        "a fatal error is followed by a new client",
+        "adaptors/kafka/slice.py",
+        "            self.fatal = _fatal_of(error)\n",
+        "            pass\n",
+        "tests/integration/test_kafka_writer.py",
+        ("test_a_fatal_error_is_followed_by_a_new_client",),
+    ),
+    # Other users of the host.
+    Mend(
+        "Spark authenticates on one host, too",
+        "spark/launch.py",
+        '"spark.authenticate": "true"',
+        '"spark.authenticate": "false"',
+        "tests/acceptance/test_neighbours.py",
+        ("test_a_group_member_reaches_nothing",),
+    ),
+    Mend(
+        "sockets of workers are in a private folder",
+        "spark/host.py",
+        '{"spark.python.unix.domain.socket.dir": sockets} if local else {}',
+        "{}",
+        "tests/acceptance/test_neighbours.py",
+        ("test_a_group_member_reaches_nothing",),
+    ),
+    Mend(
+        "the folder of a start is no code",
+        "spark/launch.py",
+        'SAFE_PATH: Final = {"PYTHONSAFEPATH": "1"}',
+        "SAFE_PATH: Final = {}",
+        "tests/acceptance/test_neighbours.py",
+        ("test_a_group_member_reaches_nothing",),
+    ),
+    Mend(
+        "no setting is on a command line",
+        "spark/jvm.py",
+        '                    "--properties-file",\n',
+        '                    *(f"--conf={name}={value}" for name, value in settings.items()),\n'
+        '                    "--properties-file",\n',
+        "tests/unit/spark/test_jvm.py",
+        ("test_no_setting_is_on_a_command_line",),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def green(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Make sure that all of the tests pass in a copy without an edit."""
+    assert_green(tmp_path_factory.mktemp("as-it-is"), MENDS, LONG, PATIENCE)
+
+
+@pytest.mark.timeout(PATIENCE)
+@pytest.mark.usefixtures("green")
+@pytest.mark.parametrize("mend", MENDS, ids=lambda mend: mend.name)
+def test_without_a_mend_its_tests_fail(mend: Mend, tmp_path: Path) -> None:
+    """Each test of a row fails, as a test does, once the rule is taken back."""
+    assert mend.fits()
+    mend.control(tmp_path, SHORT)

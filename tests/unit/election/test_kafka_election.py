@@ -1,0 +1,47 @@
+"""What an elector of Kafka makes of errors, without a broker."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+from pydantic import TypeAdapter
+
+from transporter.election.clients import _common
+from transporter.election.config import Election
+from transporter.election.kafka import KafkaElector
+
+SECRET = "s3cr3t/of ada"  # noqa: S105 - nobody's
+
+
+@pytest.fixture
+def election() -> Any:
+    """Return settings with a secret."""
+    client = {"sasl.oauthbearer.client.secret": SECRET}
+    given = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:9", "topic": "t", "client": client}
+    return TypeAdapter(Election).validate_python(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (f"Failed to acquire SASL OAUTHBEARER token: {SECRET} is refused", False),
+        ("SASL authentication error: Authentication failed: Invalid username or password", True),
+    ],
+)
+def test_a_provider_that_is_away_ends_no_candidacy(
+    election: Any, text: str, *, fault: bool
+) -> None:
+    """The client asks it again; a wrong password helps nobody. Neither shows a secret."""
+    elector = KafkaElector("orders", election)
+    elector._error(KafkaError(KafkaError._AUTHENTICATION, text))
+    assert (elector._fault is not None) is fault
+    assert text.replace(SECRET, "***") in elector._problem
+
+
+def test_the_clients_log_has_no_secret(election: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The client repeats what a provider has answered."""
+    _common(election)["logger"].log(logging.ERROR, "%s of %s", SECRET, "ada")
+    assert caplog.messages == ["*** of ada"]
