@@ -278,8 +278,8 @@ MENDS = (
     Mend(
         "a damaged parked file halts one route",
         "engine/parking.py",
-        "ParkedStore(offsets.folder, lenient=True)",
-        "ParkedStore(offsets.folder)",
+        "lenient=True",
+        "lenient=False",
         "engine/test_failures.py",
         ("test_a_damaged_parked_file_halts_its_route_only[skip]",),
     ),
@@ -645,6 +645,35 @@ MENDS = (
         "            raise\n",
         "engine/test_oversized.py",
         ("test_a_large_key_is_left_out",),
+    ),
+    # An engine that has lost its lock leaves alone what another one may have.
+    Mend(
+        "offset logs of another engine",
+        "offsets/offset_log.py",
+        "        self._guard()\n        try:\n            self._append(",
+        "        try:\n            self._append(",
+        "engine/test_lock_lost.py",
+        ("test_offset_logs_stay_as_they_are",),
+    ),
+    Mend(
+        "parked entries of another engine",
+        "engine/parking.py",
+        ", guard=log.check_lock)",
+        ")",
+        "engine/test_lock_lost.py",
+        (
+            "test_what_another_engine_has_parked_is_not_superseded",
+            "test_parked_entries_stay_as_they_are",
+        ),
+    ),
+    Mend(
+        "what routes of another engine need",
+        "engine/retention_holds.py",
+        """        self._log.check_lock()
+        holds = [each""",
+        "        holds = [each",
+        "engine/test_lock_lost.py",
+        ("test_nothing_is_held_or_compacted_by_what_it_knows",),
     ),
 )
 

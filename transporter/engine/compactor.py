@@ -210,6 +210,7 @@ class Compactor:
 
     def _save(self, record: MaintenanceRecord) -> None:
         if record != self._saved:
+            self._log.check_lock()
             with faults_of(self._log.directory):
                 write_record(self._files, self._log.directory, record)
         self._record = self._saved = record

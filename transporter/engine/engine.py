@@ -175,6 +175,7 @@ class Engine:
             stored=self._stored,
             epoch=self._log.epoch,
             audit=self.audit,
+            guard=self._log.check_lock,
         )
         if offsets.is_new:
             self._observe("route-begins", route=route.name, offset=offsets.state.next_live())

@@ -146,18 +146,13 @@ class Housekeeper:
             return
         for gone in retain(
             self._log.directory,
-            watermark=self._needless,
+            watermark=lambda: self._holds.least().through,
             settings=RetentionSettings(least, kept.age),
             now=now,
             size=self._log.used,
             gate=self._log.gate,
         ):
             self._observe("segment-removed", file=gone.name, through=gone.end, bytes=gone.size)
-
-    def _needless(self) -> int:
-        """Return the offset up to which nobody needs anything, as long as the log is ours."""
-        self._log.check_lock()  # Invariant 12: the routes of another engine may need it.
-        return self._holds.least().through
 
     def _watch_the_budget(self, now: int, wanted: int) -> None:
         budget = self._config.max_bytes

@@ -42,7 +42,7 @@ class Parking:
         """Take up what is parked already."""
         self._log, self._reader, self._offsets = log, reader, offsets
         self._clock = clock
-        self._store = ParkedStore(offsets.folder, lenient=True)
+        self._store = ParkedStore(offsets.folder, lenient=True, guard=log.check_lock)
         self.configure(config)
 
     def configure(self, config: RouteConfig) -> None:

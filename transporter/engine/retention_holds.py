@@ -44,7 +44,13 @@ class RetentionHolds:
         self._strangers_lock = threading.Lock()
 
     def least(self) -> Hold:
-        """Return the hold on the oldest entry, as no power cut can take it back (Invariant 11)."""
+        """Return the hold on the oldest entry, as no power cut can take it back (Invariant 11).
+
+        Raises:
+            LockLost: the routes of another engine may need it (Invariant 12).
+
+        """
+        self._log.check_lock()
         holds = [each for feed in self._feeds if (each := feed.hold()) is not None]
         with self._strangers_lock:
             routes = declared_routes(self._log.directory)
@@ -74,6 +80,7 @@ class RetentionHolds:
         if offsets is not None:
             self._release(offsets, through)
             return
+        self._log.check_lock()
         opened = partial(OffsetLog, self._log.directory, route, audit=self._audit)
         with self._strangers_lock, opened() as stranger:
             self._release(stranger, through)
@@ -86,6 +93,7 @@ class RetentionHolds:
             EnvironmentFault: there is none.
 
         """
+        self._log.check_lock()
         with self._strangers_lock:
             delete_route(self._log.directory, route)
             self._strangers.pop(route, None)

@@ -203,9 +203,11 @@ class CommitLog:
     def check_lock(self) -> None:
         """Raise :class:`LockLost` if another engine can have locked the directory by now.
 
-        Invariant 12: to be called before anything beside the log is made durable. The
-        log itself looks after each of its syncs.
+        Invariant 12: called before anything beside the log is changed. The log itself looks
+        after each of its syncs. Waits for no append.
         """
+        if self._failure is None and (self._lock is None or self._lock.held()):
+            return
         with self._state:
             if not self._closed:
                 self._refuse_without_lock()

@@ -73,11 +73,11 @@ class DirectoryLock:
         """
         try:
             named = os.stat(self._path)  # noqa: PTH116 - twice as fast as the path's own
+            return os.path.samestat(named, os.fstat(self._fd))
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
             return True  # nothing was found out
-        return os.path.samestat(named, os.fstat(self._fd))
 
     def __enter__(self) -> Self:
         return self

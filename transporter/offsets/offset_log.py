@@ -8,7 +8,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from transporter.audit import AuditFile
-from transporter.errors import Corrupt, EnvironmentFault, LogFull, LogPoisoned, OffsetRefused
+from transporter.errors import (
+    Corrupt,
+    EnvironmentFault,
+    LockLost,
+    LogFull,
+    LogPoisoned,
+    OffsetRefused,
+)
 from transporter.log.filesystem import (
     NO_SPACE,
     RealFileSystem,
@@ -151,13 +158,15 @@ class OffsetLog:
         epoch: int = 0,
         *,
         audit: AuditFile | None = None,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:
         """Open the offset log of *route*, declaring the route durably if it is new.
 
         *begin* tells a new route's first offset, which must not lie beyond the
         first that is not durable. In an engine *gate* is that of its log, through which
         a replay begins. *stored* has read it already, with the lock held. *epoch* is the log's,
-        which a new route keeps. In an engine *audit* is the one that all of it shares.
+        which a new route keeps. In an engine *audit* is the one that all of it shares, and
+        *guard* raises ``LockLost`` once the files may be another engine's (Invariant 12).
 
         Every open begins a new turn: nothing is ever appended behind records that
         an unclean stop may have left.
@@ -171,6 +180,7 @@ class OffsetLog:
         self._dirty = self._pending = False
         self._failure: OSError | None = None
         self._audit = audit or AuditFile(directory, self._files)
+        self._guard = guard
         try:
             make_directory(self._files, self._folder)
             found = stored.take(route) if stored else _read(self._files, self._folder)
@@ -397,8 +407,9 @@ class OffsetLog:
                 return
             try:
                 if self._failure is None:
-                    # Without room what was written stays, and the rest is delivered again.
-                    with suppress(LogFull):
+                    # Without room, or the lock, what was written stays, and the rest is
+                    # delivered again.
+                    with suppress(LogFull, LockLost):
                         self._put_whole_state()
                     self._sync()
             finally:
@@ -441,6 +452,7 @@ class OffsetLog:
         """
         if self._failure is not None:
             raise self._poisoned()
+        self._guard()
         try:
             self._append(records.snapshot(after) if self._pending else event, after)
         except OSError as error:

@@ -28,7 +28,7 @@ from transporter.log.filesystem import (
 from transporter.message import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -152,15 +152,21 @@ class ParkedStore:
             return Parked.read(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
 
     def __init__(
-        self, folder: Path, files: FileSystem | None = None, *, lenient: bool = False
+        self,
+        folder: Path,
+        files: FileSystem | None = None,
+        *,
+        lenient: bool = False,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:
         """Look into *folder*, the route's own.
 
         Raises what is wrong with an entry that cannot be read; a *lenient* store has that
-        entry among its ``damaged`` ones: known, and to be removed.
+        entry among its ``damaged`` ones: known, and to be removed. In an engine *guard*
+        raises ``LockLost`` once the files may be another engine's (Invariant 12).
         """
         self._files = files or RealFileSystem()
-        self._folder = folder
+        self._folder, self._guard = folder, guard
         self._has_folder = False
         self._keys: dict[int, bytes | None] = {}
         self._sizes: dict[int, int] = {}
@@ -243,6 +249,7 @@ class ParkedStore:
             EnvironmentFault: the disk cannot be written.
 
         """
+        self._guard()
         folder = self._folder / FOLDER
         with faults_of(folder):
             if not self._has_folder:
@@ -260,6 +267,7 @@ class ParkedStore:
 
     def remove_all(self, offsets: Sequence[int]) -> None:
         """Forget the parked entries at *offsets*; durable on return, raises as :meth:`park`."""
+        self._guard()
         folder = self._folder / FOLDER
         with faults_of(folder):
             for offset in offsets:

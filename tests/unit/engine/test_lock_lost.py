@@ -1,0 +1,146 @@
+"""An engine whose lock file was removed changes nothing that may be another one's (Invariant 12).
+
+The other one may begin at that very moment, and reads offset logs and parked entries once.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from engine_tools import Events
+from table_tools import table
+
+from transporter.engine.housekeeper import Housekeeper
+from transporter.engine.parking import Parking
+from transporter.engine.retention_holds import RetentionHolds
+from transporter.engine.superseding import supersede
+from transporter.errors import LockLost
+from transporter.log.commit_log import CommitLog
+from transporter.log.lock import LOCK
+from transporter.log.maintenance import read_record
+from transporter.log.reader import LogReader
+from transporter.message import Message, messages_to_batch
+from transporter.offsets.offset_log import OffsetLog
+from transporter.offsets.parked import ParkedStore, parked_offsets
+from transporter.offsets.state import Range
+from transporter.pipeline.config import LogConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class World:
+    """A log of three entries, of which a route has parked the first one and delivered no other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = CommitLog.open(folder / "log")
+        self.log.append(messages_to_batch([Message("n", b"x", b"k")] * 3), "in")
+        self.reader = LogReader(folder / "log")
+        self.offsets = OffsetLog(folder / "log", "out", guard=self.log.check_lock)
+        route = table(folder, [], {"name": "out"}).routes[0]
+        self.parking = Parking(route, self.log, self.reader, self.offsets, lambda: 0)
+        self.parking.park(0, "bad", 1)
+
+    def lose(self) -> dict[str, bytes]:
+        """Remove the lock file; return what the files beside the log hold."""
+        (self.log.directory / LOCK).unlink()
+        return self.files()
+
+    def files(self) -> dict[str, bytes]:
+        """Return what the route's files hold."""
+        return {
+            str(each): each.read_bytes()
+            for each in sorted(self.offsets.folder.rglob("*"))
+            if each.is_file()
+        }
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Give a log, and close what can be closed."""
+    made = World(tmp_path)
+    yield made
+    made.reader.close()
+    made.offsets.close()
+    with suppress(LockLost):
+        made.log.close()
+
+
+def test_what_another_engine_has_parked_is_not_superseded(world: World) -> None:
+    """Its source was told to wait for that entry: removed, it would be told as delivered."""
+    before = world.lose()
+    with pytest.raises(LockLost):
+        supersede("in", 2, world.reader, world.offsets, world.parking)
+    assert parked_offsets(world.offsets.folder, world.offsets._files) == [0]
+    assert world.files() == before
+
+
+def test_parked_entries_stay_as_they_are(world: World) -> None:
+    """Whether one is skipped, delivered, refused once more, or set aside now."""
+    before = world.lose()
+    for change in (
+        lambda: world.parking.skip([0]),
+        lambda: world.parking.delivered(0),
+        lambda: world.parking.failed_again(0, "bad"),
+        lambda: world.parking.park(1, "bad", 1),
+    ):
+        with pytest.raises(LockLost):
+            change()
+    assert world.files() == before
+
+
+def test_offset_logs_stay_as_they_are(world: World) -> None:
+    """Files are used in turn: the other one may be the new engine's by now."""
+    before = world.lose()
+    for write in (
+        lambda: world.offsets.settle(Range(1, 1), 2),
+        lambda: world.offsets.begin_superseding("in", 2),
+        world.offsets.pause,
+    ):
+        with pytest.raises(LockLost):
+            write()
+    world.offsets.close()
+    assert world.files() == before
+
+
+def test_nothing_is_held_or_compacted_by_what_it_knows(world: World) -> None:
+    """Routes of the other engine may need what its own have passed."""
+    events = Events()
+    holds = RetentionHolds(world.log, {"out": world.offsets}, [], events, world.offsets._audit)
+    settings = LogConfig.model_validate({"dir": world.log.directory})
+    keeper = Housekeeper(world.log, settings, holds, events, events)
+    world.lose()
+    with pytest.raises(LockLost):
+        holds.least()
+    with pytest.raises(LockLost):
+        holds.release("other", 1)
+    with pytest.raises(LockLost):
+        keeper.compactor.keep(0)
+    assert read_record(world.offsets._files, world.log.directory) is None
+
+
+def test_who_asks_waits_for_no_append(world: World) -> None:
+    """A route asks before each record; an append may take as long as a sync."""
+    asked = threading.Event()
+
+    def ask() -> None:
+        world.log.check_lock()
+        asked.set()
+
+    with world.log._state:
+        threading.Thread(target=ask, daemon=True).start()
+        assert asked.wait(10)
+    world.lose()
+
+
+def test_without_an_engine_nobody_is_asked(tmp_path: Path) -> None:
+    """Commands hold the lock themselves."""
+    with CommitLog.open(tmp_path / "log") as log:
+        log.append(messages_to_batch([Message("n", b"x")]), "in")
+    with OffsetLog(tmp_path / "log", "out") as offsets:
+        offsets.settle(Range(0, 0), 0)
+        assert len(ParkedStore(offsets.folder)) == 0
