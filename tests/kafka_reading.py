@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transporter.adaptor import Batch
     from transporter.message import Message
 
-PATIENCE = 45.0
+PATIENCE = 90.0
 
 
 class Bench:

@@ -88,7 +88,7 @@ def run(directory: Path, inject: str | None = None, program: list[str] = PROGRAM
         env={**os.environ, "PYTHONPATH": os.pathsep.join(roots), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     matches = [(_LINE.match(line), line) for line in trace.read_text().splitlines()]
