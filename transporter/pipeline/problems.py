@@ -11,7 +11,9 @@ from transporter.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_TELLING: Final = "passw|secret|token|credential|private.?key|api.?key|key.?pem"
+_TELLING: Final = (
+    "passw|secret|token|credential|(private|api|account|access).?key|key.?pem|jaas|[._]sas[._]"
+)
 TELLING: Final = re.compile(_TELLING, re.IGNORECASE)
 """Names of keys whose values are secrets."""
 SECRETIVE: Final = re.compile(f"{_TELLING}|dsn|sasl|auth|ur[il]|conninfo", re.IGNORECASE)

@@ -37,7 +37,19 @@ FORMS: dict[str, Callable[[str], str]] = {
     "base64 behind a byte": lambda text: base64.b64encode(f"a{text}bc".encode()).decode(),
 }
 NAMES = ["API_KEY", "PRIVATE_KEY", "SSL_KEY_PEM", "DB_PASSWORD", "CLIENT_SECRET", "OUTBOX_DSN"]
-KEYS = ["api_key", "private_key", "ssl.key.pem", "sasl.password", "token", "apikey", "ssl_key_pem"]
+KEYS = [
+    "api_key",
+    "private_key",
+    "ssl.key.pem",
+    "sasl.password",
+    "token",
+    "apikey",
+    "ssl_key_pem",
+    "fs.azure.account.key.shop.dfs.core.windows.net",
+    "fs.azure.sas.container.shop",
+    "fs.s3a.access.key",
+    "sasl.jaas.config",
+]
 
 
 def found(text: str, **environ: str) -> Secrets:
