@@ -114,7 +114,7 @@ def _forms(secret: str) -> Iterator[str]:
     for each in plain:
         yield from (*spellings(each), json.dumps(each)[1:-1])
         yield from (json.dumps(each, ensure_ascii=False)[1:-1], quote(each), quote(each, safe=""))
-        yield quote_plus(each)
+        yield from (quote_plus(each), each.lower())  # as servers fold names
         yield from _encoded(each.encode(errors="surrogateescape"))
     if len(lines := secret.split()) > 1:
         # A key of several lines is often shown on one, or line by line.

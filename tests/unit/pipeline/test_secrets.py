@@ -33,6 +33,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
     "base64 for URLs": lambda text: base64.urlsafe_b64encode(text.encode()).decode().rstrip("="),
     "basic authentication": lambda text: base64.b64encode(f"shop:{text}".encode()).decode(),
+    "a name that a server folds": str.lower,
     "base64 behind two bytes": lambda text: base64.b64encode(f"ab{text}c".encode()).decode(),
     "base64 behind a byte": lambda text: base64.b64encode(f"a{text}bc".encode()).decode(),
 }
