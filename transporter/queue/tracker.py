@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Self
 
@@ -142,7 +143,9 @@ class Tracker:
             if not self._stopping.is_set():
                 raise clients.failure(settings, error) from error
         finally:
-            self._consumer.close()
+            # Partitions that come to us while it closes are not taken up any more.
+            with suppress(KafkaException):
+                self._consumer.close()
             self._asking.close()
             self._transactions.close()
 
