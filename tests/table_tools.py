@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from engine_tools import LinesReader
 
 from transporter.adaptor import AdaptorConfig, Batch, EndOfSource, LocalPath
+from transporter.engine.parking import Parking
+from transporter.log.commit_log import CommitLog
+from transporter.log.reader import LogReader
 from transporter.message import Message
+from transporter.offsets.offset_log import OffsetLog
 from transporter.pipeline.config import load
 
 if TYPE_CHECKING:
@@ -166,3 +170,20 @@ def _route(name: str, writer: dict[str, Any] | None = None, **keys: Any) -> dict
     default = {"adaptor": "engine_tools:LinesWriter", "path": f"{name}.jsonl"}
     retry = {"attempts": 2, "backoff": "1ms..5ms"}
     return {"name": name, "retry": retry, **keys, "writer": default | (writer or {})}
+
+
+class RouteParts:
+    """A log, and what one route keeps of it, as in an engine; nothing runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = CommitLog.open(folder / "log")
+        self.reader = LogReader(folder / "log")
+        self.offsets = OffsetLog(folder / "log", "out", guard=self.log.check_lock)
+        (route,) = table(folder, [], {"name": "out"}).routes
+        self.parking = Parking(route, self.log, self.reader, self.offsets, lambda: 0)
+
+    def close(self) -> None:
+        """Close all of it, the log last."""
+        self.reader.close()
+        self.offsets.close()
+        self.log.close()

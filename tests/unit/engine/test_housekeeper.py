@@ -19,7 +19,8 @@ from transporter.engine.compactor import FailureReport, Pace, Stopped
 from transporter.engine.events import State
 from transporter.engine.feed import Feed
 from transporter.engine.housekeeper import Housekeeper
-from transporter.errors import BudgetSpent, LogPoisoned, SourceUnavailable
+from transporter.engine.retention_holds import RetentionHolds
+from transporter.errors import BudgetSpent, LockLost, LogPoisoned, SourceUnavailable
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.maintenance import MAINTENANCE, Rules, read_record
@@ -166,6 +167,20 @@ def test_retention_by_bytes(log: CommitLog) -> None:
     kept.keep(OLD)
     assert bases(log)[0] == 6
     assert [each["through"] for each in kept.events.named("segment-removed")] == [2, 5]
+
+
+def test_an_engine_that_lost_its_lock_removes_nothing(log: CommitLog) -> None:
+    """What its own routes are done with those of the engine that has the log now may need."""
+    settings = config(log.directory, retention={"bytes": 1})
+    with OffsetLog(log.directory, "out") as out:
+        out.settle(Range(0, log.durable), log.durable)
+        holds = RetentionHolds(log, {"out": out}, [], Events(), out._audit)
+        keeper = Housekeeper(log, settings, holds, Events(), Events())
+        (log.directory / "lock").unlink()
+        before = bases(log)
+        with pytest.raises(LockLost):
+            keeper.keep(OLD)
+    assert bases(log) == before
 
 
 def test_retention_by_age(log: CommitLog) -> None:

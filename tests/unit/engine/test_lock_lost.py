@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from engine_tools import Events
-from table_tools import table
+from table_tools import RouteParts
 
 from transporter.engine.housekeeper import Housekeeper
-from transporter.engine.parking import Parking
 from transporter.engine.retention_holds import RetentionHolds
 from transporter.engine.superseding import supersede
 from transporter.errors import LockLost
 from transporter.log.commit_log import CommitLog
 from transporter.log.lock import LOCK
 from transporter.log.maintenance import read_record
-from transporter.log.reader import LogReader
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.parked import ParkedStore, parked_offsets
@@ -33,16 +31,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class World:
+class World(RouteParts):
     """A log of three entries, of which a route has parked the first one and delivered no other."""
 
     def __init__(self, folder: Path) -> None:
-        self.log = CommitLog.open(folder / "log")
+        super().__init__(folder)
         self.log.append(messages_to_batch([Message("n", b"x", b"k")] * 3), "in")
-        self.reader = LogReader(folder / "log")
-        self.offsets = OffsetLog(folder / "log", "out", guard=self.log.check_lock)
-        route = table(folder, [], {"name": "out"}).routes[0]
-        self.parking = Parking(route, self.log, self.reader, self.offsets, lambda: 0)
         self.parking.park(0, "bad", 1)
 
     def lose(self) -> dict[str, bytes]:
@@ -64,10 +58,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     """Give a log, and close what can be closed."""
     made = World(tmp_path)
     yield made
-    made.reader.close()
-    made.offsets.close()
     with suppress(LockLost):
-        made.log.close()
+        made.close()
 
 
 def test_what_another_engine_has_parked_is_not_superseded(world: World) -> None:

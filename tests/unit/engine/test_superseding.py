@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from crc32c import crc32c
 from engine_tools import PATIENCE, Events, delivered, offsets, running, until
-from table_tools import TableReader, table, told
+from table_tools import RouteParts, TableReader, table, told
 
 from transporter.adaptor import Batch
 from transporter.engine.deliveries import Deliveries, Delivering
 from transporter.engine.events import State
-from transporter.engine.parking import Parking
 from transporter.engine.resume import LogResume
 from transporter.engine.superseding import supersede
 from transporter.errors import EnvironmentFault, LogFull
 from transporter.log.commit_log import CommitLog
-from transporter.log.reader import Located, LogReader
+from transporter.log.reader import Located
 from transporter.offsets.offset_log import OffsetLog, read_state
 from transporter.offsets.parked import ParkedStore
 from transporter.offsets.state import Range
@@ -35,15 +34,11 @@ GOING_ON = "table_tools:GoingOn"
 LINES = [f"k{number} {number}" for number in range(5)]
 
 
-class World:
+class World(RouteParts):
     """A log with one route that has no thread: what it is asked for waits for :meth:`run`."""
 
     def __init__(self, folder: Path) -> None:
-        self.log = CommitLog.open(folder / "log")
-        self.reader = LogReader(folder / "log")
-        self.offsets = OffsetLog(folder / "log", "out")
-        pipeline = table(folder, [], {"name": "out"})
-        self.parking = Parking(pipeline.routes[0], self.log, self.reader, self.offsets, lambda: 0)
+        super().__init__(folder)
         self.deliveries = Deliveries(lambda: self.log.durable)
         ask = self.offsets.begin_superseding
         self.deliveries.routes = [Delivering(self.offsets, self.parking, ask)]
@@ -74,9 +69,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     """Give a log without entries."""
     made = World(tmp_path)
     yield made
-    made.reader.close()
-    made.offsets.close()
-    made.log.close()
+    made.close()
 
 
 def known(resume: LogResume) -> list[int]:
