@@ -676,6 +676,47 @@ MENDS = (
         "engine/test_lock_lost.py",
         ("test_nothing_is_held_or_compacted_by_what_it_knows",),
     ),
+    # What others on the host get, and what operators leave behind.
+    Mend(
+        "readiness quotes nobody",
+        "observe/readiness.py",
+        'yield Reason("route", route.name, state.value, why, route.still, counts)',
+        'yield Reason("route", route.name, state.value, route.problem, route.still, counts)',
+        "observe/test_readiness.py",
+        ("test_the_report_tells_how_long_and_how_much_but_quotes_nobody",),
+    ),
+    Mend(
+        "what operators change is recorded first",
+        "audit.py",
+        "        made = self.record(action, by, **details)\n",
+        '        made = ""\n',
+        "test_audit.py",
+        ("test_every_command_is_audited[ack]", "test_nothing_is_changed_before_it_is_audited[ack]"),
+    ),
+    Mend(
+        "idle callers of the door make way",
+        "engine/listener.py",
+        "            self._turn_away([line])\n            return True\n",
+        "            return False\n",
+        "engine/test_listener.py",
+        ("test_idle_callers_make_way_for_those_who_prove_themselves[tcp]",),
+    ),
+    Mend(
+        "a file is known by its beginning, too",
+        "adaptors/file/known.py",
+        "and head_of(descriptor, known.byte) == known.head",
+        "and known.head is not None",
+        "adaptors/file/test_file_reader.py",
+        ("test_a_file_that_was_overwritten_is_read_from_its_beginning",),
+    ),
+    Mend(
+        "numbers in names of files are numbers",
+        "adaptors/file/known.py",
+        "sorted(names, key=in_order)",
+        "sorted(names)",
+        "adaptors/file/test_file_reader.py",
+        ("test_numbers_in_names_are_numbers",),
+    ),
 )
 
 
