@@ -176,6 +176,14 @@ MENDS = (
         "tests/unit/spark/test_jvm.py",
         ("test_no_setting_is_on_a_command_line",),
     ),
+    Mend(
+        "what Spark logs is closed to others",
+        "spark/launch.py",
+        "os.fchmod(descriptor, 0o600)",
+        "os.fchmod(descriptor, 0o644)",
+        "tests/acceptance/test_neighbours.py",
+        ("test_a_group_member_reaches_nothing",),
+    ),
 )
 
 
