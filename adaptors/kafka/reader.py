@@ -17,7 +17,7 @@ from adaptors.kafka.probing import probe_reader
 from adaptors.kafka.records import Names, to_batch
 from adaptors.kafka.survey import Survey
 from transporter.adaptor import Batch, EndOfSource
-from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
+from transporter.errors import SourceError, SourceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,7 +79,7 @@ class KafkaReader:
         """Join the group; partitions come with the first polls.
 
         :raises SourceUnavailable: when no broker answers, or a topic is gone that was read.
-        :raises EnvironmentFault: when a topic was never there, or a right or setting is wrong.
+        :raises EnvironmentFault: when a right or a setting is wrong.
         """
         self.close()
         self._resume = resume
@@ -213,14 +213,14 @@ class KafkaReader:
                 raise self._absent(missing)
             self._pause.wait(_SOON / 2)
 
-    def _absent(self, topics: list[str]) -> SourceUnavailable | EnvironmentFault:
+    def _absent(self, topics: list[str]) -> SourceUnavailable:
         names = ", ".join(topics)
         if set(topics) <= self._position.topics.keys():
             return SourceUnavailable(
                 f"{self._place}: these topics were read before and are gone: {names}; create "
                 "them anew, or take them out of `topics`"
             )
-        return EnvironmentFault(
+        return SourceUnavailable(
             f"{self._place}: there are no topics {names}; create them, or correct `topics`"
         )
 

@@ -48,7 +48,6 @@ _FAULTS: Final = frozenset(
         KafkaError.INVALID_GROUP_ID,
         KafkaError.INVALID_TRANSACTION_TIMEOUT,
         KafkaError.OFFSET_METADATA_TOO_LARGE,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
 """What fails every transaction until an operator changes something, besides missing rights."""
@@ -385,6 +384,8 @@ class Transactions:
             return SinkUnavailable(f"{text}: another worker of this epoch has taken over")
         if why.code() in _FAULTS:
             return RouteFault(f"{text}: check progress_topic and the client settings")
+        if why.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return SinkUnavailable(f"{text}: create the topic {self._topic}")
         trouble = self._client.trouble
         return sink_error(
             trouble if trouble is not None and is_fault(trouble) else why, self._place

@@ -14,7 +14,13 @@ from transporter.errors import (
     SourceError,
     SourceUnavailable,
 )
-from transporter.queue.failures import MessageRefused, QueueError, QueueTimeout, QueueUnavailable
+from transporter.queue.failures import (
+    MessageRefused,
+    QueueError,
+    QueueTimeout,
+    QueueUnavailable,
+    TopicsMissing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,11 +32,11 @@ if TYPE_CHECKING:
 def source_errors() -> Iterator[None]:
     """Raise what the queue library raises as what a reader raises.
 
-    Faults of topics, rights and settings stay what they are: an ``EnvironmentFault``.
+    Faults of rights and settings stay what they are: an ``EnvironmentFault``.
     """
     try:
         yield
-    except QueueUnavailable as error:
+    except (QueueUnavailable, TopicsMissing) as error:
         raise SourceUnavailable(str(error)) from error
     except QueueError as error:
         raise SourceError(str(error)) from error
@@ -42,6 +48,6 @@ def sink_error(error: TransporterError, offset: int | None = None) -> SinkError:
         return Rejected(str(error), offset)
     if isinstance(error, QueueTimeout):
         return SinkTimeout(str(error))
-    if isinstance(error, QueueUnavailable):
+    if isinstance(error, QueueUnavailable | TopicsMissing):
         return SinkUnavailable(str(error))
     return RouteFault(str(error))

@@ -473,12 +473,12 @@ def test_a_topic_created_anew_while_it_is_read_is_read_from_its_beginning(
     assert wanted <= set(bench.gathered(reader, wanted.issubset))
 
 
-def test_a_topic_that_was_never_there_is_a_fault(
+def test_a_topic_that_was_never_there_is_waited_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a moment of grace the open says which topics are missing."""
+    """After a moment of grace the open says which topics are missing: the engine tries again."""
     monkeypatch.setattr("adaptors.kafka.reader._GRACE", 0.5)
-    with pytest.raises(EnvironmentFault, match="there are no topics nowhere"):
+    with pytest.raises(SourceUnavailable, match="there are no topics nowhere"):
         bench.reader("nowhere")
 
 

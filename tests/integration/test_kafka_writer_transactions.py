@@ -223,7 +223,6 @@ def test_a_topic_for_each_namespace_and_one_for_the_progress(
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"progress_topic": "nowhere"}, "progress_topic"),
         ({"client": {"transaction.timeout.ms": 2_000_000}}, "INVALID_TRANSACTION_TIMEOUT"),
         ({"client": {"sasl.pasword": "hunter2"}}, "sasl.pasword"),
     ],
@@ -236,6 +235,17 @@ def test_settings_that_the_brokers_or_the_client_refuse_are_the_routes_fault(
         sink.writer(replace(sink.context, deadline=3.0), **settings)
 
     assert "hunter2" not in str(refused.value)
+
+
+def test_a_progress_topic_that_is_missing_is_waited_for(sink: Sink) -> None:
+    """The writer says which one; once it is there the writer opens."""
+    name = f"progress-{uuid.uuid4().hex[:8]}"
+    settings = {"progress_topic": name}
+    with pytest.raises(SinkUnavailable, match=f"create the topic {name}"):
+        sink.writer(replace(sink.context, deadline=3.0), **settings)
+
+    sink.broker.create_topic(name)
+    assert write(sink.writer(**settings), entries(numbered(3))).complete
 
 
 def test_a_broker_that_is_down_is_unavailable_and_nothing_is_lost_or_repeated(sink: Sink) -> None:

@@ -12,10 +12,9 @@ from queue_tools import PATIENCE, Seen, fresh, receive_until, until
 from adaptors.kafka_queue.reader import KafkaQueueReader
 from adaptors.kafka_queue.writer import KafkaQueueWriter
 from transporter.errors import (
-    EnvironmentFault,
     Rejected,
-    RouteFault,
     SinkTimeout,
+    SinkUnavailable,
     SourceError,
     SourceUnavailable,
 )
@@ -297,14 +296,14 @@ def test_an_idle_reader_hears_of_its_brokers(bench: Bench, monkeypatch: pytest.M
         assert reader.poll(0.2).position is None
 
 
-def test_a_topic_that_is_not_there_is_a_fault(bench: Bench) -> None:
-    """The reader stops, and the route does, with what is to be done."""
+def test_a_topic_that_is_not_there_is_waited_for(bench: Bench) -> None:
+    """Reader and route say what is to be done, and are tried again."""
     for name in ("queue_topic", "markers_topic"):
         reader = KafkaQueueReader(KafkaQueueReader.Config(**{**bench.where, name: "nowhere"}))
-        with pytest.raises(EnvironmentFault, match="has no topic nowhere"):
+        with pytest.raises(SourceUnavailable, match="has no topic nowhere"):
             reader.open(FixedResume())
         reader.close()
-    with pytest.raises(RouteFault, match="has no topic nowhere"):
+    with pytest.raises(SinkUnavailable, match="has no topic nowhere"):
         writer(bench.settings, queue_topic="nowhere").open(CONTEXT)
 
 

@@ -14,8 +14,8 @@ from transporter.queue import QueueConsumer, QueueMessage, QueueProducer, Tracke
 from transporter.queue.failures import (
     MessageRefused,
     QueueClosed,
-    QueueFault,
     QueueUnavailable,
+    TopicsMissing,
     UnknownMarker,
 )
 from transporter.queue.markers import End, Start, encode
@@ -289,11 +289,11 @@ def test_a_topic_that_is_missing_is_named(kafka_broker: Broker) -> None:
         markers_topic="nil",
         dead_letter_topic="nought",
     )
-    with pytest.raises(QueueFault, match=r"has no topic nix.*transporter queue init"):
+    with pytest.raises(TopicsMissing, match=r"has no topic nix.*transporter queue init"):
         QueueProducer(settings)
-    with pytest.raises(QueueFault, match="has no topic nix, nil for us"):
+    with pytest.raises(TopicsMissing, match="has no topic nix, nil for us"):
         QueueConsumer(settings, "q")
-    with pytest.raises(QueueFault, match="has no topic nix, nil, nought for us"):
+    with pytest.raises(TopicsMissing, match="has no topic nix, nil, nought for us"):
         Tracker(settings).run()
 
 

@@ -10,7 +10,13 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from transporter.kafka_clients import ClientLog, trusted, without_secrets, without_values
-from transporter.queue.failures import QueueFault, is_fault, kafka_error, translated
+from transporter.queue.failures import (
+    QueueFault,
+    TopicsMissing,
+    is_fault,
+    kafka_error,
+    translated,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -118,7 +124,7 @@ def partitions(
     One that was made just now may be unknown to a broker still: it is waited
     for, *patience* seconds at most.
 
-    :raises QueueFault: when one does not exist.
+    :raises TopicsMissing: when one does not exist.
     :raises QueueUnavailable: when no broker answers.
     """
     names = list(topics)
@@ -132,7 +138,7 @@ def partitions(
         if not missing:
             return [len(known[name].partitions) for name in names]
         if time.monotonic() > deadline:
-            raise QueueFault(
+            raise TopicsMissing(
                 f"{settings.bootstrap_servers} has no topic {', '.join(missing)} for us:"
                 " create it (transporter queue init does), or check its name and your rights"
             )

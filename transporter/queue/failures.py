@@ -12,6 +12,7 @@
         ├── QueueUnavailable                  no broker answers, for now (retriable)
         │   └── QueueTimeout                  what was sent is not confirmed in time (retriable)
         └── QueueFault                        topics, rights or settings are not as they must be
+            └── TopicsMissing                 topics are not there
 """
 
 # ruff: noqa: SLF001 - the client library's own error codes are public, underscore and all
@@ -58,6 +59,10 @@ class QueueTimeout(QueueUnavailable):
 
 class QueueFault(EnvironmentFault):
     """Nothing can be done until an operator changes a topic, a right or a setting."""
+
+
+class TopicsMissing(QueueFault):
+    """Nothing can be done until somebody creates a topic, or corrects its name."""
 
 
 _REFUSED: Final = frozenset(
@@ -154,6 +159,8 @@ def translated(error: KafkaError, place: str) -> TransporterError:
         return MessageRefused(f"{text}; make it smaller, or raise the topics' max.message.bytes")
     if is_at_its_end(error):
         return QueueUnavailable(f"{text}: this client can do no more, a new client may")
-    if is_fault(error) or is_missing(error):
+    if is_fault(error):
         return QueueFault(f"{text}: check topics, rights and client settings")
+    if is_missing(error):
+        return TopicsMissing(f"{text}: create the topic, or check its name and your rights")
     return QueueUnavailable(f"{text}: see whether the brokers are up, then try again")

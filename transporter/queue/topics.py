@@ -62,7 +62,7 @@ def make_topics(
 def counted(settings: QueueSettings, topics: Sequence[str]) -> list[int]:
     """Return how many partitions each of *topics* has.
 
-    :raises QueueFault: when one does not exist.
+    :raises TopicsMissing: when one does not exist.
     :raises QueueUnavailable: when no broker answers.
     """
     looking = clients.onlooker(settings)
