@@ -8,7 +8,7 @@ from adaptors.postgres.columns import Columns
 from adaptors.postgres.router import RoutedColumns
 from adaptors.postgres.session import faults
 from adaptors.postgres.table import TableName
-from transporter.errors import EnvironmentFault
+from transporter.errors import EnvironmentFault, SourceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,12 +88,13 @@ def locate(
 ) -> TableName:
     """Return the full name of *table*, which is there, complete and may be used with *rights*.
 
-    Raise ``EnvironmentFault`` otherwise, with the command or SQL that helps.
+    Raise ``SourceUnavailable`` when there is no such table, and ``EnvironmentFault`` when it is
+    not as it must be, with the command or SQL that helps.
     """
     with faults(f"cannot look up the outbox table {table}"):
         found = connection.execute(_FIND, [table.identifier.as_string(connection)]).fetchone()
         if found is None:
-            raise EnvironmentFault(
+            raise SourceUnavailable(
                 f"there is no outbox table {table} in database {connection.info.dbname}; "
                 "'transporter outbox init PIPELINE --run' creates it, and without --run prints "
                 "the SQL for whoever may"

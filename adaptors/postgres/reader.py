@@ -119,8 +119,8 @@ class OutboxReader:
     def open(self, resume: Resume) -> None:
         """Look for the table, and stand for election; without an elector begin a term.
 
-        Raise ``SourceUnavailable`` when the server does not let us in, and
-        ``EnvironmentFault`` when the table, a column or a right is missing.
+        Raise ``SourceUnavailable`` when the server does not let us in or has no such table,
+        and ``EnvironmentFault`` when a column or a right is missing.
         """
         self.close()
         self._resume = resume

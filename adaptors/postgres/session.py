@@ -61,11 +61,11 @@ _TRANSIENT: Final = (
     pg.SerializationFailure,
     pg.IdleInTransactionSessionTimeout,
     pg.TransactionTimeout,
+    pg.UndefinedTable,  # a migration creates it, perhaps
     pg.FeatureNotSupported,  # "cached plan must not change result type", after ALTER TABLE
 )
 _SETUP: Final = (
     pg.InsufficientPrivilege,
-    pg.UndefinedTable,
     pg.UndefinedColumn,
     pg.InvalidSchemaName,
 )

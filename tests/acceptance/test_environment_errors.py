@@ -102,8 +102,8 @@ def test_a_source_that_is_away_at_the_start_keeps_nobody_waiting(
 
 @pytest.mark.postgres
 def test_a_missing_table(tmp_path: Path, postgres: Database) -> None:
-    """A missing outbox table ends the start with exit 3 and the command that makes it."""
-    done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), DSN=postgres.dsn)
+    """With ``--fail-fast`` a missing outbox table ends the start with the command that makes it."""
+    done = run(tmp_path / "p.yaml", OUTBOX.format(log="log"), "--fail-fast", DSN=postgres.dsn)
     refused(done, "outbox", "transporter outbox init")
 
 
