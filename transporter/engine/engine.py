@@ -16,6 +16,7 @@ from transporter.engine.events import EngineStatus, State
 from transporter.engine.feed import Feed
 from transporter.engine.housekeeper import Housekeeper
 from transporter.engine.log_watch import LogWatch
+from transporter.engine.naming import refuse_renamed, tell_names
 from transporter.engine.network import network_of
 from transporter.engine.retention_holds import RetentionHolds
 from transporter.engine.route import Route
@@ -99,6 +100,7 @@ class Engine:
     def _assemble(self, launch: Launch, opened: ExitStack) -> None:
         """Make all that runs over the log; *opened* takes what is to be closed if that fails."""
         pipeline, observe = self._pipeline, self._observe
+        refuse_renamed(pipeline, declared_routes(self._log.directory))
         # Declared before the first append that could follow (Invariant 11).
         self._offsets = self._declared(opened)
         refuse_strangers(pipeline, self._offsets)
@@ -213,6 +215,7 @@ class Engine:
             last_offset=self._log.durable,
         )
         self._tell_of_strangers()
+        tell_names(self._pipeline, self._files, self._observe)
         self._housekeeper.begin()
         self._watch.begin()
         for feed in self._feeds:

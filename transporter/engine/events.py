@@ -180,6 +180,15 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
         "offset-log-unused": Event(
             "warning", ("route",), "no route of the pipeline uses this one; it holds the log back"
         ),
+        "pipeline-renamed": Event(
+            "info", ("before", "name"), "the log is that of a pipeline which had another name"
+        ),
+        "log-left-behind": Event(
+            "warning",
+            ("log", "name", "undelivered"),
+            "this pipeline file ran on another log before, which holds entries that a route of it "
+            "has not delivered: give the pipeline that name back, or run it once more with it",
+        ),
         "route-secrets-renewed": Event(
             "info", ("route",), "a secret file holds something else, which a new worker uses"
         ),

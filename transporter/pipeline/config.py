@@ -260,6 +260,11 @@ class RouteConfig(Model):
     worker_memory: WorkerMemory = 1024**3
 
     @property
+    def says_start(self) -> bool:
+        """Whether the file says where the route begins, rather than leave it to the default."""
+        return "start" in self.model_fields_set
+
+    @property
     def on_frames(self) -> bool:
         """Whether its slices are Spark DataFrames: it has a ``sql`` step, or a sink of Spark's."""
         return _on_frames(self.writer, self.steps)

@@ -345,7 +345,7 @@ def test_entries_before_damage_are_still_delivered(tmp_path: Path) -> None:
     with LogReader(tmp_path / "log") as reader:
         second = list(reader.frames(0, 6))[1].frame
     damage(tmp_path / "log", second.payload_byte + 3)
-    engine = run_to_end(make_pipeline(tmp_path, [], new={}))
+    engine = run_to_end(make_pipeline(tmp_path, [], new={"start": "earliest"}))
     assert offsets(tmp_path / "new.jsonl") == [0, 1, 2, 3, 4]
     assert (route_of(engine, "new").watermark, engine.halted) == (4, ["new"])
     assert "offset 5" in route_of(engine, "new").problem

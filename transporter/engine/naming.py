@@ -1,0 +1,78 @@
+"""What a start sees when names have changed: a pipeline's, its file's, a route's."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from transporter.errors import EnvironmentFault, TransporterError
+from transporter.log.lock import owner_of
+from transporter.log.meta import published
+from transporter.log.pipeline_record import PipelineRecord, read_record, write_record
+from transporter.offsets.offset_log import declared_routes, read_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.engine.events import Observer
+    from transporter.log.filesystem import FileSystem
+    from transporter.pipeline.config import Pipeline
+
+
+def refuse_renamed(pipeline: Pipeline, declared: list[str]) -> None:
+    """Refuse a new route that may be one of the *declared* ones under another name.
+
+    It would deliver everything again. A route that says where it starts is meant to be new.
+
+    :raises EnvironmentFault: with the command and the setting that help.
+    """
+    names = {route.name for route in pipeline.routes}
+    strangers = [name for name in declared if name not in names]
+    for route in pipeline.routes:
+        if strangers and route.name not in declared and not route.says_start:
+            raise EnvironmentFault(
+                f"route {route.name} is new to {pipeline.log.dir}, which has offsets of "
+                f"{', '.join(strangers)}, of which the pipeline does not speak. If it was renamed, "
+                f"'transporter offsets rename {pipeline.file} {strangers[0]} {route.name}' keeps "
+                "its place; if it is a new one, say where it begins (start: earliest, for all "
+                "that the log holds)"
+            )
+
+
+def tell_names(pipeline: Pipeline, files: FileSystem, observe: Observer) -> None:
+    """Keep the pipeline's name in its log, and tell what a change of it has left behind."""
+    directory = pipeline.log.dir
+    record = PipelineRecord(pipeline.name, str(pipeline.file))
+    before = read_record(files, directory)
+    if before is not None and before.name != record.name:
+        observe("pipeline-renamed", before=before.name, name=record.name)
+    if before != record:
+        # A disk without room must not keep an engine from delivering.
+        with suppress(OSError):
+            write_record(files, directory, record)
+    for left, name, entries in _left_behind(files, directory, record.file):
+        observe("log-left-behind", log=str(left), name=name, undelivered=entries)
+
+
+def _left_behind(files: FileSystem, directory: Path, file: str) -> Iterator[tuple[Path, str, int]]:
+    """Find the logs beside *directory* on which the pipeline in *file* ran, and that hold more.
+
+    Each with the name that the pipeline had, and how many offsets its furthest route lacks.
+    """
+    beside: list[Path] = []
+    with suppress(OSError):
+        # What other users put there is none of ours, and may be made to keep us waiting.
+        ours = (each for each in directory.parent.iterdir() if each.lstat().st_uid == os.geteuid())
+        beside = sorted(each for each in ours if each != directory and each.is_dir())
+    for each in beside:
+        found = read_record(files, each)
+        if found is None or found.file != file:
+            continue
+        # What cannot be read, or runs, is not ours to judge.
+        with suppress(OSError, TransporterError):
+            last = published(files, each)
+            marks = [read_state(each, route, files).watermark for route in declared_routes(each)]
+            if owner_of(each) is None and last is not None and marks and min(marks) < last:
+                yield each, found.name, last - min(marks)
