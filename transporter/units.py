@@ -1,9 +1,9 @@
 """Durations, sizes and paths as a pipeline file writes them; types for any adaptor's settings.
 
 Each is an annotated type for a pydantic model: :data:`Duration` reads ``5s`` as
-seconds, :data:`Size` reads ``64MiB`` as bytes, :data:`LocalPath` reads a path
-relative to the pipeline file. Error texts never repeat the value: it may hold a
-secret, and whoever reports the error knows whether it may be shown.
+seconds, :data:`Size` reads ``64MiB`` as bytes, :data:`Rate` reads ``30/m`` as so many a
+second, :data:`LocalPath` reads a path relative to the pipeline file. Error texts never repeat
+the value: it may hold a secret, and whoever reports the error knows whether it may be shown.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _BYTES: Final = {"": 1, "B": 1} | {
     for suffix, base in (("B", 1000), ("iB", 1024))
 }
 _DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(us|µs|ms|s|m|h|d)")
+_RATE: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)/(s|m|h)")
 _SIZE: Final = re.compile(r"([0-9]{1,19}) ?([KMGT]i?B|B|)")
 _LARGEST: Final = 2**63 - 1
 
@@ -57,6 +58,23 @@ def size(value: object) -> int:
     if count > _LARGEST:
         raise ValueError("is too large for a size")
     return count
+
+
+def rate(value: object) -> float:
+    """Return how many a second a text such as ``500/s``, ``30/m`` or ``0.5/s`` stands for.
+
+    Raise :class:`ValueError` for anything else, and for none at all.
+    """
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not float(found[1]):
+        raise ValueError("is not a rate; write for example 500/s, 30/m or 10/h")
+    return float(found[1]) / _SECONDS[found[2]]
+
+
+def rate_text(a_second: float) -> str:
+    """Write so many *a_second* in the shortest way of a pipeline file."""
+    texts = (f"{a_second * _SECONDS[unit]:.6g}/{unit}" for unit in ("s", "m", "h"))
+    return min(texts, key=len)
 
 
 def duration_text(seconds: float) -> str:
@@ -118,6 +136,9 @@ A bare number is refused there, for nobody knows its unit; code may pass seconds
 
 Size = Annotated[int, BeforeValidator(size), _schema(SIZE, "string", "integer")]
 """Bytes; ``512``, ``64KiB``, ``10MB`` or ``1GiB`` in a pipeline file."""
+
+Rate = Annotated[float, BeforeValidator(rate), _schema("rate", "string")]
+"""So many a second; ``500/s``, ``30/m`` or ``10/h`` in a pipeline file."""
 
 LocalPath = Annotated[Path, AfterValidator(beside_the_pipeline), _schema("path", "string")]
 """An absolute path; a relative one is taken from the pipeline file's folder.

@@ -196,6 +196,8 @@ def _route(rng: Random, before: list[str]) -> dict[str, Any]:
         keys["after"] = rng.choice(before)
     if rng.random() < 0.25:
         keys["linger"] = rng.choice(("20ms", "100ms"))
+    if rng.random() < 0.15:
+        keys["max_rate"] = rng.choice(("100/s", "400/s"))
     if rng.random() < 0.2:
         keys["parallelism"] = rng.choice((2, 3))
     if rng.random() < 0.2:
@@ -334,6 +336,7 @@ def _change(rng: Random) -> dict[str, Any]:
             {"park_limit": {"entries": rng.choice((2, 50))}},
             {"parallelism": rng.choice((1, 2))},
             {"linger": rng.choice(("0s", "100ms"))},
+            {"max_rate": rng.choice((None, "200/s"))},
             {"retry": {"attempts": 2, "backoff": "2ms..20ms"}},
         )
     )

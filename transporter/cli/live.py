@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transporter.cli.output import printable
-from transporter.cli.status import patience, source_lag
+from transporter.cli.status import held, patience, source_lag
 from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State, level_of
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class LiveTable(Lines):
 def _patient(route: RouteStatus) -> str:
     """Return the problem of *route*, and when it tries again."""
     if route.patience is None:
-        return route.problem
+        return route.problem or (held(route.limited) if route.limited else "")
     return f"{route.problem} ({patience(route.patience.since, route.patience.left)})"
 
 

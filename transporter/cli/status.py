@@ -8,6 +8,7 @@ from transporter.cli.acting import act
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.control.requests import Status
+from transporter.units import rate_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -76,6 +77,8 @@ def source_lag(measured: Mapping[Any, float]) -> str:
 def doing(route: dict[str, Any]) -> str:
     """Return what an operator has asked of a route, and what it waits for."""
     parts = [] if route.get("waiting") is None else [patience(**route["waiting"])]
+    if limited := route.get("limited"):
+        parts.append(held(limited))
     if (replay := route["replay"]) is not None:
         only = f" of {replay['namespace']}" if replay["namespace"] else ""
         parts.append(f"replays {replay['next']:,}..{replay['last']:,}{only}")
@@ -86,6 +89,11 @@ def doing(route: dict[str, Any]) -> str:
     if route["paused"] and route["state"] != "paused":
         parts.append("paused")
     return ", ".join(parts)
+
+
+def held(limited: float) -> str:
+    """Return what a route waits for that may deliver *limited* entries a second."""
+    return f"held to {rate_text(limited)} by max_rate"
 
 
 def patience(since: float, left: float) -> str:

@@ -248,7 +248,7 @@ class Live:
         return fields | (progress(found[1].state) if found else {})
 
 
-_SHOWN: Final = ("name", "adaptor", "delivered", "skipped", "lag", "parked", "problem")
+_SHOWN: Final = ("name", "adaptor", "delivered", "skipped", "lag", "parked", "limited", "problem")
 
 
 def _paused(offsets: OffsetLog) -> RouteState:

@@ -58,8 +58,10 @@ class Cutter:
         if end > state.watermark and self.config.linger and not state.paused:
             self._linger(state.next_live(), end)
 
-    def cut(self, plan: Redelivery) -> Slice | None:
+    def cut(self, plan: Redelivery, most: int | None = None) -> Slice | None:
         """Return what comes next by *plan*, at once; ``None`` for nothing.
+
+        With *most* it holds no more entries than that.
 
         Raises:
             EntriesLost: what comes next was lost, and no operator has acked that.
@@ -71,11 +73,12 @@ class Cutter:
             return None
         if (gap := self._reader.lost(first, end)) is not None:
             if gap.first <= first:
-                return self._pass_in_replay(gap, state, plan)
+                return self._pass_in_replay(gap, state, plan, most)
             end = gap.first - 1
         end, single = plan.cut(first, end)
         config = self.config
-        last = self._reader.bound(first, end, config.slice_rows, config.slice_bytes)
+        rows = config.slice_rows if most is None else min(most, config.slice_rows)
+        last = self._reader.bound(first, end, rows, config.slice_bytes)
         namespace = state.replay.namespace if state.replay is not None else ""
         return Slice(first, last, state.generation, single=single, namespace=namespace)
 
@@ -96,7 +99,9 @@ class Cutter:
             and not any(part.first <= asked.last for part in state.above if part.kind != "parked")
         )
 
-    def _pass_in_replay(self, gap: Gap, state: RouteState, plan: Redelivery) -> Slice | None:
+    def _pass_in_replay(
+        self, gap: Gap, state: RouteState, plan: Redelivery, most: int | None
+    ) -> Slice | None:
         """Go on behind *gap* in a replay, for the route had passed it; else halt (Invariant 4)."""
         if state.replay is None:
             raise EntriesLost(
@@ -104,7 +109,7 @@ class Cutter:
                 "of the log could not save them; ack these offsets to let the route go on behind"
             )
         self._offsets.advance_replay(min(gap.last, state.replay.last), state.generation)
-        return self.cut(plan)
+        return self.cut(plan, most)
 
     def _end(self, state: RouteState) -> int:
         """Return the last offset that may be delivered in *state*."""

@@ -289,7 +289,8 @@ class RouteStatus:
 
     ``size`` counts delivered bytes; ``still`` tells for how many seconds it has settled
     nothing while there was something to do; ``slices`` how long its slices took;
-    ``waiting`` since when it has only failed, and when it tries again, if it still does.
+    ``waiting`` since when it has only failed, and when it tries again, if it still does;
+    ``limited`` the entries a second of ``max_rate`` while that makes it wait, else 0.
     """
 
     name: str
@@ -306,6 +307,7 @@ class RouteStatus:
     replaying: bool = False
     slices: Histogram = NOTHING
     waiting: Waiting | None = None
+    limited: float = 0.0
 
     @property
     def patience(self) -> Waiting | None:

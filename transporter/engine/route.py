@@ -14,6 +14,7 @@ from transporter.engine.cutter import Cutter
 from transporter.engine.errands import Errands
 from transporter.engine.events import RouteStatus, State
 from transporter.engine.judge import GO, Action, Judge, Verdict
+from transporter.engine.pace import Pace
 from transporter.engine.parking import Parking
 from transporter.engine.protocol import Failure, Opened, OpenFailed, Outcome, Retry, Slice
 from transporter.engine.specs import specs_of
@@ -75,7 +76,7 @@ class Route:
         # Starting a worker is Spark's work, however eagerly the sink is tried again.
         self._starts = Backoff()
         self._talk = Talk(self._stopping)
-        self._not_before = 0.0
+        self._not_before, self._pace = 0.0, Pace(config.max_rate)
         self._sure = self._opened = False
         self._attempt, self._outdated, self._paused = 0, False, False
         self._state, self._problem = State.STARTING, ""
@@ -145,6 +146,7 @@ class Route:
         self._config = self._cutter.config = self._judge.config = config
         self.parking.configure(config)
         self._backoff = Backoff(*config.retry.backoff)
+        self._pace = Pace(config.max_rate)
         self._outdated = True
         self.revive()
 
@@ -194,8 +196,9 @@ class Route:
             parked=len(self.parking),
             problem=self._problem,
             size=self._meter.size,
-            # A slice that lingers is not stuck.
-            still=max(0.0, self._meter.still() - self._config.linger),
+            # A slice that lingers is not stuck, nor is a route that keeps its rate.
+            still=max(0.0, self._meter.still() - self._config.linger - self._pace.gap),
+            limited=self._pace.limited,
             replaying=state.replay is not None,
             slices=self._meter.slices(),
             waiting=self._backoff.waiting() or self._starts.waiting(),
@@ -313,9 +316,9 @@ class Route:
             return
         self._sure = False
         while self._goes_on() and not self._drained():
-            left = self._not_before - time.monotonic()
+            left = max(self._not_before - time.monotonic(), self._pace.left())
             if left > 0 or (self._held() and not self._draining.is_set()):
-                # A sink that asked for a pause has it, also from another worker.
+                # A sink that asked for a pause has it, also from another worker, and `max_rate`.
                 self._rest(min(left, IDLE) if left > 0 else IDLE)
             elif self._leads() and self._sources_know() and not self._serve_next(worker):
                 return
@@ -339,14 +342,24 @@ class Route:
         # Invariant 14: what was delivered while the disk was full is written before more is.
         self._offsets.write_pending()
         if (retry := self.parking.next_retry()) is not None:
-            self._retry(worker, retry)
+            self._paced(self._retry, worker, retry)
             return True
         self._cutter.wait(IDLE)
-        if (asked := self._cutter.cut(self._judge.plan)) is not None:
-            self._deliver(worker, asked)
+        if (asked := self._cutter.cut(self._judge.plan, self._pace.rows)) is not None:
+            self._paced(self._deliver, worker, asked)
             return True
         self._meter.idle()
         return not self._draining.is_set()
+
+    def _paced(
+        self, deliver: Callable[[Line | Team, T], None], worker: Line | Team, asked: T
+    ) -> None:
+        """Have *asked* delivered; what the sink took of it counts against ``max_rate``."""
+        before = self._meter.delivered
+        try:
+            deliver(worker, asked)
+        finally:
+            self._pace.spend(self._meter.delivered - before)
 
     def _leads(self) -> bool:
         """Have readers that lead make sure of that, if a writer may just have shut others out.

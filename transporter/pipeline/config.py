@@ -46,7 +46,7 @@ from transporter.pipeline.secrets import Secrets, secrets_in, secrets_of
 from transporter.pipeline.steps.sql import SQL
 from transporter.pipeline.steps.step import StepConfig  # noqa: TC001 - pydantic reads it
 from transporter.pipeline.steps.table import step_config
-from transporter.units import FOLDER, Duration, Size
+from transporter.units import FOLDER, Duration, Rate, Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -250,6 +250,7 @@ class RouteConfig(Model):
     slice_rows: Annotated[Count, Field(le=_MOST_ROWS)] = 50_000
     slice_bytes: Annotated[Size, Field(ge=1)] = 16 * 1024**2
     linger: Duration = 0.0
+    max_rate: Rate | None = None
     parallelism: Annotated[Count, Field(le=_MOST_SHARDS)] = 1
     max_in_flight_per_key: Annotated[OneOrUnlimited, AfterValidator(_in_python_only)] = None
     retry: RetryConfig = RetryConfig()

@@ -515,7 +515,7 @@ def test_a_route_of_an_older_pipeline_is_forgotten(tmp_path: Path) -> None:
     """What is in the pipeline no more is removed from under the running engine; it pins nothing."""
     with CommitLog.open(tmp_path / "log"), OffsetLog(tmp_path / "log", "old"):
         pass
-    with operated(tmp_path, lines(2), out={}) as op:
+    with operated(tmp_path, lines(2), out={"start": "earliest"}) as op:
         until(lambda: op.route()["watermark"] == 1)
         assert op.engine._holds.least().name == "old"
         op(requests.Forget("old"))

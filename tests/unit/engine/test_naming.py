@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from transporter.pipeline.config import Pipeline
 
-LINES = ["a", "b", "c"]
+LINES = ["a 0", "a 1", "a 2"]
 
 
 def changed(pipeline: Pipeline, **keys: Any) -> Pipeline:

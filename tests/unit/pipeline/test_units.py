@@ -16,6 +16,8 @@ from transporter.units import (
     Size,
     duration,
     duration_text,
+    rate,
+    rate_text,
     size,
     size_text,
 )
@@ -125,3 +127,21 @@ def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert Settings(path=Path("~/data")).path == tmp_path / "data"
     with pytest.raises(ValidationError, match="needs a user that exists"):
         Settings(path=Path("~nobody-of-this-name/data"))
+
+
+@pytest.mark.parametrize(
+    ("text", "a_second"), [("500/s", 500), ("30/m", 0.5), ("9/h", 0.0025), ("0.5/s", 0.5)]
+)
+def test_rate_reads_each_unit_and_is_written_shortly(text: str, a_second: float) -> None:
+    """What is written reads back as the same rate."""
+    assert rate(text) == a_second
+    assert rate(rate_text(a_second)) == a_second
+
+
+@pytest.mark.parametrize(
+    "value", [5, True, "5", "5/d", "0/s", "0.0/h", "-1/s", "1e3/s", "5 /s", None]
+)
+def test_rate_refuses_the_rest(value: object) -> None:
+    """Nobody means to deliver nothing: that is a pause."""
+    with pytest.raises(ValueError, match="is not a rate"):
+        rate(value)
