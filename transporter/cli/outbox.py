@@ -27,6 +27,7 @@ from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annot
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from transporter.cli.outbox_place import Place
     from transporter.outbox.pump import Load, Reading
     from transporter.outbox.reset import LastTerm, Marks
 
@@ -62,32 +63,44 @@ def init(  # noqa: PLR0913 - one argument an option
 ) -> None:
     """Print the SQL that creates an outbox table, each piece explained, or run it.
 
-    Running it again changes nothing. Printing needs no database.
+    Running it again changes nothing. Printing needs no database. A table that is
+    there gets the trigger that wakes the reader, that of an event router nothing else.
 
     Example: transporter outbox init orders.yaml --run
     """
     if dsn is not None and not run:
         raise typer.BadParameter("--dsn is for --run; printing needs no database")
-    place = outbox_of(pipeline, reader, dsn, table, column, channel, connecting=run)
+    place = outbox_of(pipeline, reader, dsn, table, column, channel, connecting=run, routed=True)
     if run:
-        from transporter.outbox.creation import create  # noqa: PLC0415 - imports psycopg
-        from transporter.outbox.database import connected  # noqa: PLC0415
-
-        with connected(place.dsn) as connection:
-            made = create(connection, place.table, place.channel, place.columns)
-        if as_json:
-            write_json({"table": made.table, "created": made.created, "channel": place.channel})
-            return
-        done = "created" if made.created else "was there already; its trigger is in place"
-        write(printable(f"{made.table}: {done}"))
+        _create(place, as_json=as_json)
         return
-    from transporter.outbox.table import outbox_sql  # noqa: PLC0415 - as above
+    from transporter.outbox.table import outbox_sql, trigger_sql  # noqa: PLC0415 - as `create`
 
-    text = outbox_sql(place.table, place.channel, place.columns)
+    text = (
+        trigger_sql(place.table, place.channel)
+        if place.routed
+        else outbox_sql(place.table, place.channel, place.columns)
+    )
     if as_json:
         write_json({"table": place.table, "channel": place.channel, "sql": text})
     else:
         sys.stdout.write(text)
+
+
+def _create(place: Place, *, as_json: bool) -> None:
+    from transporter.outbox.creation import create, create_trigger  # noqa: PLC0415 - imports psycopg
+    from transporter.outbox.database import connected  # noqa: PLC0415
+
+    with connected(place.dsn) as connection:
+        if place.routed:
+            name, created = create_trigger(connection, place.table, place.channel), False
+        else:
+            name, created = create(connection, place.table, place.channel, place.columns)
+    if as_json:
+        write_json({"table": name, "created": created, "channel": place.channel})
+        return
+    done = "created" if created else "was there already; its trigger is in place"
+    write(printable(f"{name}: {done}"))
 
 
 def pump(  # noqa: PLR0913 - one argument an option
