@@ -39,7 +39,7 @@ def create(connection: Connection, table: str, channel: str, columns: Columns = 
     with faults(_DOING.format(f"the outbox table {table}")), connection.transaction():
         there = find(connection, table)
         if there is not None:
-            _check_columns(connection, table, columns, there.name)
+            check_columns(connection, table, columns, there.name)
         connection.execute(outbox_sql(table, channel, columns).encode())
         return Created(existing(connection, table).name, created=there is None)
 
@@ -66,7 +66,8 @@ def _check_server(connection: Connection) -> None:
         raise EnvironmentFault(f"the server runs PostgreSQL {version}; an outbox needs 14 or newer")
 
 
-def _check_columns(connection: Connection, table: str, columns: Columns, full: str) -> None:
+def check_columns(connection: Connection, table: str, columns: Columns, full: str) -> None:
+    """Raise ``EnvironmentFault`` when *table*, called *full*, lacks one of *columns*."""
     names = ", ".join(columns.quoted().values())
     try:
         connection.execute(_LOOK.format(names, quoted(table)).encode())

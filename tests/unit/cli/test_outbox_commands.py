@@ -116,6 +116,7 @@ def test_init_of_an_event_router_prints_its_trigger(
         (["pump", "--dsn", "", "--topic", ""], "--topic: topic has 0 characters"),
         (["pump", "--dsn", "", "--rows", "10000", "--value-bytes", "7000"], "exceed 67108864"),
         (["reset"], VARIABLE),
+        (["drop"], VARIABLE),
     ],
 )
 def test_wrong_usage_is_exit_2(
@@ -161,7 +162,7 @@ def test_help_shows_no_secret(
 ) -> None:
     """The variable is named, its value is not."""
     monkeypatch.setenv(VARIABLE, "password=hunter22")
-    for command in ("init", "pump", "reset"):
+    for command in ("init", "pump", "reset", "drop"):
         assert app.execute(["outbox", command, "--help"]) == 0
         captured = capsys.readouterr()
         assert "Example: transporter outbox" in captured.out
