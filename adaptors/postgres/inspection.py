@@ -156,7 +156,7 @@ def notifies(connection: Connection, table: TableName, channel: str) -> bool:
         return connection.execute(_NOTIFIES, [name, f"'{spelt}'"]).fetchone() == (True,)
 
 
-def polled(table: TableName, channel: str, interval: float) -> str:
+def describe_polling(table: TableName, channel: str, interval: float) -> str:
     """Return how *table* is read without such a trigger, and the command that installs one."""
     return (
         f"no trigger of {table} notifies the channel {channel} of new rows, so it is polled, with "

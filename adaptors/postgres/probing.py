@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from adaptors.postgres.inspection import locate, notifies, polled
+from adaptors.postgres.inspection import describe_polling, locate, notifies
 from adaptors.postgres.session import connect, faults
 from adaptors.postgres.table import TableName
 from transporter.adaptor import Finding
@@ -67,4 +67,4 @@ def _terms(connection: Connection, table: TableName) -> Finding:
 def _wake_up(connection: Connection, table: TableName, config: OutboxConfig) -> Finding:
     if notifies(connection, table, config.notify_channel):
         return Finding(f"a trigger of {table} notifies of new rows")
-    return Finding(polled(table, config.notify_channel, config.poll_interval), "warning")
+    return Finding(describe_polling(table, config.notify_channel, config.poll_interval), "warning")

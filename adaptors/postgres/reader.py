@@ -17,7 +17,7 @@ from adaptors.postgres.candidacy import Candidacy, election_term
 from adaptors.postgres.claims import Mark, Take
 from adaptors.postgres.config import OutboxConfig
 from adaptors.postgres.gaps import LOWEST, Bounds, Gaps, Look
-from adaptors.postgres.inspection import caching_sequences, locate, notifies, polled
+from adaptors.postgres.inspection import caching_sequences, describe_polling, locate, notifies
 from adaptors.postgres.leaders import lineage_of
 from adaptors.postgres.meter import Meter
 from adaptors.postgres.outbox import Fenced, Outbox, TooMuch
@@ -133,7 +133,7 @@ class OutboxReader:
             resume.tell("sequence-caches", table=str(self._found), problem=problem)
         self._notified = notifies(connection, self._found, config.notify_channel)
         if not self._notified:
-            problem = polled(self._found, config.notify_channel, config.poll_interval)
+            problem = describe_polling(self._found, config.notify_channel, config.poll_interval)
             resume.tell("outbox-polled", table=str(self._found), problem=problem)
         self._listen(connection)
         self._candidacy = Candidacy(config.elector, str(self._found), config.dsn, resume)

@@ -625,7 +625,7 @@ def test_drop_spells_every_name(
 def test_rows_that_come_while_drop_asks_are_not_lost(outbox: Database) -> None:
     """They are counted again under the lock, with those of transactions that were open."""
     with connected(outbox.dsn) as connection, psycopg.connect(outbox.dsn) as application:
-        found = removal.look(connection, "outbox", Columns())
+        found = removal.find_removable(connection, "outbox", Columns())
         insert(application)
         done: list[BaseException] = []
 

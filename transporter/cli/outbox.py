@@ -307,9 +307,11 @@ def drop(  # noqa: PLR0913 - one argument an option
     place = outbox_of(pipeline, reader, dsn, table, column, routed=True)
     whole = not (keep_table or place.routed)
     with connected(place.dsn) as connection:
-        found = removal.look(connection, place.table, None if place.routed else place.columns)
+        found = removal.find_removable(
+            connection, place.table, None if place.routed else place.columns
+        )
         if whole:
-            removal.refuse(found.table.name, found.rows, force=force)
+            removal.refuse_rows(found.table.name, found.rows, force=force)
         parts = _parts(found, whole=whole)
         if parts and not yes:
             lost = f", and lose its {found.rows:,} rows" if whole and found.rows else ""

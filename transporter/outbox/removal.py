@@ -40,7 +40,7 @@ class Removable:
     rows: int
 
 
-def look(connection: Connection, table: str, columns: Columns | None) -> Removable:
+def find_removable(connection: Connection, table: str, columns: Columns | None) -> Removable:
     """Return what there is to remove; changes nothing.
 
     Raise ``EnvironmentFault`` without *table*, and when it is no outbox with *columns*; with
@@ -67,7 +67,7 @@ def drop(connection: Connection, found: Removable, *, table: bool, force: bool) 
             # Transactions that insert are waited for: their rows count.
             _run(connection, f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
             rows = _count(connection, found.table)
-            refuse(name, rows, force=force)
+            refuse_rows(name, rows, force=force)
         if found.trigger:
             _run(connection, f"DROP TRIGGER {found.trigger} ON {name}")
         if found.function:
@@ -77,7 +77,7 @@ def drop(connection: Connection, found: Removable, *, table: bool, force: bool) 
     return rows
 
 
-def refuse(name: str, rows: int, *, force: bool) -> None:
+def refuse_rows(name: str, rows: int, *, force: bool) -> None:
     """Raise ``ActionRefused`` for a table that holds *rows*, unless that is to *force*."""
     if rows and not force:
         raise ActionRefused(

@@ -183,7 +183,7 @@ def _stepped(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) ->
     ):
         chain = compile_steps(steps, folder)
         last = bool(steps) and steps[-1] is spec.steps[-1]
-        apply = chain.apply_before_failure if last else chain.through
+        apply = chain.apply_before_failure if last else chain.run_through
         for batch in batches:
             made, failed = apply(entries_of(batch))
             if failed is not None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from transporter.errors import ConfigError, StepFailed
 from transporter.pipeline.namespace import Namespace
 from transporter.pipeline.steps.choice import ChoiceStep
-from transporter.pipeline.steps.documents import DocumentStep, disclaimed
+from transporter.pipeline.steps.documents import DocumentStep, clear_false_json
 from transporter.pipeline.steps.table import KINDS
 from transporter.units import FOLDER
 
@@ -55,9 +55,9 @@ class Steps:
         Data that has passed as a JSON document and is none loses its content type. Only now:
         a later step was to find that out, and fail.
         """
-        made, failed = self.through(entries)
+        made, failed = self.run_through(entries)
         for namespace in self._unread:
-            made = disclaimed(made, namespace, entries)
+            made = clear_false_json(made, namespace, entries)
         return made, failed
 
     @property
@@ -69,7 +69,7 @@ class Steps:
         whole = len(steps) < len(self.steps) or any(each.matches_all for each in found)
         return {Namespace()} if found and whole else found
 
-    def through(self, entries: pa.RecordBatch) -> tuple[pa.RecordBatch, StepFailed | None]:
+    def run_through(self, entries: pa.RecordBatch) -> tuple[pa.RecordBatch, StepFailed | None]:
         """Do the same where other steps follow, and leave every content type as it is."""
         failed: StepFailed | None = None
         for step in self.steps:

@@ -50,7 +50,7 @@ def holding(entries: pa.RecordBatch, namespace: Namespace) -> pa.BooleanArray | 
     return reduce(pc.and_, masks) if masks else None
 
 
-def disclaimed(
+def clear_false_json(
     entries: pa.RecordBatch, namespace: Namespace, given: pa.RecordBatch | None = None
 ) -> pa.RecordBatch:
     """Return *entries* without the content type of data that is not the JSON it says.
