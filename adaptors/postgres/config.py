@@ -66,7 +66,7 @@ class OutboxConfig(AdaptorConfig):
     """Most bytes of keys, values and headers in one batch; a larger row is a batch of its own."""
 
     poll_interval: Annotated[Duration, Field(gt=0, le=3600)] = 1.0
-    """Time between two looks at the table when no notification arrives."""
+    """Longest pause between two looks at the table when no notification arrives."""
 
     notify_channel: Annotated[str, Field(min_length=1, max_length=63)] = "outbox"
     """Channel of NOTIFY that the table's trigger uses."""

@@ -69,6 +69,16 @@ WHERE s.seqcache > 1 AND s.seqrelid IN (
     WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum
 ) ORDER BY 1
 """
+# Of a trigger's type bit 2 stands for INSERT. A function that spells its channel must spell ours.
+_NOTIFIES: Final = """
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+    WHERE t.tgrelid = pg_catalog.to_regclass(%s) AND NOT t.tgisinternal
+        AND t.tgenabled IN ('O', 'A') AND t.tgtype & 4 = 4 AND p.prosrc ILIKE '%%notify%%'
+        AND (pg_catalog.strpos(p.prosrc, %s) > 0 OR p.prosrc
+            !~* 'pg_notify[[:space:]]*[(][[:space:]]*E?''[^'']*''[[:space:]]*,')
+)
+"""
 _RIGHTS: Final = ("SELECT", "UPDATE", "DELETE")
 
 # A table can always be changed, a view only if it is plain, or by its triggers.
@@ -137,6 +147,23 @@ def caching_sequences(
         "that are open use up what they have)"
         for sequence, cache in found
     ]
+
+
+def notifies(connection: Connection, table: TableName, channel: str) -> bool:
+    """Return whether a trigger of *table* notifies *channel* of new rows, as far as it shows."""
+    spelt = channel.replace("'", "''").replace("\\", "\\\\")
+    with faults(f"cannot look up the triggers of the outbox table {table}"):
+        name = table.identifier.as_string(connection)
+        return connection.execute(_NOTIFIES, [name, f"'{spelt}'"]).fetchone() == (True,)
+
+
+def describe_polling(table: TableName, channel: str, interval: float) -> str:
+    """Return how *table* is read without such a trigger, and the command that installs one."""
+    return (
+        f"no trigger of {table} notifies the channel {channel} of new rows, so it is polled, with "
+        f"pauses of up to {interval:g} s (poll_interval); 'transporter outbox init PIPELINE "
+        "--run' installs the trigger, and without --run prints its SQL"
+    )
 
 
 def _check_rights(table: TableName, needed: list[tuple[str, bool]], role: str) -> None:

@@ -13,25 +13,46 @@ SETTLING_INTERVAL: Final = 1.0
 """For at least so long a gap is looked at when all that can fill it have a number."""
 SWEEP_SHARE: Final = 0.05
 """Sweeps take at most this share of the time, however slow they become."""
+SHORTEST: Final = 0.005
+"""Seconds from a look that found rows to the next one, where the table is polled."""
+POLLED: Final = ((1.0, SHORTEST), (180.0, 0.1))
+"""The longest pause, for so many seconds after the last rows; the interval after that."""
+LOOK_SHARE: Final = 0.2
+"""Looks that find nothing in a polled table take at most this share of the time.
+
+So a server that is slow, or far away, is asked less often, down to once an interval."""
 
 
 @dataclass(slots=True)
 class Pace:
     """Decides when the next look is due. Not thread-safe.
 
-    ``interval`` is the time between two looks of an idle reader. A look is due
-    at once after one that left rows behind and after a notification.
+    A look is due at once after one that left rows behind and after a notification. Otherwise
+    it is due after a pause of at most ``interval``: of just that where notifications announce
+    the rows, which needs ``notified``, that the table has a trigger for it. Where they do
+    not, the table is polled: the pause is short while rows come and grows after the last ones.
     """
 
     interval: float
+    notified: bool = False
+    _polled: bool = False
+    _timed: bool = False
+    _pause: float = SHORTEST
+    _rows_at: float = float("inf")
     _look_at: float = float("-inf")
     _sweep_at: float = float("-inf")
     _settled_at: float = float("-inf")
     _hurry: bool = True
 
+    def __post_init__(self) -> None:
+        """Poll until a notification comes, unless a trigger sends them."""
+        self._polled = not self.notified
+
     def woken(self) -> None:
         """Note that something was committed."""
         self._hurry = True
+        # Another table may share the channel: only with a trigger of its own is ours announced.
+        self._polled = not self.notified
 
     @property
     def hurry(self) -> bool:
@@ -56,8 +77,22 @@ class Pace:
 
     def begin(self, now: float) -> None:
         """Note that a look begins: only what is committed from here on hurries the next."""
-        self._hurry = False
+        self._timed, self._hurry = not self._hurry, False
+        self._rows_at = min(self._rows_at, now)
         self._look_at = now + self.interval
+
+    def looked(self, now: float, seconds: float = 0.0, *, rows: bool) -> None:
+        """Note that the look has ended, which took so many *seconds*, and whether it found rows."""
+        if rows:
+            self._rows_at, self._pause, seconds = now, SHORTEST, 0.0
+            # They came without a notification, whatever triggers there are.
+            self._polled = self._polled or self._timed
+        else:
+            quiet = now - self._rows_at
+            longest = next((pause for until, pause in POLLED if quiet < until), self.interval)
+            self._pause = min(2 * self._pause, longest)
+        pause = max(self._pause, seconds * (1 / LOOK_SHARE - 1)) if self._polled else self.interval
+        self._look_at = now + min(pause, self.interval)
 
     def more(self) -> None:
         """Note that the look left rows behind."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from adaptors.postgres.inspection import locate
+from adaptors.postgres.inspection import describe_polling, locate, notifies
 from adaptors.postgres.session import connect, faults
 from adaptors.postgres.table import TableName
 from transporter.adaptor import Finding
@@ -27,14 +27,6 @@ SELECT pg_catalog.to_regclass(%(terms)s) IS NOT NULL,
         AND pg_catalog.has_table_privilege(%(terms)s, 'INSERT')
         AND pg_catalog.has_table_privilege(%(terms)s, 'UPDATE') END
 """
-# Of a trigger's type bit 2 stands for INSERT.
-_TRIGGERS: Final = """
-SELECT EXISTS (
-    SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-    WHERE t.tgrelid = pg_catalog.to_regclass(%s) AND NOT t.tgisinternal
-        AND t.tgenabled IN ('O', 'A') AND t.tgtype & 4 = 4 AND p.prosrc ILIKE '%%notify%%'
-)
-"""
 
 
 def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Finding]:
@@ -50,7 +42,7 @@ def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Findin
         yield Finding(f"table {table}: columns, index and rights are as they must be")
         with faults(f"cannot look at what is beside the outbox table {table}"):
             yield _terms(connection, table)
-            yield _wake_up(connection, table, config.poll_interval)
+            yield _wake_up(connection, table, config)
     if elected := look(config.elector):
         yield Finding(elected)
 
@@ -72,12 +64,7 @@ def _terms(connection: Connection, table: TableName) -> Finding:
     )
 
 
-def _wake_up(connection: Connection, table: TableName, seconds: float) -> Finding:
-    ((told,),) = connection.execute(_TRIGGERS, [str(table)]).fetchall()
-    if told:
+def _wake_up(connection: Connection, table: TableName, config: OutboxConfig) -> Finding:
+    if notifies(connection, table, config.notify_channel):
         return Finding(f"a trigger of {table} notifies of new rows")
-    return Finding(
-        f"no trigger of {table} notifies of new rows, so they wait up to {seconds:g} s "
-        "(poll_interval): 'transporter outbox init PIPELINE' prints one",
-        "warning",
-    )
+    return Finding(describe_polling(table, config.notify_channel, config.poll_interval), "warning")

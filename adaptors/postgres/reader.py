@@ -17,7 +17,7 @@ from adaptors.postgres.candidacy import Candidacy, election_term
 from adaptors.postgres.claims import Mark, Take
 from adaptors.postgres.config import OutboxConfig
 from adaptors.postgres.gaps import LOWEST, Bounds, Gaps, Look
-from adaptors.postgres.inspection import caching_sequences, locate
+from adaptors.postgres.inspection import caching_sequences, describe_polling, locate, notifies
 from adaptors.postgres.leaders import lineage_of
 from adaptors.postgres.meter import Meter
 from adaptors.postgres.outbox import Fenced, Outbox, TooMuch
@@ -103,7 +103,7 @@ class OutboxReader:
         self._known: list[Entries] = []
         self._found, self._number = self._table, 0
         self._lineage, self._undecided_until = "", 0.0
-        self._undecided = False
+        self._undecided = self._notified = False
         self._meter, self._backlog = Meter(), Backlog()
         limit = statement_limit(self._term_length)
         self._portion = Portion(config.batch_rows, config.batch_bytes, limit)
@@ -111,7 +111,7 @@ class OutboxReader:
 
     def _reset(self, last: Position) -> None:
         self._gaps = Gaps()
-        self._pace = Pace(self._config.poll_interval)
+        self._pace = Pace(self._config.poll_interval, self._notified)
         self._batch, self._purged = last.batch, last.purged
         self._logged: dict[int, _Logged] = {}
         self._due: deque[_Logged] = deque()
@@ -131,6 +131,10 @@ class OutboxReader:
         self._found = locate(connection, self._table, _CLAIMS[config.claim].rights, config.names)
         for problem in caching_sequences(connection, self._found, config.names):
             resume.tell("sequence-caches", table=str(self._found), problem=problem)
+        self._notified = notifies(connection, self._found, config.notify_channel)
+        if not self._notified:
+            problem = describe_polling(self._found, config.notify_channel, config.poll_interval)
+            resume.tell("outbox-polled", table=str(self._found), problem=problem)
         self._listen(connection)
         self._candidacy = Candidacy(config.elector, str(self._found), config.dsn, resume)
         self._lineage = Position.parse(position).lineage if position else ""
@@ -301,13 +305,16 @@ class OutboxReader:
             else:
                 self._ask_for_less(slow)
             return None
+        ended = monotonic()
+        # A sweep has a share of its own.
+        self._pace.looked(ended, 0.0 if sweep else ended - began, rows=bool(look.ids))
         self._gaps.observe(look)
         if look.settling:
             self._pace.settled(began)
         if look.cut:
             self._pace.more()
         if sweep:
-            self._pace.swept(began, monotonic())
+            self._pace.swept(began, ended)
         return claimed if look.ids else None
 
     def _find(self, bounds: Bounds, *, settling: bool, peek: bool) -> tuple[Claimed | None, Look]:

@@ -67,6 +67,12 @@ def test_an_outbox(postgres: Database, look: Callable[..., tuple[int, Found]]) -
     level, text = found["in"][-1]
     assert level == "warning"
     assert "poll_interval" in text
+    assert "'transporter outbox init PIPELINE --run' installs the trigger" in text
+
+    postgres.execute("ALTER TABLE outbox ENABLE TRIGGER ALL")
+    code, found = look({**reader, "notify_channel": "other"}, SCREEN)
+    assert found["in"][-1][0] == "warning"
+    assert "notifies the channel other" in found["in"][-1][1]
 
 
 @pytest.mark.postgres

@@ -194,6 +194,40 @@ def test_steps_in_python_stand_before_and_behind(
     assert "".join(rows.shown).splitlines() == [f'{{"number":{n}}}' for n in (0, 1, 2, 4, 5)]
 
 
+def test_what_a_query_makes_of_json_is_not_said_to_be_json(
+    opened: Callable[..., Delivering], folder: Path
+) -> None:
+    """Data that is a document keeps its content type on the way to a writer in Python."""
+    (folder / "kinds.py").write_text(KINDS, encoding="utf-8")
+    made = "if(offset = 1, string(data), base64(data))"
+    query = f"SELECT * EXCEPT (data), {made} AS data FROM entries"
+    rows = opened([{"sql": {"query": query, "bytes": True}}], "kinds:Kinds", {"path": "kinds"})
+    assert rows.deliver(entries(3)).failure is None
+    assert (folder / "kinds").read_text().split() == ["None", "application/json", "None"]
+
+
+KINDS = """
+from transporter.adaptor import AdaptorConfig, LocalPath
+
+class Kinds:
+    class Config(AdaptorConfig):
+        path: LocalPath
+
+    def __init__(self, config):
+        self.path = config.path
+
+    def open(self, context):
+        return None
+
+    def write(self, entries, ack):
+        self.path.write_text(" ".join(str(each.message.content_type) for each in entries))
+        ack.all()
+
+    def close(self):
+        pass
+"""
+
+
 def test_untouched_columns_are_exact(opened: Callable[..., Delivering], folder: Path) -> None:
     """Headers with bytes and without a value, keys and times come through a query unchanged."""
     rows = opened([{"sql": "SELECT * FROM entries"}], "file", {"path": "rows.jsonl"})

@@ -103,6 +103,6 @@ def test_the_five_minutes(
 def test_every_command_of_the_page_is_there() -> None:
     """What the page calls a command has a help page."""
     commands = re.findall(r"\*\*`outbox (\w+)`\*\*", PAGE)
-    assert commands == ["init", "pump", "reset"]
+    assert commands == ["init", "pump", "reset", "drop"]
     for command in commands:
         assert app.execute(["outbox", command, "--help"]) == 0

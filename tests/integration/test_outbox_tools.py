@@ -25,8 +25,10 @@ from transporter.cli.outbox_place import VARIABLE
 from transporter.errors import ActionRefused, SourceError, SourceUnavailable
 from transporter.message import Message
 from transporter.outbox import (
+    Columns,
     Record,
     outbox_sql,
+    removal,
     stash,
     stash_async,
     stash_many,
@@ -512,6 +514,153 @@ def test_reset_waits_for_a_row_and_looks_again(outbox: Database) -> None:
     assert (done, leaders(outbox)) == ([0], [other])
 
 
+# --- drop
+
+THERE = (
+    "SELECT to_regclass('outbox') IS NOT NULL, to_regproc('outbox_notify') IS NOT NULL,"
+    " (SELECT count(*) FROM pg_trigger WHERE tgname = 'outbox_notify')"
+)
+ALL, NONE = [(True, True, 1)], [(False, False, 0)]
+
+
+def test_drop_removes_what_init_has_created(
+    postgres: Database, command: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of it is left, and a second time there is no such table."""
+    command("init", "--run")
+    assert postgres.execute(THERE) == ALL
+    assert command("drop", "--yes") == "public.outbox: trigger, function and table dropped\n"
+    assert postgres.execute(THERE) == NONE
+    assert app.execute(["outbox", "drop", "--yes"]) == 3
+    assert "there is no outbox table outbox in database" in capsys.readouterr().err
+
+
+def test_drop_refuses_rows_that_are_not_delivered(
+    outbox: Database, command: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even a question is asked; --force loses them, and says how many."""
+    for _ in range(3):
+        insert(outbox)
+    for words in (["drop"], ["drop", "--yes"]):
+        assert app.execute(["outbox", *words]) == 1
+        told = capsys.readouterr().err
+        assert "public.outbox holds 3 rows that are not delivered yet" in told
+        assert "--force" in told
+    assert outbox.execute(THERE) == ALL
+    assert remaining(outbox) == [1, 2, 3]
+    assert result(command("drop", "--yes", "--force", "--json")) == {
+        "table": "public.outbox",
+        "dropped": ["trigger", "function", "table"],
+        "rows": 3,
+    }
+    assert outbox.execute(THERE) == NONE
+
+
+def test_drop_asks(
+    outbox: Database, monkeypatch: pytest.MonkeyPatch, command: Callable[..., str]
+) -> None:
+    """Without --yes there is a question; no is exit 130, and nothing is dropped."""
+    asked: list[str] = []
+
+    def refuse(question: str, **_: Any) -> None:
+        asked.append(question)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.confirm", refuse)
+    assert command("drop", code=130) == ""
+    insert(outbox)
+    assert command("drop", "--force", code=130) == ""
+    assert command("drop", "--keep-table", code=130) == ""
+    assert asked == [
+        "Drop trigger, function and table of public.outbox?",
+        "Drop trigger, function and table of public.outbox, and lose its 1 rows?",
+        "Drop trigger and function of public.outbox?",
+    ]
+    assert outbox.execute(THERE) == ALL
+
+
+def test_drop_can_leave_the_table(outbox: Database, command: Callable[..., str]) -> None:
+    """A table that was there before init loses its trigger, and nothing else, whatever it holds."""
+    insert(outbox)
+    drop = ["drop", "--keep-table", "--yes"]
+    assert command(*drop) == "public.outbox: trigger and function dropped\n"
+    assert outbox.execute(THERE) == [(True, False, 0)]
+    assert command(*drop) == "public.outbox: has no trigger of init's; nothing to drop\n"
+    assert remaining(outbox) == [1]
+
+
+def test_drop_leaves_alone_what_is_not_its_own(
+    postgres: Database, command: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another kind of table, a function of the user's, and a table that others depend on."""
+    postgres.execute("CREATE TABLE orders (id int)")
+    assert app.execute(["outbox", "drop", "--table", "orders", "--yes", "--force"]) == 3
+    assert "it is no outbox" in capsys.readouterr().err
+    assert postgres.execute("SELECT count(*) FROM orders") == [(0,)]
+
+    command("init", "--run")
+    postgres.execute("CREATE VIEW rows AS SELECT id FROM outbox")
+    assert app.execute(["outbox", "drop", "--yes"]) == 1
+    told = capsys.readouterr().err
+    assert "nothing was dropped: cannot drop table outbox because other objects depend" in told
+    assert postgres.execute(THERE) == ALL
+    postgres.execute("DROP VIEW rows; ALTER FUNCTION outbox_notify RENAME TO shared")
+    assert command("drop", "--yes") == "public.outbox: trigger and table dropped\n"
+    assert postgres.execute("SELECT to_regproc('shared') IS NOT NULL") == [(True,)]
+
+
+@pytest.mark.parametrize("table", ['"My 5% Shop"."Out""box;%s"', f'"{"é" * 31}"'])
+def test_drop_spells_every_name(
+    postgres: Database, command: Callable[..., str], table: str
+) -> None:
+    """Also where the trigger's name is longer than PostgreSQL's names, and is cut by it."""
+    postgres.execute('CREATE SCHEMA "My 5% Shop"')
+    command("init", "--run", "--table", table)
+    done = result(command("drop", "--yes", "--json", "--table", table))
+    assert done["dropped"] == ["trigger", "function", "table"]
+    left = "SELECT count(*) FROM pg_proc WHERE proname LIKE '%notify' AND pronamespace <> 11"
+    assert postgres.execute(left) == [(0,)]
+
+
+def test_rows_that_come_while_drop_asks_are_not_lost(outbox: Database) -> None:
+    """They are counted again under the lock, with those of transactions that were open."""
+    with connected(outbox.dsn) as connection, psycopg.connect(outbox.dsn) as application:
+        found = removal.find_removable(connection, "outbox", Columns())
+        insert(application)
+        done: list[BaseException] = []
+
+        def drop() -> None:
+            try:
+                removal.drop(connection, found, table=True, force=False)
+            except ActionRefused as error:
+                done.append(error)
+
+        thread = Thread(target=drop)
+        thread.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        await_true(lambda: outbox.execute(waiting) != [(0,)], 20, "a drop that waits")
+        application.commit()
+        thread.join(20)
+    assert "holds 1 rows" in str(done[0])
+    assert outbox.execute(THERE) == ALL
+
+
+def test_drop_of_an_event_router_is_its_trigger(
+    postgres: Database, tmp_path: Any, command: Callable[..., str]
+) -> None:
+    """Its table is the application's, and stays with its rows."""
+    postgres.execute("CREATE TABLE outboxevent (id uuid)")
+    (tmp_path / "p.yaml").write_text(
+        f"readers: [{{name: in, adaptor: postgres-outbox, dsn: {json.dumps(postgres.dsn)},"
+        " table: outboxevent, router: {}}]\nroutes: []\n"
+    )
+    command("init", f"{tmp_path}/p.yaml", "--run")
+    postgres.execute("INSERT INTO outboxevent VALUES (NULL)")
+    done = command("drop", f"{tmp_path}/p.yaml", "--yes")
+    assert done == "public.outboxevent: trigger and function dropped\n"
+    assert postgres.execute("SELECT count(*) FROM outboxevent") == [(1,)]
+
+
 # --- where the database is
 
 
@@ -538,7 +687,7 @@ def test_a_server_that_is_away_is_exit_3(
     away = make_conninfo(host="127.0.0.1", port=free_port(), user="x", password="hunter22")
     wrong = postgres.tcp_dsn(password=f"{PASSWORD}-hunter22")
     for dsn in (away, wrong):
-        for words in (["init", "--run"], ["pump"], ["reset", "--json"]):
+        for words in (["init", "--run"], ["pump"], ["reset", "--json"], ["drop", "--yes"]):
             assert app.execute(["outbox", *words, "--dsn", dsn]) == 3
             captured = capsys.readouterr()
             assert "cannot connect to the outbox's database" in captured.err + captured.out

@@ -13,6 +13,7 @@ from kafka_tools import consume
 from outbox_tools import Log, kill_readers, messages, readers
 from queue_tools import until
 
+from transporter.cli import app
 from transporter.errors import EnvironmentFault
 from transporter.message import ERROR_HEADER
 from transporter.outbox import outbox_sql
@@ -224,6 +225,27 @@ def test_what_does_not_fit_is_named(postgres: Database, opened: Callable[..., An
     ) as one:
         opened(table="outboxevent", router={"route_by": "kind"})
     assert "kind is missing" in str(one.value)
+
+
+def test_the_trigger_is_reported_and_installed(
+    postgres: Database, opened: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The command that the event names leaves the rest of their table as it is."""
+    made(postgres, opened)
+    log = Log()
+    opened(log, table="outboxevent", router={})
+    ((_, details),) = [each for each in log.told if each[0] == "outbox-polled"]
+    assert "'transporter outbox init PIPELINE --run'" in str(details["problem"])
+    reader = {"name": "in", "adaptor": "postgres-outbox", "dsn": postgres.dsn}
+    pipeline = {"readers": [{**reader, "table": "outboxevent", "router": {}}], "routes": []}
+    (tmp_path / "p.yaml").write_text(json.dumps(pipeline))
+    columns = "SELECT attname FROM pg_attribute WHERE attrelid = 'outboxevent'::regclass"
+    before = postgres.execute(columns)
+    assert app.execute(["outbox", "init", str(tmp_path / "p.yaml"), "--run"]) == 0
+    assert postgres.execute(columns) == before
+    log = Log()
+    opened(log, table="outboxevent", router={})
+    assert "outbox-polled" not in dict(log.told)
 
 
 # --- the whole way

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import psycopg
 import pytest
-from outbox_tools import Log, insert, read, readers
+from outbox_tools import Log, insert, read, readers, remaining
 from pooler import pooler
 
+from transporter.cli import app
 from transporter.errors import EnvironmentFault
+from transporter.outbox import outbox_sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,21 +70,94 @@ def test_a_sequence_that_sessions_cache_is_told_of(
     """At each open, with the command that mends it; and then no more."""
     if made:
         outbox.execute(made)
-    assert told(opened) == []
+    assert told(opened, "sequence-caches") == []
     outbox.execute(f"ALTER SEQUENCE {sequence} CACHE 20")
-    ((event, details),) = told(opened)
-    assert (event, details["table"]) == ("sequence-caches", "public.outbox")
+    (details,) = told(opened, "sequence-caches")
+    assert details["table"] == "public.outbox"
     problem = str(details["problem"])
     assert f"takes 20 numbers at once from the sequence {sequence}" in problem
     outbox.execute(problem.partition("; run ")[2].partition(" (")[0])
-    assert told(opened) == []
+    assert told(opened, "sequence-caches") == []
 
 
-def told(opened: Callable[..., Any]) -> list[tuple[str, dict[str, object]]]:
-    """Open a reader and return what it tells of the sequence."""
+def told(opened: Callable[..., Any], event: str, **settings: Any) -> list[dict[str, object]]:
+    """Open a reader and return the details of each *event* that it reports."""
     log = Log()
-    opened(log)
-    return [each for each in log.told if each[0] == "sequence-caches"]
+    opened(log, **settings)
+    return [details for name, details in log.told if name == event]
+
+
+QUIET = "ALTER TABLE outbox DISABLE TRIGGER ALL"
+NOT_OURS = outbox_sql(channel="others")
+COMPUTED = """
+CREATE OR REPLACE FUNCTION outbox_notify() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_notify('out' || 'box', ''); RETURN NULL; END $$
+"""
+
+
+@pytest.mark.parametrize("made", [QUIET, NOT_OURS, "DROP TRIGGER outbox_notify ON outbox"])
+def test_a_missing_trigger_is_reported_at_open(
+    outbox: Database, opened: Callable[..., Any], made: str
+) -> None:
+    """With the command that installs it; and then no more."""
+    assert told(opened, "outbox-polled") == []
+    outbox.execute(made)
+    (details,) = told(opened, "outbox-polled", poll_interval=7)
+    assert details["table"] == "public.outbox"
+    problem = str(details["problem"])
+    assert "no trigger of public.outbox notifies the channel outbox of new rows" in problem
+    assert "up to 7 s (poll_interval)" in problem
+    assert "'transporter outbox init PIPELINE --run' installs the trigger" in problem
+    if made == QUIET:
+        outbox.execute("DROP TRIGGER outbox_notify ON outbox")
+    assert app.execute(["outbox", "init", "--run", "--dsn", outbox.dsn]) == 0
+    assert told(opened, "outbox-polled") == []
+
+
+def test_a_channel_that_its_function_computes_is_believed(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """Only a function that spells another channel is known not to notify ours."""
+    outbox.execute(COMPUTED)
+    assert told(opened, "outbox-polled") == []
+    outbox.execute(outbox_sql(channel="it's \\ ours"))
+    assert told(opened, "outbox-polled", notify_channel="it's \\ ours") == []
+
+
+@pytest.mark.parametrize("claim", ["mark", "take"])
+@pytest.mark.parametrize("noticed", [False, True])
+def test_rows_that_nothing_announces_do_not_wait_for_the_interval(
+    outbox: Database, opened: Callable[..., Any], claim: str, *, noticed: bool
+) -> None:
+    """Without a trigger from the first row on; where one is switched off, from the second on."""
+    if not noticed:
+        outbox.execute(QUIET)
+    reader = opened(poll_interval=1 if noticed else 60, claim=claim)
+    if noticed:
+        insert(outbox)
+        assert read(reader) == [1]
+        outbox.execute(QUIET)
+        insert(outbox)
+        assert read(reader) == [2]
+        reader._pace.interval = 60
+    for _ in range(3):
+        assert read(reader, 0.3) == []
+        number = insert(outbox)
+        assert read(reader, 30) == [number]
+    assert remaining(outbox) == []
+
+
+def test_an_idle_reader_is_polled_by_reads_alone(
+    outbox: Database, opened: Callable[..., Any]
+) -> None:
+    """No look of a polled outbox takes a transaction number, or writes."""
+    outbox.execute(QUIET)
+    reader = opened()
+    assert read(reader, 0.5) == []
+    number = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
+    before = outbox.execute(number)
+    assert read(reader, 2) == []
+    assert outbox.execute(number) == before
 
 
 def test_whoever_is_in_the_way_of_a_term_is_ended_through_a_pooler_too(outbox: Database) -> None:

@@ -41,7 +41,8 @@ READ_ONLY = {
 }
 ELSEWHERE = {
     *("run", "quickstart", "init pipeline", "init adaptor"),
-    *("outbox init", "outbox pump", "outbox reset", "queue init", "queue send", "queue tracker"),
+    *("outbox init", "outbox pump", "outbox reset", "outbox drop"),
+    *("queue init", "queue send", "queue tracker"),
 }
 """They run an engine, write new files, or change a database or a broker: no log."""
 ONLINE = {"reload": ("reload",), "route step": ("route", "step", "out")}

@@ -1,4 +1,4 @@
-"""``transporter outbox``: create an outbox table, fill one, and clear the marks of dead leaders."""
+"""``transporter outbox``: create an outbox table, fill one, clear stale marks, and drop it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annot
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from transporter.cli.outbox_place import Place
     from transporter.outbox.pump import Load, Reading
+    from transporter.outbox.removal import Removable
     from transporter.outbox.reset import LastTerm, Marks
 
 MOST_KEYS = 1_000_000
@@ -42,10 +44,11 @@ MOST_BYTES = 64 * 1024**2
 def build() -> typer.Typer:
     """Put the group together."""
     return group(
-        "Create an outbox table, fill it for a trial, and clear stale marks.",
+        "Create an outbox table, fill it for a trial, clear stale marks, and drop it.",
         init=init,
         pump=pump,
         reset=reset,
+        drop=drop,
     )
 
 
@@ -62,32 +65,44 @@ def init(  # noqa: PLR0913 - one argument an option
 ) -> None:
     """Print the SQL that creates an outbox table, each piece explained, or run it.
 
-    Running it again changes nothing. Printing needs no database.
+    Running it again changes nothing. Printing needs no database. A table that is
+    there gets the trigger that wakes the reader, that of an event router nothing else.
 
     Example: transporter outbox init orders.yaml --run
     """
     if dsn is not None and not run:
         raise typer.BadParameter("--dsn is for --run; printing needs no database")
-    place = outbox_of(pipeline, reader, dsn, table, column, channel, connecting=run)
+    place = outbox_of(pipeline, reader, dsn, table, column, channel, connecting=run, routed=True)
     if run:
-        from transporter.outbox.creation import create  # noqa: PLC0415 - imports psycopg
-        from transporter.outbox.database import connected  # noqa: PLC0415
-
-        with connected(place.dsn) as connection:
-            made = create(connection, place.table, place.channel, place.columns)
-        if as_json:
-            write_json({"table": made.table, "created": made.created, "channel": place.channel})
-            return
-        done = "created" if made.created else "was there already; its trigger is in place"
-        write(printable(f"{made.table}: {done}"))
+        _create(place, as_json=as_json)
         return
-    from transporter.outbox.table import outbox_sql  # noqa: PLC0415 - as above
+    from transporter.outbox.table import outbox_sql, trigger_sql  # noqa: PLC0415 - as `create`
 
-    text = outbox_sql(place.table, place.channel, place.columns)
+    text = (
+        trigger_sql(place.table, place.channel)
+        if place.routed
+        else outbox_sql(place.table, place.channel, place.columns)
+    )
     if as_json:
         write_json({"table": place.table, "channel": place.channel, "sql": text})
     else:
         sys.stdout.write(text)
+
+
+def _create(place: Place, *, as_json: bool) -> None:
+    from transporter.outbox.creation import create, create_trigger  # noqa: PLC0415 - imports psycopg
+    from transporter.outbox.database import connected  # noqa: PLC0415
+
+    with connected(place.dsn) as connection:
+        if place.routed:
+            name, created = create_trigger(connection, place.table, place.channel), False
+        else:
+            name, created = create(connection, place.table, place.channel, place.columns)
+    if as_json:
+        write_json({"table": name, "created": created, "channel": place.channel})
+        return
+    done = "created" if created else "was there already; its trigger is in place"
+    write(printable(f"{name}: {done}"))
 
 
 def pump(  # noqa: PLR0913 - one argument an option
@@ -260,3 +275,63 @@ def _tell_reset(found: Marks, done: int, *, ended: bool, as_json: bool) -> None:
             f"{kept:,} rows are marked by the leader of {_term(last)}, which may be at work; "
             "if its engine is gone for good, --end-term resets them, too"
         )
+
+
+def drop(  # noqa: PLR0913 - one argument an option
+    pipeline: PipelineFile = None,
+    reader: ReaderName = None,
+    *,
+    keep_table: Annotated[
+        bool,
+        typer.Option("--keep-table", help="Drop the trigger and its function, and no table."),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Drop a table with rows, which are lost.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dsn: Dsn = None,
+    table: TableName = None,
+    column: ColumnNames = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drop what init has created: trigger, function and table. Stop the engine first.
+
+    A table that holds rows is refused, for they are not delivered yet. That of an
+    event router keeps all but the trigger. The table transporter_term stays.
+
+    Example: transporter outbox drop orders.yaml
+    """
+    from transporter.outbox import removal  # noqa: PLC0415 - imports psycopg
+    from transporter.outbox.database import connected  # noqa: PLC0415
+
+    place = outbox_of(pipeline, reader, dsn, table, column, routed=True)
+    whole = not (keep_table or place.routed)
+    with connected(place.dsn) as connection:
+        found = removal.find_removable(
+            connection, place.table, None if place.routed else place.columns
+        )
+        if whole:
+            removal.refuse_rows(found.table.name, found.rows, force=force)
+        parts = _parts(found, whole=whole)
+        if parts and not yes:
+            lost = f", and lose its {found.rows:,} rows" if whole and found.rows else ""
+            question = f"Drop {_listed(parts)} of {found.table.name}{lost}?"
+            typer.confirm(printable(question), abort=True, err=True)
+        rows = removal.drop(connection, found, table=whole, force=force) if parts else 0
+    if as_json:
+        write_json({"table": found.table.name, "dropped": parts, "rows": rows})
+        return
+    lost = f"; {rows:,} rows are lost" if rows else ""
+    done = (
+        f"{_listed(parts)} dropped{lost}" if parts else "has no trigger of init's; nothing to drop"
+    )
+    write(printable(f"{found.table.name}: {done}"))
+
+
+def _parts(found: Removable, *, whole: bool) -> list[str]:
+    there = {"trigger": found.trigger, "function": found.function, "table": whole}
+    return [part for part, is_there in there.items() if is_there]
+
+
+def _listed(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -53,15 +53,19 @@ ChannelName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An outbox: where its database is (empty when that does not matter), and its names."""
+    """An outbox: where its database is (empty when that does not matter), and its names.
+
+    One that is *routed* is the table of an event router, with columns of its own.
+    """
 
     dsn: str = field(repr=False)
     table: str
     columns: Columns
     channel: str
+    routed: bool = False
 
 
-def outbox_of(
+def outbox_of(  # noqa: PLR0913 - one argument an option
     pipeline: Path | None,
     reader: str | None,
     dsn: str | None,
@@ -70,15 +74,24 @@ def outbox_of(
     channel: str | None = None,
     *,
     connecting: bool = True,
+    routed: bool = False,
 ) -> Place:
     """Return the outbox that a command line names; raise ``ConfigError`` for none, or for two.
 
-    Without *connecting* the connection string is neither needed nor looked at.
+    Without *connecting* the connection string is neither needed nor looked at. Only with
+    *routed* may it be the table of an event router.
     """
     if pipeline is not None:
         if (dsn, table, channel) != (None, None, None) or columns:
             raise ConfigError(f"{pipeline} names database and table; leave out the options")
-        return _of_reader(pipeline, reader, connecting=connecting)
+        place = _of_reader(pipeline, reader, connecting=connecting)
+        if place.routed and not routed:
+            raise ConfigError(
+                f"{pipeline} reads the table of an event router, which 'transporter outbox' "
+                "neither fills nor resets; 'transporter outbox init' prints its trigger, and "
+                "'transporter run' says what that table lacks"
+            )
+        return place
     from transporter.outbox.table import DEFAULT, outbox_sql  # noqa: PLC0415 - `--help` does without
 
     where = _dsn(dsn) if connecting else ""
@@ -134,13 +147,14 @@ def _of_reader(file: Path, name: str | None, *, connecting: bool) -> Place:
     if found is None:
         raise InvalidPipeline(*problems)
     config: Any = found
-    if config.router is not None:
-        raise ConfigError(
-            f"{file} reads the table of an event router, which 'transporter outbox' neither makes "
-            "nor fills nor resets; 'transporter run' says what that table lacks"
-        )
-    columns = Columns(**dict(config.columns))
-    return Place(config.dsn.get_secret_value(), config.table, columns, config.notify_channel)
+    columns = Columns(**dict(config.columns)) if config.router is None else Columns()
+    return Place(
+        config.dsn.get_secret_value(),
+        config.table,
+        columns,
+        config.notify_channel,
+        routed=config.router is not None,
+    )
 
 
 def _needed(key: KeyPath, reader: KeyPath, *, connecting: bool) -> bool:

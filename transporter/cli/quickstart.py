@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+_FOLDER: Final = Path("transporter-quickstart")
 _PLACE: Final = re.compile(r"\$\{QUICKSTART_DIR:-[^}]*\}")
 
 
@@ -25,11 +27,12 @@ def quickstart(
     ] = False,
     folder: Annotated[
         Path, typer.Option("--dir", help="Where the pipeline file, its log and its sink go.")
-    ] = Path("transporter-quickstart"),
+    ] = _FOLDER,
 ) -> int:
     """Run a small pipeline: a source, the log, Spark, LMDB and the terminal.
 
-    The pipeline file it runs stays in the folder, to be read and changed.
+    The pipeline file it runs stays in the folder, to be read and changed. Its log and
+    its sinks are in a folder of the same name beside it.
     """
     from transporter.cli.run import run_pipeline  # noqa: PLC0415 - heavy; `--help` does without
     from transporter.pipeline.config import load  # noqa: PLC0415
@@ -39,6 +42,8 @@ def quickstart(
 
         # Before anything is written.
         require_wheel()
+    again = ["transporter", "quickstart", *(["--postgres"] if postgres else [])]
+    again += ["--dir", str(folder)] if folder != _FOLDER else []
     folder = folder.absolute()
     file = _pipeline_file(folder, "postgres.yaml" if postgres else "demo.yaml")
     environ = dict(os.environ)
@@ -51,7 +56,19 @@ def quickstart(
 
         # Its live table has left the terminal by now.
         show_sales(["transporter", "run", str(file)], environ)
+    if code == 0:
+        _note_next(file, again)
     return code
+
+
+def _note_next(file: Path, again: Sequence[str]) -> None:
+    from transporter.cli.log_entries import note  # noqa: PLC0415 - `--help` does without
+    from transporter.cli.run import short  # noqa: PLC0415
+
+    name = shlex.quote(short(file))
+    note(f"What this has run is {name}: change it, and run {shlex.join(again)} again.")
+    note(f"  transporter top {name}      # readers and routes, live, while it runs")
+    note(f"  transporter shell {name}    # the log as a table of Spark, at any time")
 
 
 def _pipeline_file(folder: Path, name: str) -> Path:
@@ -60,8 +77,9 @@ def _pipeline_file(folder: Path, name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if not file.exists():
         packaged = files("transporter.quickstart").joinpath(name).read_text(encoding="utf-8")
-        # Beside its log and its sink it needs no variable to name them.
-        file.write_text(_PLACE.sub(".", packaged), encoding="utf-8")
+        # Beside its log and its sink, which are no other pipeline's, it needs no variable to
+        # name them.
+        file.write_text(_PLACE.sub(f"./{file.stem}", packaged), encoding="utf-8")
     return file
 
 

@@ -140,13 +140,14 @@ def _reload(directory: Path, report: Any) -> None:  # noqa: ANN401 - the reporte
 def _hints(directory: Path) -> str:
     """Return what somebody who watches may want to try next, ready to be copied."""
     me = sys.argv[0]
-    command = "transporter" if shutil.which("transporter") == me else _short(Path(me))
-    log = _short(directory)
+    command = "transporter" if shutil.which("transporter") == me else short(Path(me))
+    log = short(directory)
     tries = (f"log show {log} --last 5", f"offsets list {log}", f"log info {log}")
     return "\n".join(["in another terminal, try:", *(f"  {command} {each}" for each in tries)])
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
+    """Return *path* as it is seen from here, where that is shorter."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 

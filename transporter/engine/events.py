@@ -120,6 +120,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("reader", "table", "problem"),
             "rows of an outbox may be read out of order, for sessions cache its ids; what helps",
         ),
+        "outbox-polled": Event(
+            "info",
+            ("reader", "table", "problem"),
+            "no trigger notifies of an outbox's rows, so it is polled; what installs one",
+        ),
         "queue-deletes": Event(
             "warning",
             ("reader", "queue", "problem"),

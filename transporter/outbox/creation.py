@@ -8,13 +8,16 @@ from psycopg import errors as pg
 
 from transporter.errors import EnvironmentFault
 from transporter.outbox.database import existing, faults, find
-from transporter.outbox.table import USUAL, Columns, outbox_sql, quoted
+from transporter.outbox.table import USUAL, Columns, outbox_sql, quoted, trigger_sql
 
 if TYPE_CHECKING:
     from transporter.outbox.database import Connection
 
 _OLDEST: Final = 140_000
 """PostgreSQL 14, the first with CREATE OR REPLACE TRIGGER."""
+_DOING: Final = (
+    "cannot create {}; someone who has the right to may run what 'transporter outbox init' prints"
+)
 _LOOK: Final = "SELECT {} FROM {} LIMIT 0"
 
 
@@ -33,16 +36,28 @@ def create(connection: Connection, table: str, channel: str, columns: Columns = 
     is too old, or when a right is missing.
     """
     _check_server(connection)
-    doing = (
-        f"cannot create the outbox table {table}; someone who has the right to may run "
-        "what 'transporter outbox init' prints"
-    )
-    with faults(doing), connection.transaction():
+    with faults(_DOING.format(f"the outbox table {table}")), connection.transaction():
         there = find(connection, table)
         if there is not None:
-            _check_columns(connection, table, columns, there.name)
+            check_columns(connection, table, columns, there.name)
         connection.execute(outbox_sql(table, channel, columns).encode())
         return Created(existing(connection, table).name, created=there is None)
+
+
+def create_trigger(connection: Connection, table: str, channel: str) -> str:
+    """Have *table*, which is there, notify *channel* of its new rows; return its full name.
+
+    Raise ``EnvironmentFault`` without the table, when the server is too old, or when a
+    right is missing.
+    """
+    _check_server(connection)
+    with faults(_DOING.format(f"the trigger of {table}")), connection.transaction():
+        there = find(connection, table)
+        if there is None:
+            database = connection.info.dbname
+            raise EnvironmentFault(f"there is no table {table} in database {database}")
+        connection.execute(trigger_sql(table, channel).encode())
+    return there.name
 
 
 def _check_server(connection: Connection) -> None:
@@ -51,7 +66,8 @@ def _check_server(connection: Connection) -> None:
         raise EnvironmentFault(f"the server runs PostgreSQL {version}; an outbox needs 14 or newer")
 
 
-def _check_columns(connection: Connection, table: str, columns: Columns, full: str) -> None:
+def check_columns(connection: Connection, table: str, columns: Columns, full: str) -> None:
+    """Raise ``EnvironmentFault`` when *table*, called *full*, lacks one of *columns*."""
     names = ", ".join(columns.quoted().values())
     try:
         connection.execute(_LOOK.format(names, quoted(table)).encode())

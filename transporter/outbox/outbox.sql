@@ -24,17 +24,6 @@ CREATE TABLE IF NOT EXISTS {table} (
     -- only ever taken (claim: take), 100 halves the table.
 ) WITH (fillfactor = 50);
 
--- Optional: the trigger wakes the reader at once. Without it the reader looks every poll_interval
--- (1 s). It fires once a statement, and PostgreSQL sends one notification a transaction.
-CREATE OR REPLACE FUNCTION {notify}() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_catalog.pg_notify({channel}, '');
-    RETURN NULL;
-END
-$$;
-CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {table}
-    FOR EACH STATEMENT EXECUTE FUNCTION {notify}();
-
 -- Rights, if the roles are not the table's owner. The application: INSERT on the table and USAGE
 -- on its sequence. The engine: SELECT, UPDATE, DELETE on the table; and a table transporter_term
 -- beside it, which its first start creates, or says what it lacks.

@@ -104,19 +104,30 @@ USUAL: Final = Columns()
 def outbox_sql(table: str = DEFAULT, channel: str = DEFAULT, columns: Columns = USUAL) -> str:
     """Return the SQL that creates *table* with *columns* and a trigger that notifies *channel*.
 
-    The text is ``outbox.sql`` of this folder with the names filled in, explained
-    by its comments; running it again changes nothing. Raise ``ValueError`` for
+    The text is ``outbox.sql`` and ``trigger.sql`` of this folder with the names filled in,
+    explained by its comments; running it again changes nothing. Raise ``ValueError`` for
     names that PostgreSQL would not take.
     """
+    return _sql("outbox.sql", table=quoted(table), **columns.quoted()) + (
+        "\n" + trigger_sql(table, channel)
+    )
+
+
+def trigger_sql(table: str, channel: str) -> str:
+    """Return the SQL of the trigger alone, for a table that is there; as :func:`outbox_sql`."""
     *schema, name = _parts(table)
-    template = files("transporter.outbox").joinpath("outbox.sql").read_text(encoding="utf-8")
-    return template.format(
+    return _sql(
+        "trigger.sql",
         table=quoted(table),
         notify=".".join(map(_quoted, [*schema, f"{name}_notify"])),
         trigger=_quoted(f"{name}_notify"),
         channel=_literal(channel),
-        **columns.quoted(),
     )
+
+
+def _sql(file: str, **names: str) -> str:
+    template = files("transporter.outbox").joinpath(file).read_text(encoding="utf-8")
+    return template.format(**names)
 
 
 def _literal(channel: str) -> str:

@@ -182,8 +182,10 @@ def _stepped(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) ->
         at_hand(Path(spec.folder), spec.modules) if steps else nullcontext(Path()) as folder,
     ):
         chain = compile_steps(steps, folder)
+        last = bool(steps) and steps[-1] is spec.steps[-1]
+        apply = chain.apply_before_failure if last else chain.run_through
         for batch in batches:
-            made, failed = chain.apply_before_failure(entries_of(batch))
+            made, failed = apply(entries_of(batch))
             if failed is not None:
                 raise EntryFailed(failed.offset, spec.secrets.hide(failed.problem))
             yield made

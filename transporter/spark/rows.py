@@ -22,6 +22,8 @@ from transporter.engine.limits import limited
 from transporter.engine.protocol import Failure, FailureKind
 from transporter.engine.writers import context_of, make_writer, reached
 from transporter.message import Entries, concat
+from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.steps.documents import clear_false_json
 from transporter.spark.plan import as_entries, entries_of
 from transporter.spark.slices import bounds, map_in_arrow
 from transporter.spark.task_spec import spec_of
@@ -134,6 +136,8 @@ def _deliver(ticket: Ticket, batches: Batches) -> Batches:
     whole = concat([entries_of(batch) for batch in batches])
     if not whole.num_rows:
         return
+    # A query makes of data what it likes, and of its content type mostly nothing else.
+    whole = clear_false_json(whole, Namespace())
     # A writer may print text, or bytes by way of the buffer.
     printed = io.BytesIO()
     text = io.TextIOWrapper(printed, encoding="utf-8", newline="\n", write_through=True)

@@ -23,7 +23,7 @@ readers:
 routes: [{name: all, writer: {adaptor: kafka, bootstrap_servers: "${KAFKA:?set KAFKA}"}}]
 """
 ONE = "readers: [{name: orders, adaptor: postgres-outbox, dsn: '${ORDERS_DSN}'}]\n"
-ROUTER = ONE.replace("}]", ", router: {}}]")
+ROUTER = ONE.replace("}]", ", router: {}}]").replace("${ORDERS_DSN}", "dbname=x")
 NONE = "readers: [{name: lines, adaptor: file, path: in.jsonl}]\n"
 
 
@@ -79,6 +79,17 @@ def test_init_reads_table_and_channel_of_a_pipeline(
     assert result == {"table": "outbox", "channel": "outbox", "sql": outbox_sql()}
 
 
+def test_init_of_an_event_router_prints_its_trigger(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rest of that table is the application's."""
+    assert app.execute(["outbox", "init", str(folder / "router.yaml")]) == 0
+    text = capsys.readouterr().out
+    assert outbox_sql().endswith("\n" + text)
+    assert "CREATE TABLE" not in text
+    assert 'TRIGGER "outbox_notify" AFTER INSERT ON "outbox"' in text
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -86,7 +97,7 @@ def test_init_reads_table_and_channel_of_a_pipeline(
         (["init", "{}/p.yaml", "oders"], "no reader 'oders'; did you mean 'orders'?"),
         (["init", "{}/p.yaml", "users"], "environment variable USERS_TABLE is not set"),
         (["init", "{}/none.yaml"], "none.yaml:1: no reader is a postgres-outbox"),
-        (["init", "{}/router.yaml"], "router.yaml reads the table of an event router"),
+        (["reset", "{}/router.yaml"], "router.yaml reads the table of an event router"),
         (["init", "{}/gone.yaml"], "gone.yaml: cannot be read"),
         (["init", "{}/one.yaml", "--table", "x"], "names database and table"),
         (["init", "--table", "a b"], "'a b' is not a table name"),
@@ -105,6 +116,7 @@ def test_init_reads_table_and_channel_of_a_pipeline(
         (["pump", "--dsn", "", "--topic", ""], "--topic: topic has 0 characters"),
         (["pump", "--dsn", "", "--rows", "10000", "--value-bytes", "7000"], "exceed 67108864"),
         (["reset"], VARIABLE),
+        (["drop"], VARIABLE),
     ],
 )
 def test_wrong_usage_is_exit_2(
@@ -150,7 +162,7 @@ def test_help_shows_no_secret(
 ) -> None:
     """The variable is named, its value is not."""
     monkeypatch.setenv(VARIABLE, "password=hunter22")
-    for command in ("init", "pump", "reset"):
+    for command in ("init", "pump", "reset", "drop"):
         assert app.execute(["outbox", command, "--help"]) == 0
         captured = capsys.readouterr()
         assert "Example: transporter outbox" in captured.out

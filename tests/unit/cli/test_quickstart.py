@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,19 +37,57 @@ def test_every_command_means_the_same_log(
     file = tmp_path / "transporter-quickstart" / "demo.yaml"
     assert ran == [file]
     assert "QUICKSTART_DIR" not in file.read_text()
-    assert log_directory(file, {}) == file.parent / "log"
+    assert log_directory(file, {}) == file.parent / "demo" / "log"
     pipeline = load(file, {})
-    assert pipeline.log.dir == file.parent / "log"
-    assert pipeline.routes[0].writer.config.path == file.parent / "orders.lmdb"
+    assert pipeline.log.dir == file.parent / "demo" / "log"
+    assert pipeline.routes[0].writer.config.path == file.parent / "demo" / "orders.lmdb"
     file.write_text(file.read_text().replace("rate: 5", "rate: 7"))
     assert app.execute(["quickstart"]) == 0
     assert "rate: 7" in file.read_text()
 
 
-def test_the_shops_file_names_its_log_without_a_database(tmp_path: Path) -> None:
-    """A command that only looks at the log needs no variable for the database."""
-    file = quickstart._pipeline_file(tmp_path, "postgres.yaml")
-    assert log_directory(file, {}) == tmp_path / "log"
+def test_the_two_pipelines_share_neither_log_nor_sink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both may run from one folder; a look at the log needs no variable for the database."""
+    monkeypatch.setenv("ORDERS_DSN", "dbname=x")
+    demo, shop = (quickstart._pipeline_file(tmp_path, f"{name}.yaml") for name in NAMES)
+    assert log_directory(demo, {}) == tmp_path / "demo" / "log"
+    assert log_directory(shop, {}) == tmp_path / "postgres" / "log"
+    sinks = [
+        {each.writer.config.path for each in load(file, {"ORDERS_DSN": "dbname=x"}).routes}
+        for file in (demo, shop)
+    ]
+    assert sinks[0] & sinks[1] == {"-"}
+
+
+NAMES = ("demo", "postgres")
+
+
+@pytest.mark.usefixtures("ran")
+@pytest.mark.parametrize("options", [[], ["--dir", "my folder"]])
+@pytest.mark.parametrize("postgres", [False, True])
+def test_it_ends_with_what_to_do_next(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    *,
+    postgres: bool,
+) -> None:
+    """The file to change, and commands that can be copied."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(quickstart, "_shop", lambda _: nullcontext("dbname=x"))
+    monkeypatch.setattr("transporter.quickstart.sales.show_sales", lambda *_: None)
+    words = ["quickstart", *(["--postgres"] if postgres else []), *options]
+    assert app.execute(words) == 0
+    folder = options[-1] if options else "transporter-quickstart"
+    file = shlex.quote(f"{folder}/{NAMES[postgres]}.yaml")
+    told = capsys.readouterr().err
+    assert f"What this has run is {file}: change it" in told
+    assert f"run {shlex.join(['transporter', *words])} again" in told
+    assert f"\n  transporter top {file} " in told
+    assert f"\n  transporter shell {file} " in told
 
 
 def test_without_the_embedded_server_nothing_is_left_behind(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pydantic import ValidationError
 
 from transporter.errors import ConfigError, StepFailed
+from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.steps.choice import ChoiceStep
+from transporter.pipeline.steps.documents import DocumentStep, clear_false_json
 from transporter.pipeline.steps.table import KINDS
 from transporter.units import FOLDER
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transporter.pipeline.steps.step import Step, StepConfig
+
+_OF_DOCUMENTS: Final = (DocumentStep, ChoiceStep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,27 @@ class Steps:
     def apply_before_failure(
         self, entries: pa.RecordBatch
     ) -> tuple[pa.RecordBatch, StepFailed | None]:
-        """Return what becomes of the entries before the first that fails, and how that one does."""
+        """Return what becomes of the entries before the first that fails, and how that one does.
+
+        Data that has passed as a JSON document and is none loses its content type. Only now:
+        a later step was to find that out, and fail.
+        """
+        made, failed = self.run_through(entries)
+        for namespace in self._unread:
+            made = clear_false_json(made, namespace, entries)
+        return made, failed
+
+    @property
+    def _unread(self) -> set[Namespace]:
+        """The namespaces whose data may have passed without having been read."""
+        steps = [step for step in self.steps if isinstance(step, _OF_DOCUMENTS)]
+        found = {step.namespace for step in steps if not step.thorough}
+        # Others may change namespaces.
+        whole = len(steps) < len(self.steps) or any(each.matches_all for each in found)
+        return {Namespace()} if found and whole else found
+
+    def run_through(self, entries: pa.RecordBatch) -> tuple[pa.RecordBatch, StepFailed | None]:
+        """Do the same where other steps follow, and leave every content type as it is."""
         failed: StepFailed | None = None
         for step in self.steps:
             entries, error = _applied(step, entries)

@@ -77,6 +77,11 @@ class ChoiceStep:
     condition: Condition
     passing: bool
 
+    @property
+    def thorough(self) -> bool:
+        """Whether data that is no document fails, also where it cannot hold the field."""
+        return self.passing
+
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return the *entries* that pass."""
         documents, offsets = entries.column("data"), entries.column("offset")

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from transporter.errors import StepFailed
 from transporter.message import ENTRY_SCHEMA, JSON
+from transporter.pipeline.steps.edits import is_document
 from transporter.pipeline.steps.grammar import Refused
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from transporter.pipeline.namespace import Namespace
 
 _DATA: Final = ENTRY_SCHEMA.get_field_index("data")
+_TYPE: Final = ENTRY_SCHEMA.get_field_index("content_type")
 _JSON_TYPE: Final = re.compile(r"\s*[^;\s]+/(?:[^;\s]+\+)?json\s*(?:;|$)", re.IGNORECASE)
 
 
@@ -36,7 +38,7 @@ def holding(entries: pa.RecordBatch, namespace: Namespace) -> pa.BooleanArray | 
     import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that a pipeline without steps saves
 
     masks = []
-    types = entries.column("content_type")
+    types = entries.column(_TYPE)
     known = types.unique().to_pylist()
     if known != [JSON]:
         documents = pa.array([each for each in known if is_json(each)], pa.string())
@@ -46,6 +48,36 @@ def holding(entries: pa.RecordBatch, namespace: Namespace) -> pa.BooleanArray | 
     if not namespace.matches_all:
         masks.append(namespace.mask(entries.column("namespace")))
     return reduce(pc.and_, masks) if masks else None
+
+
+def clear_false_json(
+    entries: pa.RecordBatch, namespace: Namespace, given: pa.RecordBatch | None = None
+) -> pa.RecordBatch:
+    """Return *entries* without the content type of data that is not the JSON it says.
+
+    Those of *namespace* are looked at; if they were made of *given*, only data that is still
+    the same.
+    """
+    import pyarrow.compute as pc  # noqa: PLC0415 - see holding
+
+    chosen = holding(entries, namespace)
+    if given is not None and given is not entries:
+        before, offsets = given.column(_DATA), given.column("offset")
+        if not offsets.equals(entries.column("offset")):
+            before = before.take(pc.index_in(entries.column("offset"), value_set=offsets))
+        same = pc.equal(entries.column(_DATA), before).fill_null(fill_value=False)
+        chosen = same if chosen is None else pc.and_(chosen, same)
+    documents = entries.column(_DATA)
+    if chosen is not None:
+        documents = documents.filter(chosen)
+    wrong = [not is_document(each) for each in documents.to_pylist()]
+    if not any(wrong):
+        return entries
+    mask = pa.array(wrong, pa.bool_())
+    if chosen is not None:
+        mask = put(mask, pa.repeat(pa.scalar(value=False), entries.num_rows), chosen)
+    types = pc.if_else(mask, pa.scalar(None, pa.string()), entries.column(_TYPE))
+    return entries.set_column(_TYPE, ENTRY_SCHEMA.field(_TYPE), types)
 
 
 def put(made: pa.Array, column: pa.Array, chosen: pa.BooleanArray) -> pa.Array:
@@ -60,12 +92,14 @@ class DocumentStep:
     """Rewrites every document of the namespaces that *namespace* takes; see :class:`Step`.
 
     Entries that hold none stay as they are. The *rewriter* returns a document
-    itself where nothing changes, and raises :class:`Refused` for what it cannot read.
+    itself where nothing changes, and raises :class:`Refused` for what it cannot read, if
+    it is *thorough*; else it returns data that it need not read as it is.
     """
 
     name: str
     namespace: Namespace
     rewriter: Callable[[bytes], bytes]
+    thorough: bool = True
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return *entries* with their documents rewritten."""

@@ -64,6 +64,21 @@ def edits_of(data: bytes, fields: Fields) -> list[Edit]:
 def check_object(data: bytes) -> None:
     """Raise :class:`NotJson` unless *data* is a JSON object."""
     _first_member(data)
+    _check_value(data)
+
+
+def is_document(data: bytes) -> bool:
+    """Return whether *data* is JSON of any kind, and one that we read."""
+    try:
+        if not data.isascii():
+            check_text(data)
+        _check_value(data)
+    except Refused:
+        return False
+    return True
+
+
+def _check_value(data: bytes) -> None:
     _check_end(data, value_end(data, _START(data, 0).end()))
 
 

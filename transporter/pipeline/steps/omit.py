@@ -23,4 +23,4 @@ class OmitSettings(StepSettings):
 def omit(settings: OmitSettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step
     """Return the step that leaves out what *settings* name."""
     rewriter = Rewriter(dict.fromkeys(settings.fields))
-    return DocumentStep("omit", Namespace(settings.namespace), rewriter)
+    return DocumentStep("omit", Namespace(settings.namespace), rewriter, thorough=False)

@@ -39,4 +39,5 @@ class RenameSettings(StepSettings):
 
 def rename(settings: RenameSettings, folder: pathlib.Path) -> DocumentStep:  # noqa: ARG001 - as every step
     """Return the step that renames what *settings* name."""
-    return DocumentStep("rename", Namespace(settings.namespace), Rewriter(settings.fields))
+    rewriter = Rewriter(settings.fields)
+    return DocumentStep("rename", Namespace(settings.namespace), rewriter, thorough=False)

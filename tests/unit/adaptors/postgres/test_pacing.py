@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptors.postgres.pacing import SETTLING_INTERVAL, SWEEP_INTERVAL, SWEEP_SHARE, Pace, Portion
+from adaptors.postgres.pacing import (
+    LOOK_SHARE,
+    SETTLING_INTERVAL,
+    SHORTEST,
+    SWEEP_INTERVAL,
+    SWEEP_SHARE,
+    Pace,
+    Portion,
+)
 
 
 def test_the_first_look_is_due_at_once() -> None:
@@ -23,6 +32,82 @@ def test_an_idle_reader_looks_once_an_interval() -> None:
     assert pace.wait(101.0) == 4
     assert not pace.hurry
     assert pace.wait(106.0) == 0
+
+
+def pauses(pace: Pace, now: float, seconds: float, took: float = 0.0) -> list[float]:
+    """Look whenever that is due and find nothing, for so many seconds; return the pauses."""
+    found, ends = [], now + seconds
+    while now < ends:
+        pace.begin(now)
+        pace.looked(now + took, took, rows=False)
+        found.append(pace.wait(now + took))
+        now += took + found[-1]
+    return [round(each, 6) for each in found]
+
+
+def look(pace: Pace, now: float) -> float:
+    """Look and find rows; return the pause after it."""
+    pace.begin(now)
+    pace.looked(now, rows=True)
+    return round(pace.wait(now), 6)
+
+
+def test_a_polled_table_is_looked_at_often_while_rows_come() -> None:
+    """After a second without rows pauses double, to 100 ms, and after minutes to the interval."""
+    pace = Pace(interval=1.0)
+    assert look(pace, 100.0) == SHORTEST == 0.005
+    assert set(pauses(pace, 100.005, 0.9)) == {SHORTEST}
+    assert pauses(pace, 101.1, 1)[:5] == [0.01, 0.02, 0.04, 0.08, 0.1]
+    assert set(pauses(pace, 103, 170)) == {0.1}
+    assert pauses(pace, 281, 5)[:5] == [0.2, 0.4, 0.8, 1, 1]
+    assert look(pace, 500.0) == SHORTEST
+
+
+def test_a_reader_that_was_just_opened_polls_as_if_rows_had_come() -> None:
+    """Nothing is known of the time before."""
+    assert max(pauses(Pace(interval=60), 100.0, 0.9)) == SHORTEST
+
+
+@pytest.mark.parametrize("interval", [0.002, 0.05, 7.0])
+def test_the_interval_is_the_longest_pause(interval: float) -> None:
+    """In the end, and from the first look on."""
+    found = pauses(Pace(interval), 100.0, 400)
+    assert max(found) == found[-1] == pytest.approx(interval)
+
+
+def test_a_slow_server_is_polled_less_often() -> None:
+    """Looks that find nothing take a fifth of the time at most, while the interval allows that."""
+    assert set(pauses(Pace(interval=1), 100.0, 1, took=0.02)) == {
+        round(0.02 / LOOK_SHARE - 0.02, 6)
+    }
+    assert set(pauses(Pace(interval=1), 100.0, 5, took=2.0)) == {1}
+
+
+def test_where_notifications_announce_rows_nothing_is_polled() -> None:
+    """A look that a notification hurried finds them, and the next one is an interval away."""
+    pace = Pace(interval=5, notified=True)
+    for now in (100.0, 200.0):
+        pace.woken()
+        assert look(pace, now) == 5
+        assert pauses(pace, now + 1, 20) == [5, 5, 5, 5]
+
+
+def test_rows_without_a_notification_are_polled_for_until_one_comes() -> None:
+    """A trigger that is switched off, say, is noticed by the first row that came without it."""
+    pace = Pace(interval=5, notified=True)
+    assert pauses(pace, 100.0, 5) == [5]
+    assert look(pace, 105.0) == SHORTEST
+    assert max(pauses(pace, 105.005, 0.9)) == SHORTEST
+    pace.woken()
+    assert look(pace, 107.0) == 5
+
+
+def test_notifications_of_another_table_do_not_stop_the_polling() -> None:
+    """Tables may share a channel, and only one of them have a trigger."""
+    pace = Pace(interval=5)
+    pace.woken()
+    assert pace.wait(100.0) == 0
+    assert look(pace, 100.0) == SHORTEST
 
 
 def test_a_notification_during_a_look_hurries_the_next() -> None:

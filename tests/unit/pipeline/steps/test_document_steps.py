@@ -56,6 +56,72 @@ def test_rename_and_omit_in_turn(steps: Compile) -> None:
     assert data_of(steps(turned, RENAME), Message("a", b'{"card":1}')) == [b'{"number":1}']
 
 
+SKIP: dict[str, Any] = {"skip": {"field": "card", "operator": "==", "value": 1}}
+NO_JSON = (b"hello", b"", b"{n: 1}", b'{"n": NaN}', b"\xff", b'{"n": 1', b"1 2", b"\xef\xbb\xbf{}")
+ANY_JSON = (b" [1, 2] ", b"17", b'"text"', b"null", b'{"n": 1.50}', b'{"n": "\\ud800"}')
+
+
+@pytest.mark.parametrize("step", [OMIT, RENAME, SKIP])
+def test_what_is_no_json_is_not_said_to_be(steps: Compile, step: dict[str, Any]) -> None:
+    """Data that passes because it cannot hold a field loses its content type if it is no JSON."""
+    found = [
+        entry.message
+        for entry in rows_of(
+            steps(step).apply(
+                batch_of(
+                    *[Message("a", data) for data in NO_JSON],
+                    *[Message("a", data) for data in ANY_JSON],
+                    Message("a", None),
+                    Message("a", b"plain", content_type="text/plain"),
+                    Message("a", b'{"card":2,"x":3}'),
+                )
+            )
+        )
+    ]
+    types = [message.content_type for message in found]
+    here = len(NO_JSON)
+    assert [message.data for message in found[:here]] == [*NO_JSON]
+    assert types[:here] == [None] * here
+    assert types[here:] == ["application/json"] * (len(ANY_JSON) + 1) + [
+        "text/plain",
+        "application/json",
+    ]
+
+
+def test_a_step_behind_still_finds_what_is_no_json(steps: Compile) -> None:
+    """Content types are not taken before the end: `pick` would let such data pass whole."""
+    before = batch_of(Message("a", b'{"n":1}'), Message("a", b"secret"))
+    made, failed = steps(OMIT, {"pick": {"fields": ["n"]}}).apply_before_failure(before)
+    assert failed is not None
+    assert failed.offset == before.column("offset")[1].as_py()
+    assert [entry.message.data for entry in rows_of(made)] == [b'{"n":1}']
+    untouched, _ = steps(OMIT).run_through(before)
+    assert untouched is before
+
+
+def test_only_what_did_not_change_is_looked_at_again(
+    steps: Compile, python: Callable[[str], dict[str, Any]]
+) -> None:
+    """Several messages of one entry, entries left out, and no data at all: each is its own case."""
+    fan = python(
+        "def turn(message):\n"
+        "    if message.data == b'gone':\n"
+        "        return None\n"
+        "    return [message, replace(message, data=b'new')]\n"
+    )
+    found = rows_of(
+        steps(OMIT, fan).apply(
+            batch_of(Message("a", b"gone"), Message("a", b"old"), Message("a", b"[]"))
+        )
+    )
+    assert [(entry.offset, entry.message.data, entry.message.content_type) for entry in found] == [
+        (101, b"old", None),
+        (101, b"new", "application/json"),
+        (102, b"[]", "application/json"),
+        (102, b"new", "application/json"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("content_type", "touched"),
     [
@@ -99,7 +165,7 @@ def test_tombstones_and_other_namespaces_pass(steps: Compile) -> None:
 
 def test_a_batch_without_work_is_handed_on_as_it_is(steps: Compile) -> None:
     """Nothing is copied where nothing changes, whatever the steps; nor by no steps at all."""
-    other = batch_of(Message("a", b'{"b":1}'), Message("a", None), Message("a", b"x", key=b"k"))
+    other = batch_of(Message("a", b'{"b":1}'), Message("a", None), Message("a", b"[]", key=b"k"))
     for made in (steps(OMIT), steps(RENAME, OMIT), steps(), steps().empty):
         assert made.apply(other) is other
         assert made.apply(batch_of()).num_rows == 0
