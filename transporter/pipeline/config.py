@@ -469,12 +469,13 @@ class _Draft:
             for index, item in enumerate(items)
             if isinstance(item, dict) and isinstance(item.get("name"), str)
         }
-        unknown = any(self.document.has_gap(("routes", index, "name")) for index in places.values())
         after = {name: items[index].get("after") for name, index in places.items()}
         waits = {name: other for name, other in after.items() if isinstance(other, str)}
+        unknown = any(
+            self.document.has_gap(("routes", index, "name")) for index in range(len(items))
+        )
         for name, other in waits.items():
-            gap = self.document.has_gap(("routes", places[name], "after"))
-            if other not in places and not (gap or unknown):
+            if other not in places and not unknown:
                 text = f"there is no route {other!r}{suggestion(other, places, 'routes')}"
                 self._after_problem(places[name], text)
         for circle in waiting_in_circles(waits):
@@ -492,8 +493,6 @@ class _Draft:
         seen: dict[str, int] = {}
         for index, item in enumerate(items):
             name = item.get("name") if isinstance(item, dict) else None
-            if self.document.has_gap((*path, index, "name")):
-                name = None
             if isinstance(name, str) and seen.setdefault(name.lower(), index) != index:
                 first = f"{path[0]}[{seen[name.lower()]}]"
                 text = f"{path[0]}[{index}].name is that of {first} (upper or lower case alike)"
@@ -548,8 +547,8 @@ class _Draft:
         return SecretSettings(tuple((key, each) for key, each in found if key[0] in settings))
 
     def _class(self, kind: str, reference: object, path: KeyPath) -> type[Any] | None:
-        if not isinstance(reference, str) or self.document.has_gap(path):
-            return None  # missing, no text or not known: the model says so, or nobody can
+        if not isinstance(reference, str):
+            return None  # missing or no text: the model says so
         known = self._known.get((kind, reference))
         if known is not None:
             return known

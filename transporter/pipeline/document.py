@@ -62,8 +62,12 @@ _NUMBERS: Final = (
 KeyPath = tuple[str | int, ...]
 
 
+_UNKNOWN: Final = object()
+"""The value of a gap: of no type, so that no validator takes it for what belongs there."""
+
+
 class Gap(NamedTuple):
-    """A text of the file that stands as it is written, with the ``problems`` that are why.
+    """A place of the file whose value could not be read, with the ``problems`` that are why.
 
     ``absent`` are the reasons where it is only that variables or secret files are not here.
     """
@@ -78,7 +82,7 @@ class Document:
 
     ``told`` are those of ``secrets`` that came from files, or whose variables have names that
     tell of secrets. ``templates`` are the texts with secret files, ``gaps`` those that could not
-    be read.
+    be read: their values are unknown.
     """
 
     file: str
@@ -316,7 +320,7 @@ class _Builder:
         except Unreplaced as error:
             problems = (self._error(each, self.lines[path]) for each in error.problems)
             self.gaps[path] = Gap(tuple(problems), error.absent)
-            return event.value
+            return _UNKNOWN
         self.secrets |= found.values
         # A file's place says nothing of the variables beside it.
         names = FILE.sub("", event.value)

@@ -33,6 +33,8 @@ routes:
     after: ${BEFORE}
     steps:
       - pretty: {indent: "${INDENT}"}
+      - only: {field: a, operator: "${OPERATOR}", value: 1}
+      - remap: {namespace: "${FROM}", to: 'x\\1'}
     writer: {adaptor: file, path: "${file:~nobody-here/path}"}
   - name: ${ROUTE}
     after: nothing-known
@@ -56,13 +58,15 @@ KEYS = [
     (17, "routes[0].parallelism"),
     (18, "routes[0].after"),
     (20, "routes[0].steps[0].pretty.indent"),
-    (21, "routes[0].writer.path"),
-    (22, "routes[1].name"),
-    (24, "routes[1].writer.url"),
-    (24, "routes[1].writer.timeout"),
-    (25, "observe.listen"),
-    (25, "observe.token"),
-    (26, "spark.master"),
+    (21, "routes[0].steps[1].only.operator"),
+    (22, "routes[0].steps[2].remap.namespace"),
+    (23, "routes[0].writer.path"),
+    (24, "routes[1].name"),
+    (26, "routes[1].writer.url"),
+    (26, "routes[1].writer.timeout"),
+    (27, "observe.listen"),
+    (27, "observe.token"),
+    (28, "spark.master"),
 ]
 
 
@@ -87,7 +91,7 @@ def test_unset_variables_are_told_beside_everything_else(
     told = [(each["line"], each["message"]) for each in error["problems"]]
     wrong = [
         (7, "unknown key 'topisc' in readers[0]"),
-        (23, "routes[1].retry.attempts must be greater than or equal to 1"),
+        (25, "routes[1].retry.attempts must be greater than or equal to 1"),
     ]
     lines = sorted([line for line, _ in KEYS] + [line for line, _ in wrong])
     assert [line for line, _ in told] == lines
@@ -131,11 +135,11 @@ def test_the_text_says_plainly_what_was_not_checked(
     [
         ("anything: 5", "release: sometimes", 13, "readers[1].release must be"),
         ("slice_rows:", "slice_row:", 16, "unknown key 'slice_row'"),
-        ("path: ", "pth: ", 21, "unknown key 'pth'"),
-        (', path: "${file:~nobody-here/path}"', "", 21, "routes[0].writer.path is missing"),
+        ("path: ", "pth: ", 23, "unknown key 'pth'"),
+        (', path: "${file:~nobody-here/path}"', "", 23, "routes[0].writer.path is missing"),
         ("${ROWS}", "${ROWS", 16, "'${' does not begin a variable"),
-        ("after: nothing-known", "after: out\n    parallelism: 0", 24, "parallelism must be"),
-        ("spark: {", 'spark: {config: {sparkx: "${V}"}, ', 26, "does not begin with 'spark.'"),
+        ("after: nothing-known", "after: out\n    parallelism: 0", 26, "parallelism must be"),
+        ("spark: {", 'spark: {config: {sparkx: "${V}"}, ', 28, "does not begin with 'spark.'"),
         ('"${INDENT}"}', '"${INDENT}", indnt: 1}', 20, "unknown key 'indnt'"),
         ("/nowhere/kafka", "open", 10, "can be written by every user"),
     ],
