@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 
 from pydantic import BaseModel, ConfigDict
 
+from transporter.defaults import settle_defaults
 from transporter.message import Entries, Message
 from transporter.units import Duration, LocalPath, Size
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from transporter.errors import SinkError
 
 __all__ = [
+    "AcceptingWriter",
     "Ack",
     "AdaptorConfig",
     "Batch",
@@ -52,7 +54,9 @@ class AdaptorConfig(BaseModel):
     """Base of an adaptor's settings: unknown keys are errors, instances are frozen.
 
     A docstring under a field is what ``adaptors show`` says of it. Use
-    :data:`Duration`, :data:`Size` and :data:`LocalPath` for such values.
+    :data:`Duration`, :data:`Size` and :data:`LocalPath` for such values. A default may be
+    written as in a pipeline file (``timeout: Duration = "5s"``). One that does not fit raises
+    :class:`~transporter.errors.ConfigError` when the class is made.
     """
 
     model_config = ConfigDict(
@@ -61,6 +65,11 @@ class AdaptorConfig(BaseModel):
         use_attribute_docstrings=True,
         hide_input_in_errors=True,  # Invariant 20: a setting may be a secret
     )
+
+    @classmethod
+    def __pydantic_on_complete__(cls) -> None:
+        """Validate the defaults, which pydantic does not."""
+        settle_defaults(cls)
 
     @property
     def upserts(self) -> bool:
@@ -401,6 +410,21 @@ class Writer(Protocol):
 
     def close(self) -> None:
         """Release everything, flush nothing; safe before ``open``, after a failed one, twice."""
+
+
+@runtime_checkable
+class AcceptingWriter(Writer, Protocol):
+    """A writer that can judge a single message before it delivers anything."""
+
+    def accepts(self, message: Message) -> bool:
+        """Return whether the sink takes *message*; called before ``write`` is given its entry.
+
+        ``write`` gets the entries before the first one that is not accepted, and that one
+        fails like one for which it had raised :class:`~transporter.errors.Rejected` with its
+        offset. Raise ``Rejected`` in place of returning ``False`` to give a reason. Each
+        message is judged again whenever its entry is delivered again. Not asked of a
+        :class:`FrameWriter`.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from transporter.engine.engine import Engine
 from transporter.engine.events import EngineStatus, level_of
 from transporter.engine.network import network_of
 from transporter.errors import EnvironmentFault
+from transporter.log.lock import DirectoryLock
 from transporter.observe.monitor import Monitor
 from transporter.pipeline.config import Pipeline as Settings
 from transporter.pipeline.config import build, load
@@ -102,10 +103,12 @@ def assembled(
     default the environment. *fail_fast* is for :class:`Engine`.
 
     Raises:
+        LogLocked: another engine runs on this log.
         EnvironmentFault: something that it needs is not there, or taken.
         Corrupt: the log is damaged; nothing was changed.
 
     """
+    _refuse_second_engine(settings.log.dir)
     spark = settings.spark
     launcher = SparkLauncher(
         settings.log.dir,
@@ -121,6 +124,16 @@ def assembled(
         attach_control(engine, os.environ if environ is None else environ, monitor.observe)
         monitor.start(engine)
         yield engine
+
+
+def _refuse_second_engine(directory: Path) -> None:
+    """Raise ``LogLocked`` if another engine has the log in *directory*.
+
+    Its ports are taken, too, but its pid is what helps. The lock is not kept: until the ports
+    are taken no log may be begun there.
+    """
+    if os.path.isdir(directory):  # noqa: PTH112 - Path.is_dir() may raise
+        DirectoryLock(directory).release()
 
 
 def cache_directory() -> Path:

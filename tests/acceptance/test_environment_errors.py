@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,21 @@ def test_a_second_engine_on_the_same_log(tmp_path: Path) -> None:
     with CommitLog.open(tmp_path / "log"):
         done = run(tmp_path / "p.yaml", DEMO.format(log="log"))
     refused(done, f"pid {os.getpid()}")
+
+
+def test_a_second_engine_is_told_the_pid_before_anything_of_a_port(tmp_path: Path) -> None:
+    """Two runs of one file: the log, and not the port that goes with it, is what is in use."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    text = DEMO.format(log="log") + f'observe: {{listen: "127.0.0.1:{port}"}}\n'
+    (tmp_path / "p.yaml").write_text(text)
+    with running(tmp_path / "p.yaml") as first:
+        first.await_event("endpoint-opened")
+        with running(tmp_path / "p.yaml") as second:
+            assert second.wait() == 3
+        (said,) = second.noise
+        assert f"in use by the process with pid {first.process.pid}; stop it first" in said
+        assert second.events == []
 
 
 def test_a_log_directory_that_cannot_be_made(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from transporter.accepts import apply_accepts
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
 from transporter.message import Message
 from transporter.testing import FixedResume, ListReader, ListWriter, RecordingAck, entries
@@ -33,6 +34,54 @@ class HastyWriter(ListWriter):
             else:
                 self.entries.append(entry)
                 ack([entry.offset])
+
+
+class ForgivingWriter(ListWriter):
+    """Names no entry, so that nothing can be parked."""
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        raise Rejected("one of these is not good")
+
+
+class LeakingWriter(ListWriter):
+    """Names the refused entry, and keeps what it says that it has not delivered."""
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        for entry in batch:
+            if entry.message.data == b"refused":
+                raise Rejected("no", entry.offset)
+            self.entries.append(entry)
+        ack.all()
+
+
+class RaisingWriter(ListWriter):
+    """Acks as it goes, and raises for the refused entry."""
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        for entry in batch:
+            if entry.message.data == b"refused":
+                raise Rejected("no", entry.offset)
+            self.entries.append(entry)
+            ack([entry.offset])
+
+
+class RollingBackWriter(ListWriter):
+    """Keeps all of a batch or nothing of it, and names the entry by the argument alone."""
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        for entry in batch:
+            if entry.message.data == b"refused":
+                ack.fail(Rejected("no"), entry.offset)
+                return
+        self.entries += list(batch)
+        ack.all()
+
+
+class ChoosyWriter(ListWriter):
+    """Says by its hook which message it does not take, and writes any other."""
+
+    def accepts(self, message: Message) -> bool:
+        return message.data != b"refused"
 
 
 class CarelessWriter(ListWriter):
@@ -65,6 +114,8 @@ class Refusing(RefusingWriterContract):
     [
         (GreedyWriter, "test_a_refused_entry_stops_the_slice"),
         (HastyWriter, "test_a_refused_entry_stops_the_slice"),
+        (ForgivingWriter, "test_a_refused_entry_stops_the_slice"),
+        (LeakingWriter, "test_a_refused_entry_stops_the_slice"),
         (CarelessWriter, "test_hostile_values_arrive_exactly_and_in_order"),
     ],
 )
@@ -80,6 +131,13 @@ def test_a_broken_writer_is_found(broken: type[ListWriter], test: str) -> None:
         else:
             with pytest.raises((AssertionError, IndexError)):
                 run(contract.writer_of_this_test)
+
+
+@pytest.mark.parametrize("kind", [RaisingWriter, RollingBackWriter, ChoosyWriter])
+def test_a_writer_may_refuse_in_any_form(kind: type[ListWriter]) -> None:
+    """The contract accepts an entry that is raised, failed by its offset alone, or not accepted."""
+    contract = Refusing(kind(ListWriter.Config()))
+    contract.test_a_refused_entry_stops_the_slice(apply_accepts(contract.writer_of_this_test))
 
 
 class ForgetfulReader(ListReader):

@@ -8,7 +8,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +16,14 @@ from http_tools import Receiver
 
 from transporter.errors import RouteFault
 from transporter.message import Message
-from transporter.testing import entries
-from transporter.testing.contracts import CONTEXT, StoredOffsetContract, numbered, write
+from transporter.testing import RecordingAck, entries
+from transporter.testing.contracts import (
+    CONTEXT,
+    RefusingWriterContract,
+    StoredOffsetContract,
+    numbered,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +70,56 @@ class TestOnceWriter(StoredOffsetContract):
                 assert write(writer, entries(numbered(count))).complete
             writer.close()
         self.check(numbered(5))
+
+
+class Refusing(RefusingWriterContract):
+    """A writer on the page whose sink is an SQLite table."""
+
+    name = ""
+
+    @pytest.fixture(autouse=True)
+    def _sink(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "entries.db"
+        self.kind = example(f"class {self.name}")[self.name]
+
+    def make_writer(self) -> Any:
+        return self.kind(self.kind.Config(path=self.path))
+
+    def delivered(self) -> list[Message]:
+        with closing(sqlite3.connect(self.path)) as database:
+            rows = database.execute("SELECT namespace, data, key FROM entries ORDER BY offset")
+            return [Message(*row) for row in rows]
+
+
+class TestPrefixWriter(Refusing):
+    """The writer on the page that commits the beginning of a slice keeps the contract."""
+
+    name = "PrefixWriter"
+
+    def refused_message(self) -> Message:
+        return Message("orders", b"x" * 1_000_000)
+
+
+class TestChoosyWriter(Refusing):
+    """So does the one that judges messages, but for the hostile ones without a key."""
+
+    name = "ChoosyWriter"
+
+    @pytest.fixture(autouse=True)
+    def _beside(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        beside = SimpleNamespace(**example("class MySinkWriter:"))
+        monkeypatch.setitem(sys.modules, "my_sink", beside)
+
+    def refused_message(self) -> Message:
+        return Message("orders.internal", b"secret", b"key")
+
+    def test_hostile_values_arrive_exactly_and_in_order(self, writer: Any) -> None:
+        batch = entries([Message("orders", b"without a key")])
+        ack = RecordingAck(batch)
+        writer.write(batch, ack)
+        assert [(str(error), offset) for error, offset in ack.failures] == [
+            ("ChoosyWriter does not accept it", 1)
+        ]
 
 
 def test_the_example_of_a_lost_answer_holds() -> None:

@@ -21,10 +21,13 @@ from transporter.cli.status import held, patience, source_lag
 from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State, level_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PROGRESS: Final = 10.0
-"""Seconds between two lines of progress where there is no live table."""
+"""Seconds between two looks at the progress where there is no live table."""
+UNCHANGED: Final = 60.0
+"""Seconds after which progress that has not changed is written again."""
+_LEVELS: Final = ("debug", "info", "warning", "error")
 _PLAIN: Final = (bool, int, float, type(None))
 _COLOURS: Final = {
     State.RUNNING: "green",
@@ -57,21 +60,35 @@ class Rates:
 
 
 class Lines:
-    """Writes events to stderr, one line each; an ``engine.events.Observer``."""
+    """Writes events to stderr, one line each; an ``engine.events.Observer``.
 
-    def __init__(self, log_format: str, *, colours: bool) -> None:
-        """Write ``text`` or ``json``."""
+    The level ``debug`` has no events of its own: it adds progress that has not changed.
+    """
+
+    def __init__(
+        self,
+        log_format: str,
+        *,
+        colours: bool,
+        level: str = "info",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Write ``text`` or ``json``, and nothing below *level*."""
         renderer: Any = (
             structlog.processors.JSONRenderer()
             if log_format == "json"
             else structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=22)
         )
         self._chain = [structlog.processors.TimeStamper(fmt="iso", utc=True), renderer]
-        self._last_progress = time.monotonic()
+        self._level, self._clock = _LEVELS.index(level), clock
+        self._due = clock() + PROGRESS
+        self._written: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
 
     def __call__(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
         """Write one line."""
         level = level_of(event)
+        if _LEVELS.index(level) < self._level:
+            return
         shown = {
             name: value if isinstance(value, _PLAIN) else printable(value)
             for name, value in details.items()
@@ -87,37 +104,43 @@ class Lines:
         sys.stderr.flush()
 
     def show(self, status: EngineStatus, doing: str = "") -> None:
-        """Write a line of progress for each reader and route, now and then."""
-        now = time.monotonic()
-        if now - self._last_progress < PROGRESS and not doing:
+        """Write a line of progress for each reader and route whose progress is due."""
+        now = self._clock()
+        if now < self._due and not doing:
             return
-        self._last_progress = now
-        for reader in status.readers:
-            self(
-                "reader-progress",
-                reader=reader.name,
-                state=reader.state.value,
-                logged=reader.logged,
-            )
-        for route in status.routes:
-            self(
-                "route-progress",
-                route=route.name,
-                state=route.state.value,
-                delivered=route.delivered,
-                skipped=route.skipped,
-                parked=route.parked,
-                watermark=route.watermark,
-                lag=route.lag,
-            )
+        self._due = now + PROGRESS
+        for event, details in _progress(status):
+            self._write_progress(event, details, now, always=bool(doing))
+
+    def _write_progress(
+        self, event: str, details: dict[str, Any], now: float, *, always: bool
+    ) -> None:
+        """Write a line if it differs from the last of its kind, or that is a minute old."""
+        name = next(iter(details.values()))
+        written, before = self._written.get((event, name), (now, None))
+        every = always or _LEVELS[self._level] == "debug"
+        if every or details != before or now - written >= UNCHANGED:
+            self._written[event, name] = now, details
+            self(event, **details)
+
+
+def _progress(status: EngineStatus) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the event and the details of each line of progress; a name comes first in them."""
+    for reader in status.readers:
+        details = {"reader": reader.name, "state": reader.state.value, "logged": reader.logged}
+        yield "reader-progress", details
+    for route in status.routes:
+        counts = ("delivered", "skipped", "parked", "watermark", "lag")
+        details = {"route": route.name, "state": route.state.value}
+        yield "route-progress", details | {name: getattr(route, name) for name in counts}
 
 
 class LiveTable(Lines):
     """The same lines, above a table that shows every reader and route as they are now."""
 
-    def __init__(self, live: Live, log_format: str, hints: str) -> None:
+    def __init__(self, live: Live, log_format: str, hints: str, level: str) -> None:
         """Draw into *live*."""
-        super().__init__(log_format, colours=not live.console.no_color)
+        super().__init__(log_format, colours=not live.console.no_color, level=level)
         self._live, self._hints = live, hints
         self._rates = Rates()
 
@@ -263,18 +286,21 @@ def lasting_errors() -> Iterator[None]:
 
 
 @contextmanager
-def reporter(log_format: str | None, *, live: bool | None, hints: str) -> Iterator[Lines]:
+def reporter(
+    log_format: str | None, *, live: bool | None, hints: str, level: str = "info"
+) -> Iterator[Lines]:
     """Return what tells of a running engine, fitting to where stderr goes.
 
-    Without *log_format* lines are text on a terminal, and JSON elsewhere.
+    Without *log_format* lines are text on a terminal, and JSON elsewhere. Events below *level*
+    have no line.
     *hints* are shown below a live table only: a log file has nobody to try them.
     """
     console = Console(stderr=True)
     log_format = log_format or ("text" if console.is_terminal else "json")
     if not (console.is_terminal if live is None else live):
-        yield Lines(log_format, colours=False)
+        yield Lines(log_format, colours=False, level=level)
         return
     # What writers print to the same terminal belongs above the table, not into it.
     shared = sys.stdout.isatty()
     with Live(console=console, auto_refresh=False, redirect_stdout=shared) as drawn:
-        yield LiveTable(drawn, log_format, hints)
+        yield LiveTable(drawn, log_format, hints, level)

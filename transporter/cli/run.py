@@ -36,6 +36,15 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class LogLevel(StrEnum):
+    """The least of which log lines are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 def run(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE")],
     *,
@@ -43,6 +52,9 @@ def run(
         LogFormat | None,
         typer.Option(help="How log lines on stderr are written; by default text on a terminal."),
     ] = None,
+    log_level: Annotated[
+        LogLevel, typer.Option(help="The least level of log lines; debug adds idle progress.")
+    ] = LogLevel.INFO,
     live: Annotated[
         bool | None,
         typer.Option("--live/--no-live", help="A live table; by default on a terminal only."),
@@ -63,7 +75,12 @@ def run(
 
     chosen = log_format.value if log_format is not None else None
     return run_pipeline(
-        load(pipeline, os.environ), os.environ, log_format=chosen, live=live, fail_fast=fail_fast
+        load(pipeline, os.environ),
+        os.environ,
+        log_format=chosen,
+        log_level=log_level.value,
+        live=live,
+        fail_fast=fail_fast,
     )
 
 
@@ -72,6 +89,7 @@ def run_pipeline(
     environ: Mapping[str, str],
     *,
     log_format: str | None = None,
+    log_level: str = "info",
     live: bool | None = None,
     fail_fast: bool = False,
 ) -> int:
@@ -89,7 +107,9 @@ def run_pipeline(
     # Before anything is opened, so that whatever a signal finds open is closed in order.
     with _signals() as signals, lasting_errors():
         with (
-            reporter(log_format, live=live, hints=_hints(pipeline.log.dir)) as report,
+            reporter(
+                log_format, live=live, hints=_hints(pipeline.log.dir), level=log_level
+            ) as report,
             printable_output(),
             assembled(pipeline, report, environ, fail_fast=fail_fast) as engine,
         ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transporter.accepts import apply_accepts
 from transporter.adaptor import WriterContext
 from transporter.pipeline.registry import find_writer
 from transporter.units import FOLDER
@@ -20,7 +21,7 @@ def make_writer(spec: WorkerSpec, folder: Path) -> Any:  # noqa: ANN401 - a Writ
     kind = find_writer(spec.writer, folder)
     # Paths stay relative to the pipeline file, wherever its modules have been unpacked.
     beside = {FOLDER: Path(spec.folder)}
-    return kind(kind.Config.model_validate(spec.settings, context=beside))
+    return apply_accepts(kind(kind.Config.model_validate(spec.settings, context=beside)))
 
 
 def context_of(spec: WorkerSpec, generation: int) -> WriterContext:

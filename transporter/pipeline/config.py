@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.pipeline.address import checked_address, checked_host
-from transporter.pipeline.document import Document, KeyPath, from_values, read
+from transporter.pipeline.document import Document, KeyPath, from_values, read_with_gaps
 from transporter.pipeline.explain import Section, validate
 from transporter.pipeline.keeping import (
     SHORTEST_ROLL,
@@ -38,7 +38,13 @@ from transporter.pipeline.options import (
     waiting_in_circles,
 )
 from transporter.pipeline.place import Place
-from transporter.pipeline.problems import MOST_PROBLEMS, InvalidPipeline, one_line, suggestion
+from transporter.pipeline.problems import (
+    MOST_PROBLEMS,
+    InvalidPipeline,
+    dotted,
+    one_line,
+    suggestion,
+)
 from transporter.pipeline.protection import unprotected
 from transporter.pipeline.registry import READER, WRITER, find, takes_frames
 from transporter.pipeline.secret_files import SecretSettings, UnreadableSecret
@@ -337,9 +343,44 @@ def load(path: Path, environ: Mapping[str, str]) -> Pipeline:
 
 def load_with_lines(path: Path, environ: Mapping[str, str]) -> tuple[Pipeline, Document]:
     """Do as :func:`load` does; the document tells on which line each key is."""
-    file = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
-    document = read(path, environ)
-    return _validated(document, file), document
+    document = read_with_gaps(path, environ)
+    return _validated(document, _absolute(path)), document
+
+
+class Unchecked(NamedTuple):
+    """A setting that could not be checked: its line, its key, and why."""
+
+    line: int
+    key: str
+    reason: str
+
+
+def load_without_environment(
+    path: Path, environ: Mapping[str, str]
+) -> tuple[Pipeline | None, list[Unchecked]]:
+    """Validate the file at *path* as far as its variables and secret files are here.
+
+    What is not here fits any type. Raise as :func:`load` does for all that is wrong besides.
+    Without anything missing the pipeline is returned, else what could not be checked; what
+    this depends on, such as a rule about two settings, could not be checked either.
+    """
+    document = read_with_gaps(path, environ)
+    if not document.gaps:
+        return _validated(document, _absolute(path)), []
+    _, problems = _examined(document, _absolute(path))
+    problems += [each for gap in document.gaps.values() if not gap.absent for each in gap.problems]
+    if problems:
+        raise _invalid(problems)
+    unchecked = [
+        Unchecked(document.line(place), dotted(place), reason)
+        for place, gap in document.gaps.items()
+        for reason in gap.absent
+    ]
+    return None, unchecked
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
 
 
 def build(values: Mapping[str, Any], folder: Path) -> Pipeline:
@@ -351,12 +392,22 @@ def build(values: Mapping[str, Any], folder: Path) -> Pipeline:
     return _validated(from_values(values), file)
 
 
-def _validated(document: Document, file: Path) -> Pipeline:
+def _examined(document: Document, file: Path) -> tuple[Keys | None, list[ConfigError]]:
+    """Return what *document* holds, and what is wrong with it besides its gaps."""
     draft = _Draft(document, file)
     keys, problems = validate(Keys, draft.values(), Section(document), draft.context)
-    problems += draft.problems
+    return keys, problems + draft.problems
+
+
+def _invalid(problems: list[ConfigError]) -> InvalidPipeline:
+    return InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
+
+
+def _validated(document: Document, file: Path) -> Pipeline:
+    keys, problems = _examined(document, file)
+    problems += document.problems()
     if keys is None or problems:
-        raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
+        raise _invalid(problems)
     parts = [*keys.readers, *(each.writer for each in keys.routes)]
     secrets = Secrets.of(value for part in parts for value in part.secrets.values)
     return Pipeline(file=file, secrets=secrets, written=_written(document), **dict(keys))
@@ -426,8 +477,11 @@ class _Draft:
         }
         after = {name: items[index].get("after") for name, index in places.items()}
         waits = {name: other for name, other in after.items() if isinstance(other, str)}
+        unknown = any(
+            self.document.has_gap(("routes", index, "name")) for index in range(len(items))
+        )
         for name, other in waits.items():
-            if other not in places:
+            if other not in places and not unknown:
                 text = f"there is no route {other!r}{suggestion(other, places, 'routes')}"
                 self._after_problem(places[name], text)
         for circle in waiting_in_circles(waits):
@@ -523,6 +577,7 @@ class _Draft:
         except Exception as error:  # noqa: BLE001 - a validator is the adaptor's author's code
             reason = str(error) if isinstance(error, ConfigError) else type(error).__name__
             text = f"{cls.__name__} cannot validate its settings: {reason}"
-            config, problems = None, [self.document.problem(path, text)]
+            due_to_a_gap = self.document.has_gap(path)
+            config, problems = None, [] if due_to_a_gap else [self.document.problem(path, text)]
         self.problems += problems
         return config

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_arg
 from pydantic import BaseModel, WithJsonSchema
 from pydantic_core import to_jsonable_python
 
+from transporter.defaults import annotation_of
 from transporter.errors import ConfigError
 from transporter.pipeline.explain import is_secret
 from transporter.pipeline.registry import READER, WRITER, AdaptorClass, find, known
@@ -106,7 +107,7 @@ def settings_of(config: type[BaseModel]) -> tuple[Setting, ...]:
 
 
 def _setting(name: str, info: FieldInfo) -> Setting:
-    annotation = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+    annotation = annotation_of(info)
     return Setting(
         name,
         _type_text(annotation),

@@ -17,18 +17,18 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from transporter.errors import ConfigError
 from transporter.pipeline.problems import (
-    MOST_PROBLEMS,
     SECRETIVE,
     InvalidPipeline,
     one_line,
     spellings,
 )
-from transporter.pipeline.variables import FILE, substitute
+from transporter.pipeline.variables import FILE, Unreplaced, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,12 +62,27 @@ _NUMBERS: Final = (
 KeyPath = tuple[str | int, ...]
 
 
+_UNKNOWN: Final = object()
+"""The value of a gap: of no type, so that no validator takes it for what belongs there."""
+
+
+class Gap(NamedTuple):
+    """A place of the file whose value could not be read, with the ``problems`` that are why.
+
+    ``absent`` are the reasons where it is only that variables or secret files are not here.
+    """
+
+    problems: tuple[ConfigError, ...]
+    absent: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """The values of one file, the line of every key path, and what came from variables.
 
     ``told`` are those of ``secrets`` that came from files, or whose variables have names that
-    tell of secrets. ``templates`` are the texts with secret files.
+    tell of secrets. ``templates`` are the texts with secret files, ``gaps`` those that could not
+    be read: their values are unknown.
     """
 
     file: str
@@ -77,6 +92,15 @@ class Document:
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     told: frozenset[str] = field(default=frozenset(), repr=False)
     templates: Mapping[KeyPath, Template] = field(default_factory=dict)
+    gaps: Mapping[KeyPath, Gap] = field(default_factory=dict)
+
+    def has_gap(self, path: KeyPath) -> bool:
+        """Tell whether the value at *path*, or anything in it, could not be read."""
+        return any(gap[: len(path)] == path for gap in self.gaps)
+
+    def problems(self) -> list[ConfigError]:
+        """Return why the gaps are there."""
+        return list(chain.from_iterable(gap.problems for gap in self.gaps.values()))
 
     def line(self, path: KeyPath) -> int:
         """Return the line of *path*, or of its nearest parent that is in the file."""
@@ -117,6 +141,11 @@ def read(
     return parse(_text(path), str(path), environ, only)
 
 
+def read_with_gaps(path: Path, environ: Mapping[str, str]) -> Document:
+    """Do as :func:`read` does; variables that cannot be replaced become gaps of the document."""
+    return _parsed(_text(path), str(path), environ, None)
+
+
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as stream:
@@ -138,16 +167,25 @@ def parse(
     text: str, file: str, environ: Mapping[str, str], only: Callable[[KeyPath], bool] | None = None
 ) -> Document:
     """Turn *text* into a document; *file* is only named in errors. See :func:`read`."""
+    document = _parsed(text, file, environ, only)
+    if document.gaps:
+        raise InvalidPipeline(*document.problems())
+    return document
+
+
+def _parsed(
+    text: str, file: str, environ: Mapping[str, str], only: Callable[[KeyPath], bool] | None
+) -> Document:
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_LINE:
             raise ConfigError(f"is longer than {MAX_LINE} characters in this line", file, number)
     builder = _Builder(file, environ, only)
     root = builder.document(text)
-    if builder.problems:
-        raise InvalidPipeline(*builder.problems)
     substituted, secrets = frozenset(builder.substituted), frozenset(builder.secrets)
     told = frozenset(builder.told)
-    return Document(file, root, builder.lines, substituted, secrets, told, builder.templates)
+    return Document(
+        file, root, builder.lines, substituted, secrets, told, builder.templates, builder.gaps
+    )
 
 
 def from_values(values: Mapping[str, Any]) -> Document:
@@ -190,7 +228,7 @@ class _Builder:
         self.told: set[str] = set()
         self.templates: dict[KeyPath, Template] = {}
         self.folder = Path(os.path.abspath(file)).parent  # noqa: PTH100 - links stay as they are
-        self.problems: list[ConfigError] = []
+        self.gaps: dict[KeyPath, Gap] = {}
         self.events: Iterator[Any] = iter(())
 
     def document(self, text: str) -> object:
@@ -279,11 +317,10 @@ class _Builder:
             return typed(event.value) if event.style is None else event.value
         try:
             found = substitute(event.value, self.environ, self.folder)
-        except ValueError as error:
-            self.problems.append(self._error(str(error), self.lines[path]))
-            if len(self.problems) > MOST_PROBLEMS:
-                raise InvalidPipeline(*self.problems) from None
-            return None
+        except Unreplaced as error:
+            problems = (self._error(each, self.lines[path]) for each in error.problems)
+            self.gaps[path] = Gap(tuple(problems), error.absent)
+            return _UNKNOWN
         self.secrets |= found.values
         # A file's place says nothing of the variables beside it.
         names = FILE.sub("", event.value)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 
-from transporter.pipeline.problems import MOST_PROBLEMS, SECRETIVE, one_line, suggestion
+from transporter.pipeline.problems import MOST_PROBLEMS, SECRETIVE, dotted, one_line, suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,8 @@ def validate(
 ) -> tuple[Model | None, list[ConfigError]]:
     """Return an instance of *model*, or ``None`` and what is wrong with *values*.
 
-    Pydantic's own error is dropped, for it holds the values themselves.
+    Pydantic's own error is dropped, for it holds the values themselves, and so is what may be
+    due to a gap of the document: then there may be neither an instance nor a problem.
     """
     try:
         return model.model_validate(values, context=dict(context)), []
@@ -65,25 +66,36 @@ def validate(
         found = error.errors(include_url=False)
     # One more than are told, so that it is told that there are more.
     problems = [_problem(model, details, section) for details in found[: MOST_PROBLEMS + 2]]
-    unique = {(problem.line, problem.problem): problem for problem in problems}
+    unique = {(each.line, each.problem): each for each in problems if each is not None}
     return None, list(unique.values())
 
 
-def _problem(model: type[BaseModel], details: ErrorDetails, section: Section) -> ConfigError:
+def _problem(model: type[BaseModel], details: ErrorDetails, section: Section) -> ConfigError | None:
+    """Return what *details* say, or ``None`` where a gap of the document may be the reason."""
     document = section.document
     path = _untagged(document, (*section.path, *details["loc"]))
     known = _in_file(document, path)
+    if document.has_gap(known) and not _is_certain(details, path, known):
+        return None
     if details["type"] == "extra_forbidden":
         return document.problem(known, _unknown_key(model, details, section))
     if details["type"] == "missing":
-        return document.problem(known, f"{_dotted(path)} is missing")
+        return document.problem(known, f"{dotted(path)} is missing")
     hidden = path[-1:] != _KEY and (
         known in document.substituted or _secretive(model, details["loc"])
     )
     reason = _reason(details)
     if hidden and details["type"] not in _PLAIN and document.repeats(reason, details["input"]):
         reason = "is not valid"
-    return document.problem(known, f"{_dotted(known)} {reason}{_got(details, hidden=hidden)}")
+    return document.problem(known, f"{dotted(known)} {reason}{_got(details, hidden=hidden)}")
+
+
+def _is_certain(details: ErrorDetails, path: KeyPath, known: KeyPath) -> bool:
+    """Tell whether the error is about a key, and not about the value that stands there."""
+    if details["type"] == "missing":
+        # Of a union's members only the one that is meant may miss a key.
+        return len(path) == len(known) + 1
+    return details["type"] == "extra_forbidden" or path[-1:] == _KEY
 
 
 def _in_file(document: Document, path: KeyPath) -> KeyPath:
@@ -103,11 +115,6 @@ def _untagged(document: Document, path: KeyPath) -> KeyPath:
         known = (*found,) in document.lines
         node = node[step] if known else None
     return found
-
-
-def _dotted(path: KeyPath) -> str:
-    parts = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
-    return one_line("".join(parts)).removeprefix(".") or "the pipeline"
 
 
 def _reason(details: ErrorDetails) -> str:
@@ -134,7 +141,7 @@ def _unknown_key(model: type[BaseModel], details: ErrorDetails, section: Section
     *parent, key = details["loc"]
     fields = [*fields_under(model, tuple(parent)), *(() if parent else section.also)]
     where = _untagged(section.document, (*section.path, *parent))
-    place = f" in {_dotted(where)}" if where else ""
+    place = f" in {dotted(where)}" if where else ""
     return f"unknown key {str(key)!r}{place}{suggestion(str(key), fields, 'known')}"
 
 

@@ -61,6 +61,12 @@ def one_line(text: object) -> str:
     )
 
 
+def dotted(path: tuple[str | int, ...]) -> str:
+    """Return *path* of a pipeline file as users write it: ``routes[0].writer.path``."""
+    parts = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
+    return one_line("".join(parts)).removeprefix(".") or "the pipeline"
+
+
 def spellings(secret: str) -> tuple[str, ...]:
     """Return *secret* as it is, on one line, and as a quoted text in an error may hold it."""
     # Python escapes a single quote only beside a double one, which may be outside of the secret.

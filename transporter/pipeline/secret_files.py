@@ -23,6 +23,10 @@ class UnreadableSecret(ValueError):
     """A secret file that cannot be used; its text names the file, never what it holds."""
 
 
+class AbsentSecret(UnreadableSecret):
+    """A secret file that is not on this host."""
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A text with secret files in it: each part is a plain text, or the file of a secret."""
@@ -53,7 +57,8 @@ def secret_path(text: str, folder: Path) -> Path:
     try:
         return folder / Path(text).expanduser()
     except RuntimeError:
-        raise _unreadable(Path(text), "is in the home of a user whom nobody knows") from None
+        problem = _problem(Path(text), "is in the home of a user whom nobody knows")
+        raise AbsentSecret(problem) from None
 
 
 def read_secret(path: Path) -> str:
@@ -74,6 +79,8 @@ def read_secret(path: Path) -> str:
             content = os.read(descriptor, MOST + 1) if stat.S_ISREG(mode) else None
         finally:
             os.close(descriptor)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise AbsentSecret(_problem(path, f"cannot be read: {error.strerror}")) from error
     except OSError as error:
         raise _unreadable(path, f"cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -105,7 +112,11 @@ def readable_by_all(path: Path) -> bool:
 
 
 def _unreadable(path: Path, problem: str) -> UnreadableSecret:
-    return UnreadableSecret(f"secret file {one_line(path)} {problem}")
+    return UnreadableSecret(_problem(path, problem))
+
+
+def _problem(path: Path, problem: str) -> str:
+    return f"secret file {one_line(path)} {problem}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from transporter.pipeline.secret_files import Template, secret_path
+from transporter.pipeline.secret_files import AbsentSecret, Template, read_secret, secret_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 FILE: Final = re.compile(r"\$\{file:[^}]+\}")
 _TOKEN: Final = re.compile(
@@ -24,6 +24,30 @@ _TOKEN: Final = re.compile(
     r"|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?:(?P<kind>:-|:\?)(?P<rest>[^}]*))?\}"
     r"|(?P<malformed>\$\{)"
 )
+
+
+class UnsetVariable(ValueError):
+    """A variable without a value; ``reason`` says which, the text also what to do."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        """Keep the *reason* apart from the *advice*."""
+        super().__init__(f"{reason}: {advice}")
+        self.reason = reason
+
+
+class Unreplaced(ValueError):
+    """A text whose variables cannot be replaced: all that is in the way.
+
+    ``absent`` are the reasons where it is only that variables or secret files are not here.
+    """
+
+    def __init__(self, problems: Sequence[ValueError]) -> None:
+        """Collect *problems*, at least one."""
+        self.problems = tuple(map(str, problems))
+        super().__init__("; ".join(self.problems))
+        absent = all(isinstance(each, UnsetVariable | AbsentSecret) for each in problems)
+        reasons = (getattr(each, "reason", str(each)) for each in problems)
+        self.absent = tuple(reasons) if absent else ()
 
 
 class Substituted(NamedTuple):
@@ -42,24 +66,37 @@ class Substituted(NamedTuple):
 def substitute(text: str, environ: Mapping[str, str], folder: Path = Path()) -> Substituted:
     """Replace every variable in *text*; relative secret files lie in *folder*.
 
-    Raise :class:`ValueError`, whose text never holds a value, when a variable
+    Raise :class:`Unreplaced`, whose text never holds a value, when a variable
     without a default is unset, a secret file cannot be used, or a ``${`` does not begin
     a variable.
     """
     values: set[str] = set()
+    secrets: set[str] = set()
+    problems: list[ValueError] = []
     found = list(_TOKEN.finditer(text))
     parts: list[str | Path] = []
+    texts: list[str] = []
     end = 0
     for token in found:
-        file = token["file"]
-        value = secret_path(file, folder) if file else _value(token, environ, values)
-        parts += [text[end : token.start()], value]
+        plain = text[end : token.start()]
         end = token.end()
-    template = Template((*parts, text[end:]))
-    result, secrets = template.read()
+        file = token["file"]
+        try:
+            part = secret_path(file, folder) if file else _value(token, environ, values)
+            value = read_secret(part) if isinstance(part, Path) else part
+        except ValueError as error:
+            problems.append(error)
+            continue
+        secrets |= {value} if file else set()
+        parts += [plain, part]
+        texts += [plain, value]
+    if problems:
+        raise Unreplaced(problems)
+    rest = text[end:]
     replaced = any(token["name"] or token["file"] for token in found)
-    kept = template if template.files else None
-    return Substituted(result, replaced, frozenset(values) | secrets, secrets, kept)
+    kept = Template((*parts, rest)) if secrets else None
+    known = frozenset(secrets)
+    return Substituted("".join([*texts, rest]), replaced, known | values, known, kept)
 
 
 def _value(token: re.Match[str], environ: Mapping[str, str], values: set[str]) -> str:
@@ -77,9 +114,5 @@ def _value(token: re.Match[str], environ: Mapping[str, str], values: set[str]) -
         return value
     if kind == ":-":
         return str(rest)
-    raise ValueError(_unset(name, rest))
-
-
-def _unset(name: str, message: str | None) -> str:
-    reason = message or f"set it, or give a default with ${{{name}:-default}}"
-    return f"environment variable {name} is not set: {reason}"
+    advice = rest or f"set it, or give a default with ${{{name}:-default}}"
+    raise UnsetVariable(f"environment variable {name} is not set", advice)

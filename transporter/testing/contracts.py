@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
+from transporter.accepts import apply_accepts
 from transporter.adaptor import EndOfSource, StoredOffset, WriterContext
 from transporter.errors import Rejected, RouteFault, SinkError
 from transporter.message import Entries, Message, with_offsets
@@ -49,8 +50,8 @@ class WriterContract:
 
     @pytest.fixture
     def writer(self) -> Iterator[Writer]:
-        """Give an open writer and close it."""
-        writer = self.make_writer()
+        """Give an open writer, as the engine would use it, and close it."""
+        writer: Writer = apply_accepts(self.make_writer())
         try:
             writer.open(CONTEXT)
             yield writer
@@ -109,24 +110,38 @@ class WriterContract:
 
 
 class RefusingWriterContract(WriterContract):
-    """What a writer must keep whose sink refuses some entries for their own sake."""
+    """What a writer must keep whose sink refuses some entries for their own sake.
+
+    It may name them by ``ack.fail``, by raising :class:`~transporter.errors.Rejected`, or by
+    its ``accepts``.
+    """
 
     def refused_message(self) -> Message:
         """Return a message that the sink refuses."""
         raise NotImplementedError
 
     def test_a_refused_entry_stops_the_slice(self, writer: Writer) -> None:
-        """Entries before a refused one are acked, it is named, and later ones do not arrive."""
-        refused, good = self.refused_message(), numbered(5)
+        """A refused entry is named, all before it arrives once, and later ones do not arrive.
 
-        ack = write(writer, entries([*good[:3], refused, *good[3:]]))
+        What was not acked of the entries before it comes again, as from the engine.
+        """
+        good, rest = numbered(5)[:3], numbered(5)[3:]
+        batch = entries([*good, self.refused_message(), *rest])
+        ack = RecordingAck(batch)
 
-        assert ack.prefix == [1, 2, 3]
-        error, offset = ack.failures[0]
-        assert isinstance(error, Rejected)
-        assert (error.offset, offset) == (4, 4)
-        self.check(good[:3])
-        assert write(writer, entries(good[3:], 5)).complete
+        try:
+            writer.write(batch, ack)
+        except Rejected as error:
+            ack.fail(error, error.offset)
+
+        refusal, offset = ack.failures[0]
+        assert isinstance(refusal, Rejected)
+        assert (refusal.offset if offset is None else offset) == batch.offsets[len(good)]
+        acked = len(ack.prefix)
+        assert acked <= len(good)
+        assert write(writer, entries(good[acked:], acked + 1)).complete
+        self.check(good)
+        assert write(writer, entries(rest, batch.offsets[-len(rest)])).complete
 
 
 class UnreachableWriterContract(WriterContract):

@@ -136,6 +136,36 @@ def test_show_of_a_class_in_the_folder(
     assert "has no 'Source'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("default", "code", "words"),
+    [
+        ("5s", 0, "size     duration  5s\n"),
+        ("soon", 2, "{file}:8: ConfigError: Sink.Config.size: its default is not a duration;"),
+    ],
+)
+def test_a_default_given_as_text_is_shown_or_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    default: str,
+    code: int,
+    words: str,
+) -> None:
+    """A duration is shown as one; a wrong one is an error with its file, line, class and field."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folder = tmp_path / "own"
+    folder.mkdir()
+    file = folder / f"zz_default_{code}.py"
+    file.write_text(
+        MODULE.replace("import AdaptorConfig", "import AdaptorConfig, Duration").replace(
+            "size: int = 5", f'size: Duration = "{default}"'
+        )
+    )
+    monkeypatch.chdir(folder)
+    assert app.execute(["adaptors", "show", f"{file.stem}:Sink"]) == code
+    assert words.format(file=file) in "".join(capsys.readouterr())
+
+
 def test_a_pipeline_is_begun_with_a_class_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

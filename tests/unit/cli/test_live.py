@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from transporter.cli.live import Lines
+from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State
 
 TELLING = """
 import sys
@@ -34,3 +40,75 @@ def test_what_cannot_be_told_ends_nothing(leads_to: str, tmp_path: Path) -> None
     assert (output, process.returncode) == ("delivered\n", 7)
     if leads_to == "a file":
         assert len(place.read_text().splitlines()) == 5_000
+
+
+READER = ReaderStatus("in", "demo", State.RUNNING, logged=7)
+ROUTE = RouteStatus("out", "file", State.RUNNING, delivered=7, skipped=0, watermark=6, lag=0)
+
+
+class Watched:
+    """A log whose time a test moves; ``lines`` are written since the last look at them."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], level: str = "info") -> None:
+        self.now, self._capsys = 0.0, capsys
+        self.log = Lines("json", colours=False, level=level, clock=lambda: self.now)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._capsys.readouterr().err.splitlines()]
+
+    def pass_time(self, seconds: int, route: RouteStatus = ROUTE, doing: str = "") -> list[str]:
+        """Show the same status four times a second; return the events that were written."""
+        status = EngineStatus("log", 6, 0, spark=True, readers=(READER,), routes=(route,))
+        for _ in range(seconds * 4 or 1):
+            self.now += 0.25
+            self.log.show(status, doing)
+        return [line["event"] for line in self.lines()]
+
+
+def test_progress_that_does_not_change_is_written_once_a_minute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What changes has a line each ten seconds, and what does not has one a minute."""
+    watched = Watched(capsys)
+    both = ["reader-progress", "route-progress"]
+    assert watched.pass_time(10) == both
+    assert watched.pass_time(59) == []
+    assert watched.pass_time(1) == both
+    assert watched.pass_time(600) == both * 10
+    moved = replace(ROUTE, delivered=8)
+    assert watched.pass_time(10, moved) == ["route-progress"]
+    assert watched.pass_time(10, replace(moved, state=State.RETRYING)) == ["route-progress"]
+
+
+def test_the_end_of_a_run_is_written_whatever_was_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """How far everything came stands in the last lines, also right behind others."""
+    watched = Watched(capsys)
+    watched.pass_time(10)
+    assert watched.pass_time(0, doing="stopped") == ["reader-progress", "route-progress"]
+
+
+def test_debug_adds_progress_that_has_not_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the level debug every reader and route has a line each ten seconds."""
+    assert len(Watched(capsys, "debug").pass_time(60)) == 12
+
+
+@pytest.mark.parametrize(
+    ("level", "written"),
+    [
+        ("debug", ["engine-started", "route-retrying", "route-stopped"]),
+        ("info", ["engine-started", "route-retrying", "route-stopped"]),
+        ("warning", ["route-retrying", "route-stopped"]),
+        ("error", ["route-stopped"]),
+    ],
+)
+def test_what_is_below_the_level_has_no_line(
+    capsys: pytest.CaptureFixture[str], level: str, written: list[str]
+) -> None:
+    """Events, and progress, which is info, are left out below the level that was asked for."""
+    watched = Watched(capsys, level)
+    for event in ("engine-started", "route-retrying", "route-stopped"):
+        watched.log(event, route="out")
+    assert [line["event"] for line in watched.lines()] == written
+    assert bool(watched.pass_time(10)) == (level in ("debug", "info"))
