@@ -75,7 +75,7 @@ def preview(
     Reads all of it and holds nobody meanwhile; *seen* is called at each frame, and may raise.
     """
     with LogReader(directory) as reader:
-        planned = plan(reader, durable, state.watermark, request)
+        planned = plan(reader, durable, state.watermark, request, seen)
         told = _told(planned, state, upserts) | contents(reader, planned, seen).to_json()
     done = f"{planned.first}..{planned.last} would be replayed"
     return _answer(request.route, state, done, **told)

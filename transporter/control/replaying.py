@@ -44,8 +44,16 @@ class Contents:
         return {"entries": self.entries, "oldest": self.oldest, "newest": self.newest}
 
 
-def plan(reader: LogReader, durable: int, watermark: int, request: Replay) -> Plan:
+def plan(
+    reader: LogReader,
+    durable: int,
+    watermark: int,
+    request: Replay,
+    seen: Callable[[int], object] = lambda _: None,
+) -> Plan:
     """Find the range that *request* means in a log whose last durable offset is *durable*.
+
+    *seen* is called with the offset up to which the log has been looked at, and may raise.
 
     Raises:
         ActionRefused: parts of it are gone, and it does not say ``partial``.
@@ -61,7 +69,7 @@ def plan(reader: LogReader, durable: int, watermark: int, request: Replay) -> Pl
             f"{watermark}, and what is asked for begins at {first} and ends at {last}"
         )
     missing = tuple(_missing(reader, first, last))
-    dropped = reader.dropped(first, last)
+    dropped = reader.dropped(first, last, seen)
     if (missing or dropped) and not request.partial:
         ranges = ", ".join(f"{begin}..{end}" for begin, end in missing)
         gone = [f"the log does not hold {ranges} any more"] if missing else []

@@ -150,11 +150,12 @@ class LogReader:
         overlapping = (gap for gap in self._lost if gap.first <= last and gap.last >= first)
         return next(overlapping, None)
 
-    def dropped(self, first: int, last: int) -> int:
+    def dropped(self, first: int, last: int, seen: Callable[[int], object] = lambda _: None) -> int:
         """Count the entries from *first* to *last* that compaction has dropped.
 
         By frame headers: what a frame covers and does not hold was dropped. What retention
-        has removed, and what lies behind a damage in its segment, is not counted.
+        has removed, and what lies behind a damage in its segment, is not counted. *seen* is
+        called with the offset up to which it has looked, and may raise.
 
         Raises:
             Corrupt: a frame that reaches over *first* or *last* is damaged.
@@ -167,15 +168,16 @@ class LogReader:
             covered = [
                 base for base in self._bases if base <= last and self._last_of(base) >= first
             ]
-            return sum(self._dropped_from(base, first, last) for base in covered)
+            return sum(self._dropped_from(base, first, last, seen) for base in covered)
 
-    def _dropped_from(self, base: int, first: int, last: int) -> int:
+    def _dropped_from(self, base: int, first: int, last: int, seen: Callable[[int], object]) -> int:
         if (segment := self._held(base)) is None:
             return 0
         total, last = 0, min(last, self._last_of(base), self._last_moved(segment))
         for frame in segment.frames(self._start(segment, max(first, base))):
             if frame.first > last:
                 break
+            seen(frame.last)
             begin, end = max(first, frame.first), min(last, frame.last)
             held = frame.count
             if begin > end or held > frame.last - frame.first:
