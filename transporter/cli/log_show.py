@@ -84,7 +84,8 @@ def _show_metadata(target: Path, offsets: str | None, last: int | None, *, as_js
     # As many as are named; more than one request is told of are refused.
     most = last or (end - first + 1 if offsets else LAST)
     found = act(target, LogMetadata(first, end, most))
-    note_dropped(found["dropped"], found["first"], found["last"])
+    if "dropped" in found:
+        note_dropped(found["dropped"], found["first"], found["last"])
     entries = found["entries"]
     for each in entries:
         each["logged_at"] = time_text(each["logged_at"])

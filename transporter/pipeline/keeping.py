@@ -53,6 +53,7 @@ class RetentionConfig(Model):
     """What is removed once every route is done with it; ``None``: no limit."""
 
     bytes: Annotated[Size, Field(ge=1)] | None = None
+    # With compaction asked for, the default is None: see Retention.
     age: Annotated[PositiveDuration | None, BeforeValidator(_off)] = WEEK
 
 
@@ -89,5 +90,17 @@ def _only_with_a_budget(value: str, info: ValidationInfo) -> str:
     return value
 
 
+def _for_ever_if_compacted(value: RetentionConfig, info: ValidationInfo) -> RetentionConfig:
+    """Keep what compaction leaves, unless the file says how long: it is the last of each key."""
+    compaction = info.data.get("compaction")
+    asked = compaction is not None and compaction.by_hand is not None
+    if not asked or "age" in value.model_fields_set:
+        return value
+    return RetentionConfig(bytes=value.bytes, age=None)
+
+
+Retention = Annotated[
+    RetentionConfig, AfterValidator(_for_ever_if_compacted), Field(validate_default=True)
+]
 MaxBytes = Annotated[Size | None, AfterValidator(_four_segments)]
 OnFull = Annotated[Literal["wait", "stop-route"], AfterValidator(_only_with_a_budget)]

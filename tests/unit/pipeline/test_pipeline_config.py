@@ -157,6 +157,24 @@ def test_compaction_is_off_until_a_file_asks_for_it(
     assert (found.after, found.by_hand) == (after, by_hand)
 
 
+@pytest.mark.parametrize(
+    ("log", "age"),
+    [
+        ("{compaction: {keep: key}}", None),
+        ("{compaction: {after: 1d}, retention: {bytes: 1GiB}}", None),
+        ("{compaction: {keep: key, after: off}}", None),
+        ("{compaction: {keep: key}, retention: {age: 7d}}", 7 * 86400.0),
+        ("{compaction: {after: off}}", 7 * 86400.0),
+        ("{compaction: {rate: 1MiB}, retention: {bytes: 1GiB}}", 7 * 86400.0),
+    ],
+)
+def test_what_compaction_leaves_stays_unless_an_age_is_given(
+    pipeline_file: Write, valid: str, log: str, age: float | None
+) -> None:
+    """The last entry of a key is not removed after a week because nobody spoke of retention."""
+    assert load(pipeline_file(f"{valid}log: {log}\n"), {}).log.retention.age == age
+
+
 def test_retention_by_age_can_be_turned_off(pipeline_file: Write, valid: str) -> None:
     """``off`` in place of a duration means that delivered entries stay for ever."""
     pipeline = load(pipeline_file(f"{valid}log: {{retention: {{age: off}}}}\n"), {})
@@ -173,6 +191,13 @@ def test_retention_by_age_can_be_turned_off(pipeline_file: Write, valid: str) ->
             (
                 "delivered entries stay 7d, less once the log takes more than 10GiB or nears "
                 "max_bytes (40GiB); no compaction"
+            ),
+        ),
+        (
+            "{compaction: {after: 7d}}",
+            (
+                "delivered entries stay for ever; after 7d compaction keeps the last one of each "
+                "namespace only"
             ),
         ),
         (
