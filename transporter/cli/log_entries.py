@@ -150,7 +150,7 @@ def note_lost(gap: Gap) -> None:
 
 
 def note_dropped(count: int, first: int, last: int) -> None:
-    """Tell how many entries of *first* to *last* compaction has dropped, if any."""
+    """Report how many entries of *first* to *last* compaction has dropped, if any."""
     from transporter.log.reader import dropped_text  # noqa: PLC0415 - imports pyarrow
 
     if count:

@@ -95,7 +95,7 @@ def reading(
 ) -> Iterator[Iterator[pa.RecordBatch]]:
     """Give what is *chosen* of the log *found*, only the *last* ones of it if so many are named.
 
-    What of it was lost, or dropped by compaction, is told behind the block.
+    What of it was lost, or dropped by compaction, is reported after the block.
     """
     from transporter.log import search  # noqa: PLC0415 - imports pyarrow
     from transporter.log.reader import LogReader  # noqa: PLC0415
@@ -109,7 +109,7 @@ def reading(
 
 
 def note_gone(reader: LogReader, chosen: Chosen) -> None:
-    """Tell what of the offsets that are *chosen* was lost, or dropped by compaction."""
+    """Report what of the *chosen* offsets was lost, or dropped by compaction."""
     from transporter.log import search  # noqa: PLC0415 - imports pyarrow
 
     first, last, wanted = chosen.first, chosen.last, chosen.wanted

@@ -87,7 +87,7 @@ def replay(  # noqa: PLR0913 - one for each option
 
 
 def _deliveries(target: Path, planned: dict[str, Any], namespace: str) -> dict[str, Any]:
-    """Count what the route of the file *target* would deliver; ``unknown`` says why it cannot."""
+    """Count what the route of the file *target* would deliver; else ``unknown`` is the reason."""
     if target.is_dir():
         return {"unknown": "a log directory has no steps; give the pipeline file"}
     from transporter.trial.replays import deliveries  # noqa: PLC0415 - imports pyarrow

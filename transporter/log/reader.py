@@ -188,10 +188,10 @@ class LogReader:
         return total
 
     def _last_moved(self, segment: Segment) -> int:
-        """Return up to which offset the frames of *segment* may have been written by compaction.
+        """Return the last offset of *segment* whose frame compaction may have written.
 
-        Such a frame proves nothing of its own segment durable. Where one does, that was appended
-        here, as were all but those that a recovery or a repair has moved here before.
+        Such a frame proves no offset of its own segment durable. A frame that proves one was
+        appended here, as were all others that no recovery or repair has moved here before.
         """
         base, following = segment.header.base, segment.header.next_offset
         frame = segment.frame_at(self._start(segment, MAX_OFFSET))
