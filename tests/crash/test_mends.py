@@ -149,6 +149,23 @@ MENDS = (
         "log/test_compaction.py",
         ("test_a_replay_that_begins_during_the_copy_loses_nothing",),
     ),
+    Mend(
+        "a replay looks again at what was compacted since it was planned",
+        "control/acts.py",
+        "        if log.gate.rewritten != rewritten:\n"
+        "            planned = _planned(log, offsets, request)\n",
+        "",
+        "control/test_offline.py",
+        ("test_a_compaction_between_plan_and_begin_is_seen",),
+    ),
+    Mend(
+        "offsets that recovery cut stay a hole",
+        "log/rewriting.py",
+        "            self._hole += frame.first - self._passed - 1\n",
+        "",
+        "log/test_dropped.py",
+        ("test_offsets_that_recovery_cut_are_not_taken_for_dropped",),
+    ),
     # Of a stuck log the right route is released, and its source is not told.
     Mend(
         "the order of holds",

@@ -15,6 +15,7 @@ from log_tools import small
 
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
+from transporter.log.reader import LogReader
 from transporter.log.sealed import sealed_segments
 from transporter.message import Message
 from transporter.offsets.holds import hold_of, least_hold
@@ -111,14 +112,16 @@ def route_of_fate(directory: Path, number: int, fate: str, at: int, last: int) -
     routes=st.lists(st.tuples(FATES, st.integers(0, 60)), min_size=1, max_size=3),
     keep=st.sampled_from(["namespace", "key"]),
     bounds=st.tuples(st.integers(1, 40), st.integers(1, 3), st.integers(1, 40)),
+    span=st.tuples(st.integers(0, 60), st.integers(0, 60)),
 )
 def test_no_route_loses_what_it_needs(
     segments: list[list[Frame]],
     routes: list[tuple[str, int]],
     keep: Literal["namespace", "key"],
     bounds: tuple[int, int, int],
+    span: tuple[int, int],
 ) -> None:
-    """Invariant 11: live entries stay as they were, and what goes is exactly what is obsolete."""
+    """Invariant 11: live entries stay; exactly what is obsolete goes, and is counted."""
     with folder(*bounds) as directory:
         last = write_log(directory, segments)
         for number, (fate, at) in enumerate(routes):
@@ -134,6 +137,9 @@ def test_no_route_loses_what_it_needs(
         assert set(after) == expected(before, ends, watermark, keep)
         assert after == {offset: before[offset] for offset in after}
         assert report.dropped == len(before) - len(after)
+        with LogReader(directory) as reader:
+            gone = [each for each in before if each not in after and span[0] <= each <= span[1]]
+            assert reader.dropped(*span) == len(gone)
         assert compacted(directory, watermark, keep).dropped == 0
         with CommitLog.open(directory) as log:
             assert log.durable == last

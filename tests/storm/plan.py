@@ -209,7 +209,8 @@ def _log(rng: Random, _: list[str]) -> dict[str, Any]:
     log: dict[str, Any] = {
         "segment_bytes": SEGMENT,
         "compression": "none" if rng.random() < 0.8 else "lz4",
-        "compaction": {"after": "off"},
+        "compaction": {"after": "off", "keep": "namespace"},
+        "retention": {"age": "7d"},
     }
     if rng.random() < 0.5:
         log["compaction"] = {

@@ -142,7 +142,8 @@ def _summary(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _tree(pipeline: Pipeline) -> None:
-    from transporter.units import size_text  # noqa: PLC0415 - imports pydantic
+    from transporter.pipeline.keeping import history_text  # noqa: PLC0415 - imports pydantic
+    from transporter.units import size_text  # noqa: PLC0415 - the same
 
     log = pipeline.log
     cut = f"(segments of {size_text(log.segment_bytes)}, {log.compression})"
@@ -150,6 +151,7 @@ def _tree(pipeline: Pipeline) -> None:
     rows = [
         *(["reader", each.name, each.adaptor] for each in pipeline.readers),
         ["log", "", f"{log.dir} {cut}"],
+        ["history", "", history_text(log.compaction, log.retention, log.max_bytes)],
         *(["route", each.name, _way(each)] for each in pipeline.routes),
         ["spark", "", pipeline.spark.master],
     ]

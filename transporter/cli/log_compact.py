@@ -12,7 +12,7 @@ import typer
 from transporter.cli.acting import Reason  # noqa: TC001 - Typer reads the annotations
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory
-from transporter.errors import EnvironmentFault
+from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +35,9 @@ def compact(
 ) -> None:
     """Drop what later entries made obsolete, as log.compaction says; no engine may be running.
 
-    A running engine does this by itself. With a log directory instead of a pipeline
-    file it is done as for the last engine that ran on it. Nothing that a route or a
-    reader's source still needs goes.
+    An engine whose file asks for compaction does this by itself. With a log directory
+    instead of a pipeline file it is done as for the last engine that ran on it. Nothing
+    that a route or a reader's source still needs goes.
 
     Example: transporter log compact pipeline.yaml --dry-run
     """
@@ -61,6 +61,7 @@ def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSetti
     """Return how to compact the log that *target* names; *record* is that of its last engine.
 
     Raises:
+        ConfigError: the pipeline file does not ask for compaction.
         EnvironmentFault: nobody knows that, or how far the sources are.
 
     """
@@ -73,20 +74,29 @@ def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSetti
                 "give its pipeline file instead of the directory"
             )
         after, keep, tombstones, compression = record.rules
+        if after is None:
+            raise EnvironmentFault(
+                f"{target}: the last engine on this log did not compact it; give its pipeline "
+                "file instead of the directory"
+            )
     else:
         from transporter.pipeline.config import load  # noqa: PLC0415 - heavy
 
         pipeline = load(target, os.environ)
-        _refuse_unknown_sources(pipeline, record)
         log = pipeline.log
         after, keep, tombstones = (
-            log.compaction.after,
+            log.compaction.by_hand,
             log.compaction.keep,
             log.compaction.tombstones,
         )
+        if after is None:
+            raise ConfigError(
+                "log.compaction says nothing of what may be dropped; write 'keep: key' or "
+                "'keep: namespace' there, with 'after: off' if the engine shall not compact",
+                str(target),
+            )
+        _refuse_unknown_sources(pipeline, record)
         compression = log.codec
-    # Asked for by hand, it is done whether or not the engine would.
-    after = CompactionSettings().after if after is None else after
     return CompactionSettings(after, keep, tombstones, compression)
 
 

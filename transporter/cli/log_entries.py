@@ -149,6 +149,14 @@ def note_lost(gap: Gap) -> None:
     note(f"offsets {gap.first}..{gap.last} were lost: a repair could not save them")
 
 
+def note_dropped(count: int, first: int, last: int) -> None:
+    """Report how many entries of *first* to *last* compaction has dropped, if any."""
+    from transporter.log.reader import dropped_text  # noqa: PLC0415 - imports pyarrow
+
+    if count:
+        note(f"offsets {first}..{last}: {dropped_text(count)}")
+
+
 def shown(data: bytes | None) -> str:
     """Return *data* as text for people; a long one is cut."""
     text = text_of(data)

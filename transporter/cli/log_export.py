@@ -20,7 +20,7 @@ from transporter.cli.log_range import (
     To,
     choose,
     look,
-    note_losses,
+    note_gone,
     wanted_of,
 )
 from transporter.cli.output import printable, write, write_json
@@ -102,7 +102,7 @@ def _read(directory: Path, chosen: Chosen) -> Iterator[pa.RecordBatch]:
 
     with LogReader(directory) as reader, _progress(chosen.first, chosen.last) as seen:
         yield from matching(reader, chosen.first, chosen.last, chosen.wanted, seen)
-        note_losses(reader, chosen.first, chosen.last)
+        note_gone(reader, chosen)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ def info(target: Target, *, as_json: AsJson = False) -> None:
         "oldest": _time(min((s.oldest for s in segments if s.oldest is not None), default=None)),
         "newest": _time(max((s.newest for s in segments if s.newest is not None), default=None)),
         "bytes": sum(segment.size for segment in segments),
+        "dropped": sum(segment.dropped for segment in segments),
         "engine_pid": found.owner,
         "held_by": _held_by(found.directory, found.last),
         "ahead": (ahead := _ahead(segments)),
@@ -55,7 +56,10 @@ def info(target: Target, *, as_json: AsJson = False) -> None:
     for each in ignored:
         write(f"{'ignored':<12}{printable(each['name'])}: {each['problem']}")
     write()
-    columns = ("segment", "offsets", "first logged", "last logged", "bytes", "sealed", "epoch")
+    columns = (
+        *("segment", "offsets", "dropped", "first logged", "last logged", "bytes"),
+        *("sealed", "epoch"),
+    )
     table(columns, map(_segment_row, segments))
 
 
@@ -102,6 +106,7 @@ def _segment_json(segment: Overview) -> dict[str, Any]:
         "created_at": time_text(segment.created_at),
         "oldest": _time(segment.oldest),
         "newest": _time(segment.newest),
+        "dropped": segment.dropped,
         "sealed": segment.sealed,
         "epoch": segment.epoch,
     }
@@ -112,6 +117,7 @@ def _segment_row(segment: Overview) -> tuple[object, ...]:
     return (
         segment.name,
         f"{segment.base}.." if empty else f"{segment.base}..{segment.last}",
+        segment.dropped,
         _time(segment.oldest) or "",
         _time(segment.newest) or "",
         f"{segment.size:,}",

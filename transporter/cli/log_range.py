@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.log_entries import note, note_lost
+from transporter.cli.log_entries import note, note_dropped, note_lost
 from transporter.cli.target import offset_range
 from transporter.log.moments import named
 
@@ -95,7 +95,7 @@ def reading(
 ) -> Iterator[Iterator[pa.RecordBatch]]:
     """Give what is *chosen* of the log *found*, only the *last* ones of it if so many are named.
 
-    What of it was lost is told behind the block.
+    What of it was lost, or dropped by compaction, is reported after the block.
     """
     from transporter.log import search  # noqa: PLC0415 - imports pyarrow
     from transporter.log.reader import LogReader  # noqa: PLC0415
@@ -105,14 +105,23 @@ def reading(
         if last is not None:
             first = search.start_of_last(reader, first, end, last, wanted)
         yield search.matching(reader, first, end, wanted)
-        note_losses(reader, first, end)
+        note_gone(reader, replace(chosen, first=first))
 
 
-def note_losses(reader: LogReader, first: int, last: int) -> None:
-    """Tell which of the entries from *first* to *last* were lost."""
+def note_gone(reader: LogReader, chosen: Chosen) -> None:
+    """Report what of the *chosen* offsets was lost, or dropped by compaction."""
+    from transporter.log import search  # noqa: PLC0415 - imports pyarrow
+
+    first, last, wanted = chosen.first, chosen.last, chosen.wanted
     while first <= last and (gap := reader.lost(first, last)) is not None:
         note_lost(gap)
         first = gap.last + 1
+    first = chosen.first
+    if wanted.since > 0:
+        first = search.behind_older(reader, wanted.since, first, last)
+    if wanted.until < search.END:
+        last = search.before_newer(reader, wanted.until, first, last)
+    note_dropped(reader.dropped(first, last), first, last)
 
 
 def moment(text: str, now: datetime) -> int:

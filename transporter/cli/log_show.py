@@ -11,6 +11,7 @@ from transporter.cli.acting import act
 from transporter.cli.log_entries import (
     entries_of,
     entry_json,
+    note_dropped,
     row_of,
     time_text,
     write_raw,
@@ -82,7 +83,10 @@ def _show_metadata(target: Path, offsets: str | None, last: int | None, *, as_js
     first, end = offset_range(offsets) if offsets else (0, 1 << 62)
     # As many as are named; more than one request is told of are refused.
     most = last or (end - first + 1 if offsets else LAST)
-    entries = act(target, LogMetadata(first, end, most))["entries"]
+    found = act(target, LogMetadata(first, end, most))
+    if "dropped" in found:
+        note_dropped(found["dropped"], found["first"], found["last"])
+    entries = found["entries"]
     for each in entries:
         each["logged_at"] = time_text(each["logged_at"])
     if as_json:

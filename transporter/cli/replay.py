@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from transporter.cli.acting import Reason, RouteName, act, report
-from transporter.cli.log_entries import note, time_text
+from transporter.cli.log_entries import note, note_dropped, time_text
 from transporter.cli.log_range import moment
-from transporter.cli.output import write
-from transporter.cli.target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
+from transporter.cli.output import printable, write
+from transporter.cli.target import AsJson, Target, log_directory
 from transporter.control.requests import CancelReplay, Replay
+from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transporter.control.requests import Request
 
 
@@ -40,10 +44,10 @@ def replay(  # noqa: PLR0913 - one for each option
         str, typer.Option("--namespace", metavar="REGEX", help="Only what it matches (RE2).")
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count what would be delivered again.")
+        bool, typer.Option("--dry-run", help="Only count what would be read and delivered.")
     ] = False,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Also when the log does not hold all of it any more.")
+        bool, typer.Option("--partial", help="Also where entries were removed, lost or compacted.")
     ] = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="End the replay that is under way, where it is.")
@@ -75,9 +79,26 @@ def replay(  # noqa: PLR0913 - one for each option
             reason=reason,
         )
     result = act(target, request)
+    if dry_run:
+        result["deliveries"] = _deliveries(target, result, namespace)
     report(result, as_json=as_json)
     if not as_json:
         _explain(result)
+
+
+def _deliveries(target: Path, planned: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """Count what the route of the file *target* would deliver; else ``unknown`` is the reason."""
+    if target.is_dir():
+        return {"unknown": "a log directory has no steps; give the pipeline file"}
+    from transporter.trial.replays import deliveries  # noqa: PLC0415 - imports pyarrow
+    from transporter.trial.routes import chosen, trial_routes  # noqa: PLC0415 - the same
+
+    try:
+        route = chosen(trial_routes(target, os.environ), planned["route"], str(target))
+    except ConfigError as error:
+        return {"unknown": str(error)}
+    first, last = planned["first"], planned["last"]
+    return deliveries(log_directory(target), route, first, last, namespace).to_json()
 
 
 def _bound(text: str | None, offset: str, time: str) -> dict[str, Any]:
@@ -93,9 +114,24 @@ def _explain(result: dict[str, Any]) -> None:
         note(f"warning: {warning}")
     for first, last in result.get("missing", ()):
         note(f"warning: {first}..{last} are gone from the log")
+    if "dropped" in result:
+        note_dropped(result["dropped"], result["first"], result["last"])
     if "entries" in result:
         times = (result["oldest"], result["newest"])
         logged = (
             ", logged from {} to {}".format(*map(time_text, times)) if None not in times else ""
         )
-        write(f"{result['entries']} entries{logged}")
+        write(f"{result['entries']} entries would be read{logged}")
+        write(_deliveries_text(result["deliveries"]))
+
+
+def _deliveries_text(found: dict[str, Any]) -> str:
+    if "unknown" in found:
+        reason = printable(found["unknown"].partition("\n")[0])
+        return f"how many of them would be delivered is not known: {reason}"
+    text = f"{found['delivered']} of them would be delivered"
+    if found["messages"] != found["delivered"]:
+        text += f", as {found['messages']} messages"
+    text += f"; {found['left_out']} are left out by the route's namespace and steps"
+    text += f", {found['failing']} would fail" if found["failing"] else ""
+    return text + (f", {found['parked']} stay parked" if found["parked"] else "")

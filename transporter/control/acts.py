@@ -75,9 +75,9 @@ def preview(
     Reads all of it and holds nobody meanwhile; *seen* is called at each frame, and may raise.
     """
     with LogReader(directory) as reader:
-        planned = plan(reader, durable, state.watermark, request)
-        told = _planned(planned, state, upserts) | contents(reader, planned, seen).to_json()
-    done = f"{planned.first}..{planned.last} would be delivered again"
+        planned = plan(reader, durable, state.watermark, request, seen)
+        told = _told(planned, state, upserts) | contents(reader, planned, seen).to_json()
+    done = f"{planned.first}..{planned.last} would be replayed"
     return _answer(request.route, state, done, **told)
 
 
@@ -88,11 +88,12 @@ def replay(
 
     *upserts* tells whether the sink keeps the newest value of a key; ``None``: not known.
     """
-    with LogReader(log.directory) as reader:
-        planned = plan(reader, log.durable, offsets.state.watermark, request)
-    told = _planned(planned, offsets.state, upserts)
+    rewritten = log.gate.rewritten
+    planned = _planned(log, offsets, request)
     with log.gate:
         # Invariant 11: what was planned is still there, and is held from now on.
+        if log.gate.rewritten != rewritten:
+            planned = _planned(log, offsets, request)
         _refuse_what_is_gone(log, offsets, planned)
         offsets.refuse_replay(planned.first, planned.last)
         with offsets.audited(
@@ -104,7 +105,13 @@ def replay(
             reason=request.reason,
         ):
             offsets.begin_replay(planned.first, planned.last, planned.namespace)
+    told = _told(planned, offsets.state, upserts)
     return answer(offsets, f"{planned.first}..{planned.last} will be delivered again", **told)
+
+
+def _planned(log: CommitLog, offsets: OffsetLog, request: Replay) -> Plan:
+    with LogReader(log.directory) as reader:
+        return plan(reader, log.durable, offsets.state.watermark, request)
 
 
 def _refuse_what_is_gone(log: CommitLog, offsets: OffsetLog, planned: Plan) -> None:
@@ -202,12 +209,13 @@ def _answer(route: str, state: RouteState, done: str, /, **more: Any) -> dict[st
     return {"route": route, "done": done, **progress(state), **more}
 
 
-def _planned(planned: Plan, state: RouteState, upserts: bool | None) -> dict[str, Any]:  # noqa: FBT001 - three values
+def _told(planned: Plan, state: RouteState, upserts: bool | None) -> dict[str, Any]:  # noqa: FBT001 - three values
     return {
         "first": planned.first,
         "last": planned.last,
         "namespace": planned.namespace or None,
         "missing": [list(each) for each in planned.missing],
+        "dropped": planned.dropped,
         "warning": _warning(state, planned.last, upserts),
     }
 

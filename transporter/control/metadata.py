@@ -27,22 +27,25 @@ _COLUMNS: Final = ("offset", "logged_at", "namespace", "op", "phase")
 def metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, Any]:
     """Return offset, log time (µs UTC), namespace, op, phase and size of entries.
 
-    Not their keys, ids, headers and data. Raises ``ActionRefused`` for too many.
+    Not their keys, ids, headers and data; and how many compaction has dropped of the range.
+    Raises ``ActionRefused`` for too many.
     """
     if not 1 <= request.most <= MOST:
         raise ActionRefused(f"{request.most} entries; ask for 1 to {MOST}")
     found: list[dict[str, Any]] = []
+    dropped = 0
     with LogReader(directory) as reader:
         first, last = max(request.first, reader.first_offset()), min(request.last, durable)
         if first <= last:
             first = start_of_last(reader, first, last, request.most, Wanted())
+            dropped = reader.dropped(first, last)
             for batch in matching(reader, first, last, Wanted()):
                 rows = batch.select(_COLUMNS)
                 times = rows.column("logged_at").cast("int64")
                 rows = rows.set_column(1, "logged_at", times).to_pylist()
                 sizes = pc.binary_length(batch.column("data")).to_pylist()
                 found += [row | {"size": size or 0} for row, size in zip(rows, sizes, strict=True)]
-    return {"entries": found[-request.most :]}
+    return {"entries": found[-request.most :], "first": first, "last": last, "dropped": dropped}
 
 
 class ReadOnly:

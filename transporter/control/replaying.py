@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from transporter.errors import ActionRefused, OffsetRefused
-from transporter.log.search import Wanted, around, first_since, matching
+from transporter.log.reader import dropped_text
+from transporter.log.search import Wanted, before_newer, behind_older, first_since, matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,12 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The offsets ``first`` to ``last``; ``missing`` are the ranges of them that are gone."""
+    """The offsets ``first`` to ``last``.
+
+    ``missing`` are the ranges of them that are gone; of the rest compaction has ``dropped``
+    so many entries.
+    """
 
     first: int
     last: int
     namespace: str
     missing: tuple[tuple[int, int], ...]
+    dropped: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +44,16 @@ class Contents:
         return {"entries": self.entries, "oldest": self.oldest, "newest": self.newest}
 
 
-def plan(reader: LogReader, durable: int, watermark: int, request: Replay) -> Plan:
+def plan(
+    reader: LogReader,
+    durable: int,
+    watermark: int,
+    request: Replay,
+    seen: Callable[[int], object] = lambda _: None,
+) -> Plan:
     """Find the range that *request* means in a log whose last durable offset is *durable*.
+
+    *seen* is called with the offset up to which the log has been looked at, and may raise.
 
     Raises:
         ActionRefused: parts of it are gone, and it does not say ``partial``.
@@ -55,13 +69,17 @@ def plan(reader: LogReader, durable: int, watermark: int, request: Replay) -> Pl
             f"{watermark}, and what is asked for begins at {first} and ends at {last}"
         )
     missing = tuple(_missing(reader, first, last))
-    if missing and not request.partial:
+    dropped = reader.dropped(first, last, seen)
+    if (missing or dropped) and not request.partial:
         ranges = ", ".join(f"{begin}..{end}" for begin, end in missing)
+        gone = [f"the log does not hold {ranges} any more"] if missing else []
+        gone += [dropped_text(dropped)] if dropped else []
         raise ActionRefused(
-            f"route {request.route}: of {first}..{last} the log does not hold {ranges} any more; "
+            f"route {request.route}: of {first}..{last} {', and '.join(gone)}; "
             "with --partial what is left is delivered again"
         )
-    return Plan(max(first, min(reader.first_offset(), last)), last, request.namespace, missing)
+    begin = max(first, min(reader.first_offset(), last))
+    return Plan(begin, last, request.namespace, missing, dropped)
 
 
 def contents(
@@ -92,7 +110,8 @@ def _refuse_bad_pattern(pattern: str) -> None:
 def _first(reader: LogReader, durable: int, request: Replay) -> int:
     if request.first is not None:
         return request.first
-    return first_since(reader, request.since or 0, durable)
+    since = request.since or 0
+    return behind_older(reader, since, 0, first_since(reader, since, durable))
 
 
 def _last(reader: LogReader, durable: int, request: Replay, watermark: int) -> int:
@@ -103,15 +122,7 @@ def _last(reader: LogReader, durable: int, request: Replay, watermark: int) -> i
                 f"{request.last} comes later anyway"
             )
         return request.last
-    if request.until is None:
-        return watermark
-    begin, end = around(reader.directory, request.until + 1)
-    last = begin - 1
-    first = max(begin, reader.first_offset())
-    for entries in matching(reader, first, min(end, durable), Wanted(until=request.until)):
-        if entries.num_rows:
-            last = int(entries.column("offset")[entries.num_rows - 1].as_py())
-    return last
+    return watermark if request.until is None else before_newer(reader, request.until, 0, durable)
 
 
 def _missing(reader: LogReader, first: int, last: int) -> list[tuple[int, int]]:

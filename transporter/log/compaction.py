@@ -360,6 +360,7 @@ class _Run:
             if self._held(sealed):
                 return False
             made.switch()
+            self.gate.rewritten += 1
             return True
 
     def _cold(self, sealed: Sealed) -> bool:

@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 class RetentionGate:
     """A lock of one log directory, which the same thread may enter again.
 
-    ``removed`` is the last offset that retention has removed. ``registered`` counts how
-    often a hold may have gone back: as long as it stays the same, a hold that was
-    looked at before still bounds the present one from below.
+    ``removed`` is the last offset that retention has removed, ``rewritten`` the number of
+    segments that compaction has replaced. ``registered`` counts how often a hold may have
+    gone back: as long as it stays the same, a hold that was looked at before still bounds
+    the present one from below.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self.removed = -1
+        self.rewritten = 0
         self.registered = 0
 
     def __enter__(self) -> Self:

@@ -24,7 +24,8 @@ class Overview:
     """One segment: it covers the offsets from ``base`` to ``last``, if ``last`` is not below.
 
     Times are µs UTC, ``None`` where no entry tells them; ``gaps`` lie right before
-    its base, or where recovery moved frames into it.
+    its base, or where recovery moved frames into it. Compaction has ``dropped`` so many
+    of its entries.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Overview:
     oldest: int | None
     newest: int | None
     gaps: tuple[Gap, ...]
+    dropped: int
 
 
 def overview(
@@ -78,6 +80,7 @@ def _describe(files: FileSystem, segment: Segment, last: int, reader: LogReader)
         oldest=oldest,
         newest=newest,
         gaps=tuple(_gaps(files, segment)),
+        dropped=reader.dropped(header.base, last),
     )
 
 

@@ -67,6 +67,11 @@ def clipped(entries: pa.RecordBatch, frame: FrameHeader, first: int, last: int) 
     return entries.slice(start, bisect_right(offsets, last) - start)
 
 
+def dropped_text(count: int) -> str:
+    """Return that compaction has dropped *count* entries, for people."""
+    return f"compaction has dropped {count} {'entry' if count == 1 else 'entries'}"
+
+
 class Gap(NamedTuple):
     """The offsets before a segment that the log does not hold, as its header declares."""
 
@@ -144,6 +149,53 @@ class LogReader:
                 self._refresh()
         overlapping = (gap for gap in self._lost if gap.first <= last and gap.last >= first)
         return next(overlapping, None)
+
+    def dropped(self, first: int, last: int, seen: Callable[[int], object] = lambda _: None) -> int:
+        """Count the entries from *first* to *last* that compaction has dropped.
+
+        By frame headers: what a frame covers and does not hold was dropped. What retention
+        has removed, and what lies behind a damage in its segment, is not counted. *seen* is
+        called with the offset up to which it has looked, and may raise.
+
+        Raises:
+            Corrupt: a frame that reaches over *first* or *last* is damaged.
+            EnvironmentFault: the disk cannot be read.
+
+        """
+        with faults_of(self.directory, reading=True):
+            if not self._bases:
+                self._refresh()
+            covered = [
+                base for base in self._bases if base <= last and self._last_of(base) >= first
+            ]
+            return sum(self._dropped_from(base, first, last, seen) for base in covered)
+
+    def _dropped_from(self, base: int, first: int, last: int, seen: Callable[[int], object]) -> int:
+        if (segment := self._held(base)) is None:
+            return 0
+        total, last = 0, min(last, self._last_of(base), self._last_moved(segment))
+        for frame in segment.frames(self._start(segment, max(first, base))):
+            if frame.first > last:
+                break
+            seen(frame.last)
+            begin, end = max(first, frame.first), min(last, frame.last)
+            held = frame.count
+            if begin > end or held > frame.last - frame.first:
+                continue
+            if (begin, end) != (frame.first, frame.last):
+                held = Located(segment, frame).within(begin, end).num_rows
+            total += end - begin + 1 - held
+        return total
+
+    def _last_moved(self, segment: Segment) -> int:
+        """Return the last offset of *segment* whose frame compaction may have written.
+
+        Such a frame proves no offset of its own segment durable. A frame that proves one was
+        appended here, as were all others that no recovery or repair has moved here before.
+        """
+        base, following = segment.header.base, segment.header.next_offset
+        frame = segment.frame_at(self._start(segment, MAX_OFFSET))
+        return following - 1 if frame is not None and frame.durable >= base else MAX_OFFSET
 
     def logged_by(self, offset: int) -> str | None:
         """Return the reader that has logged *offset*, if its frame says so; raises as frames()."""

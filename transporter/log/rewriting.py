@@ -1,7 +1,8 @@
 """The file that takes the place of a sealed segment: the same offsets, fewer entries.
 
 A frame of it covers all offsets from the one behind the frame before it to its
-own last entry, so coverage stays without hole. Readers' positions survive,
+own last entry, so what it covers and does not hold is what was dropped. Offsets that never
+held an entry, because a recovery has cut them, stay a hole. Readers' positions survive,
 whatever became of the frames that carried them.
 """
 
@@ -61,7 +62,8 @@ class Replacement:
         self._temporary = path.with_name(path.name + TEMPORARY)
         # Another id, so that neither old index entries nor old bytes are taken for its own.
         self._header = replace(old, segment_id=secrets.randbits(63))
-        self._covered = old.base - 1
+        self._covered = self._passed = old.base - 1
+        self._hole = 0
         self._told, self._now = dict(old.positions), dict(old.positions)
         self._reader = ""
         self._term: int | None = None
@@ -93,6 +95,7 @@ class Replacement:
     def keep(self, stored: Stored, source: layout.Source) -> None:
         """Take over a frame that lost nothing as it is."""
         self._flush()
+        self._pass(stored.frame)
         self._note(stored.frame, source)
         self._write(
             stored.payload,
@@ -108,6 +111,7 @@ class Replacement:
         if (source.reader, source.term) != (self._reader, self._term):
             # A frame tells of one reader, and of one term.
             self._flush()
+        self._pass(frame)
         self._note(frame, source)
         self._rows.append(rows)
         self._size += rows.nbytes
@@ -116,6 +120,7 @@ class Replacement:
 
     def drop(self, frame: layout.FrameHeader, source: layout.Source) -> None:
         """Pass over *frame*; only its reader's position is kept."""
+        self._pass(frame)
         if source.position is not None:
             self._now[source.reader] = source.position
         self._epoch = frame.epoch
@@ -143,6 +148,13 @@ class Replacement:
         """Leave the old segment as it is."""
         self._opened.close()
         self._files.remove(self._temporary)
+
+    def _pass(self, frame: layout.FrameHeader) -> None:
+        """Go on to *frame* of the old segment; offsets before it that no frame had stay a hole."""
+        if frame.first > self._passed + 1:
+            self._flush()
+            self._hole += frame.first - self._passed - 1
+        self._passed = frame.last
 
     def _note(self, frame: layout.FrameHeader, source: layout.Source) -> None:
         self._reader, self._term, self._epoch = source.reader, source.term, frame.epoch
@@ -187,7 +199,8 @@ class Replacement:
             entries_bytes=size,
             segment_id=self._header.segment_id,
             byte=self._byte,
-            first=self._covered + 1,
+            # Behind the hole, although what was dropped may lie before it: the count is right.
+            first=self._covered + 1 + self._hole,
             last=last,
             count=count,
             extension_crc=crc32c(extension),
@@ -199,7 +212,7 @@ class Replacement:
         )
         self._put(layout.encode_frame(frame, extension, payload))
         self._frames.append(frame)
-        self._covered = last
+        self._covered, self._hole = last, 0
 
     def _source(self, *, whole: bool) -> layout.Source:
         """Return what the next frame tells of positions, and count it as told."""

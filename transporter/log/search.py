@@ -148,6 +148,30 @@ def first_since(reader: LogReader, time: int, last: int) -> int:
     raise OffsetRefused(f"{reader.directory}: nothing was logged at or after that time")
 
 
+def behind_older(reader: LogReader, time: int, first: int, last: int) -> int:
+    """Return the offset behind the last entry logged before *time* (µs UTC); *first* without one.
+
+    What was dropped between that and the next entry may have been logged at *time* or later.
+    """
+    begin = max(first, reader.first_offset(), around(reader.directory, time, reader.files)[0])
+    for entries in matching(reader, begin, last, Wanted(until=time - 1)):
+        if entries.num_rows:
+            begin = int(entries.column("offset")[entries.num_rows - 1].as_py()) + 1
+    return begin
+
+
+def before_newer(reader: LogReader, time: int, first: int, last: int) -> int:
+    """Return the offset before the first entry logged after *time* (µs UTC); *last* without one.
+
+    What was dropped between that and the entry before may have been logged at *time* or earlier.
+    """
+    begin = max(first, reader.first_offset(), around(reader.directory, time + 1, reader.files)[0])
+    for entries in matching(reader, begin, last, Wanted(since=time + 1)):
+        if entries.num_rows:
+            return int(entries.column("offset")[0].as_py()) - 1
+    return last
+
+
 def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: Wanted) -> int:
     """Return from where up to *last* there are *count* entries that are *wanted*.
 

@@ -18,6 +18,7 @@ from transporter.pipeline.keeping import (
     CompactionConfig,
     MaxBytes,
     OnFull,
+    Retention,
     RetentionConfig,
 )
 from transporter.pipeline.namespace import EVERYTHING, Pattern
@@ -149,7 +150,7 @@ class LogConfig(Place):
     segment_age: PositiveDuration = 86400.0
     compression: Literal["none", "lz4"] = "lz4"
     compaction: CompactionConfig = CompactionConfig()
-    retention: RetentionConfig = RetentionConfig()
+    retention: Retention = RetentionConfig()
     max_bytes: MaxBytes = None
     on_full: OnFull = "wait"
 

@@ -27,6 +27,15 @@ def check(folder: Path, log: str, sink: str = "out.jsonl", source: str = "in.jso
     return app.execute(["check", str(folder / "p.yaml")])
 
 
+def test_how_long_history_lasts_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator sees it before the entries of a replay are gone."""
+    assert check(tmp_path, "log") == 0
+    rows = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()]
+    assert ["history", "delivered entries stay 7d; no compaction"] in rows
+
+
 @pytest.mark.parametrize("log", ["log", "a/b/log", ".", "link"])
 def test_directories_that_can_be_made_are_accepted(tmp_path: Path, log: str) -> None:
     """Nothing of them needs to be there, and nothing is made."""

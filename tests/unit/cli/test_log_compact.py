@@ -12,7 +12,7 @@ from engine_tools import make_pipeline
 from log_tools import crash
 
 from transporter.cli.log_compact import compact
-from transporter.errors import EnvironmentFault, LogLocked
+from transporter.errors import ConfigError, EnvironmentFault, LogLocked
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings
 from transporter.log.filesystem import RealFileSystem
@@ -100,6 +100,30 @@ def test_a_log_directory_without_a_record_is_refused(pipeline: Path) -> None:
     with pytest.raises(EnvironmentFault, match="give its pipeline file"):
         compact(pipeline.parent / "log")
     assert len(everything(pipeline.parent / "log")) == 5
+
+
+@pytest.mark.parametrize("compaction", [{}, {"after": "off"}])
+def test_a_file_that_does_not_ask_for_it_is_refused(
+    pipeline: Path, compaction: dict[str, str]
+) -> None:
+    """Nobody said what may go; the error says what to write."""
+    document = json.loads(pipeline.read_text())
+    document["log"]["compaction"] = compaction
+    pipeline.write_text(json.dumps(document))
+    for dry_run in (False, True):
+        with pytest.raises(ConfigError, match="write 'keep: key' or 'keep: namespace'"):
+            compact(pipeline, dry_run=dry_run)
+    assert len(everything(pipeline.parent / "log")) == 5
+
+
+def test_a_log_that_its_engine_did_not_compact_is_refused(pipeline: Path) -> None:
+    """A directory alone says no more than what its last engine did."""
+    log = pipeline.parent / "log"
+    rules = Rules(None, "namespace", 86400.0, "lz4")
+    write_record(RealFileSystem(), log, MaintenanceRecord(rules, {"in": 100}))
+    with pytest.raises(EnvironmentFault, match="did not compact it; give its pipeline file"):
+        compact(log)
+    assert len(everything(log)) == 5
 
 
 @pytest.mark.parametrize("given", ["pipeline", "directory"])

@@ -17,6 +17,7 @@ from transporter.control import requests
 from transporter.control.live import Live
 from transporter.errors import ActionRefused, EngineUnreachable, EnvironmentFault, OffsetRefused
 from transporter.log.commit_log import CommitLog
+from transporter.log.compaction import CompactionSettings, compact
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state, route_folder
 from transporter.offsets.parked import parked_path
 from transporter.pipeline.problems import InvalidPipeline
@@ -248,6 +249,28 @@ def test_a_step_that_looks_for_its_entry_holds_nobody(
         look.set()
         stepping.join(PATIENCE)
         assert "not paused" in str(refused[0])
+
+
+def test_a_replay_over_what_compaction_dropped_is_refused_unless_partial(tmp_path: Path) -> None:
+    """A running engine counts it as the offline command does."""
+    with operated(tmp_path, lines(6), out={}) as op:
+        until(lambda: op.route()["watermark"] == 5)
+        log = op.engine.log
+        log._segment_bytes = 1
+        op.feed(*lines(1, 6))
+        until(lambda: op.route()["watermark"] == 6)
+        settings = CompactionSettings(0.0)
+        compact(log.directory, watermark=lambda: 6, settings=settings, now=1 << 60, gate=log.gate)
+        refused = r"of 0\.\.6 compaction has dropped 4 entries; with --partial"
+        for dry_run in (True, False):
+            with pytest.raises(ActionRefused, match=refused):
+                op(requests.Replay("out", first=0, dry_run=dry_run))
+        seen = op(requests.Replay("out", first=0, partial=True, dry_run=True))
+        assert (seen["dropped"], seen["entries"]) == (4, 3)
+        assert op(requests.LogMetadata())["dropped"] == 4
+        assert op(requests.Replay("out", first=0, partial=True))["dropped"] == 4
+        # A worker may have the old file open still, and deliver more than is left.
+        until(lambda: offsets(sink(tmp_path))[-3:] == [4, 5, 6] and not op.route()["replay"])
 
 
 def test_a_replay_can_be_cancelled(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from transporter.audit import Operator
-from transporter.control import requests
+from transporter.control import acts, requests
 from transporter.control.offline import Offline
+from transporter.control.replaying import Plan, plan
 from transporter.errors import ActionRefused, EnvironmentFault, LogLocked, OffsetRefused
 from transporter.log.commit_log import CommitLog
+from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.reader import LogReader
 from transporter.log.retention import RetentionSettings, retain
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
@@ -140,6 +143,29 @@ def test_what_retention_has_removed_is_refused_unless_partial(log: Path) -> None
     replay = read_state(log, "r").replay
     assert replay is not None
     assert replay.next == first
+
+
+def test_a_compaction_between_plan_and_begin_is_seen(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 11: until a replay has begun nothing holds its range, so it is looked at again."""
+    request, settings = requests.Replay("r", first=5), CompactionSettings(0.0)
+    planned: list[Plan] = []
+
+    def plan_first(*arguments: Any) -> Plan:
+        planned.append(plan(*arguments))
+        if len(planned) == 1:
+            compact(log, watermark=lambda: 69, settings=settings, now=1 << 50, gate=opened.gate)
+        return planned[-1]
+
+    monkeypatch.setattr(acts, "plan", plan_first)
+    with CommitLog.open(log) as opened, OffsetLog(log, "r") as offsets:
+        with pytest.raises(ActionRefused, match=r"of 5\.\.69 compaction has dropped \d+ entries"):
+            acts.replay(opened, offsets, request, ME, upserts=None)
+        assert offsets.state.replay is None
+        again = acts.replay(opened, offsets, replace(request, partial=True), ME, upserts=None)
+    assert again["dropped"] > 0
+    assert planned[0].dropped == 0
 
 
 def test_a_dry_run_does_not_take_the_lock(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from transporter.engine.feed import Feed
 from transporter.engine.housekeeper import Housekeeper
 from transporter.engine.retention_holds import RetentionHolds
 from transporter.errors import BudgetSpent, LockLost, LogPoisoned, SourceUnavailable
-from transporter.log.commit_log import CommitLog
+from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.maintenance import MAINTENANCE, Rules, read_record
 from transporter.log.segment import segment_bases
@@ -43,8 +43,8 @@ SMALL = {"segment_bytes": 65536, "max_bytes": 4 * 65536}
 
 
 def config(folder: Path, **keys: Any) -> LogConfig:
-    """Return the settings of a log whose compaction waits for nothing."""
-    keys = {"compaction": {"after": 0.0}, **keys}
+    """Return the settings of a log whose compaction waits for nothing, and that keeps the rest."""
+    keys = {"compaction": {"after": 0.0}, "retention": {"age": "off"}, **keys}
     return LogConfig.model_validate({"dir": folder, **keys})
 
 
@@ -136,9 +136,12 @@ def test_room_is_made_for_what_is_larger_than_what_the_budget_leaves(tmp_path: P
         assert len(bases(log)) == 2
 
 
-def test_compaction_can_be_off(log: CommitLog) -> None:
-    """With ``after: off`` nothing is ever compacted."""
-    kept = Kept(log, config(log.directory, compaction={"after": "off"}), through=14)
+@pytest.mark.parametrize("compaction", [{}, {"after": "off"}, {"rate": 65536}])
+def test_nothing_is_compacted_that_no_file_asks_for(
+    log: CommitLog, compaction: dict[str, Any]
+) -> None:
+    """History stays whole unless the file says what may go."""
+    kept = Kept(log, config(log.directory, compaction=compaction), through=14)
     kept.keep(OLD)
     assert len(everything(log.directory)) == 15
 
@@ -181,6 +184,21 @@ def test_an_engine_that_lost_its_lock_removes_nothing(log: CommitLog) -> None:
         with pytest.raises(LockLost):
             keeper.keep(OLD)
     assert bases(log) == before
+
+
+def test_what_is_delivered_stays_a_week_by_default(log: CommitLog) -> None:
+    """Without a word in the file the log is bounded by time, and holds what a route still needs."""
+    day = 86_400_000_000
+    settings = LogConfig.model_validate({"dir": log.directory})
+    kept = Kept(log, settings, through=5)
+    written = wall_clock()
+    kept.keep(written + 6 * day)
+    assert bases(log) == [0, 3, 6, 9, 12]
+    kept.keep(written + 8 * day)
+    assert bases(log) == [6, 9, 12]
+    kept.hold = Hold(14, "slow")
+    kept.keep(written + 8 * day)
+    assert bases(log) == [12]
 
 
 def test_retention_by_age(log: CommitLog) -> None:
@@ -517,7 +535,7 @@ def test_an_engine_records_how_far_its_sources_are(tmp_path: Path) -> None:
         assert record.readers == {"in": -1}
         with (tmp_path / "source.txt").open("a") as source:
             source.writelines(f"n {number}\n" for number in range(9))
-        assert record.rules == Rules(7 * 86400.0, "namespace", 86400.0, "lz4")
+        assert record.rules == Rules(None, "namespace", 86400.0, "lz4")
         until(lambda: got(tmp_path / "out.jsonl") == list(range(9)))
     record = read_record(files, pipeline.log.dir)
     assert record is not None

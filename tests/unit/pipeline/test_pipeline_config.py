@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from transporter.errors import ConfigError
 from transporter.pipeline.config import load
+from transporter.pipeline.keeping import RetentionConfig, history_text
 from transporter.pipeline.problems import InvalidPipeline
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ def test_defaults(pipeline_file: Write, valid: str) -> None:
         "segment_age": 86400.0,
         "compression": "lz4",
         "compaction": {
-            "after": 7 * 86400.0,
+            "after": None,
             "keep": "namespace",
             "tombstones": 86400.0,
             "rate": 16 * 1024**2,
         },
-        "retention": {"bytes": None, "age": None},
+        "retention": {"bytes": None, "age": 7 * 86400.0},
         "max_bytes": None,
         "on_full": "wait",
     }
@@ -95,7 +96,7 @@ def test_defaults(pipeline_file: Write, valid: str) -> None:
         ("{}", 86400.0),
         ("{segment_age: 1h}", 3600.0),
         ("{segment_age: 30d}", 7 * 86400.0 / 4),
-        ("{segment_age: 30d, compaction: {after: off}}", 30 * 86400.0),
+        ("{segment_age: 30d, retention: {age: off}}", 30 * 86400.0),
         ("{segment_age: 30d, compaction: {after: off}, retention: {age: 4d}}", 86400.0),
         ("{retention: {age: 1h}}", 900.0),
         ("{compaction: {after: 1h}, retention: {age: 2h}}", 900.0),
@@ -137,10 +138,80 @@ def test_every_key_arrives(pipeline_file: Write) -> None:
     assert (pipeline.commit_interval, pipeline.shutdown_timeout) == (2.0, 60.0)
 
 
-def test_compaction_can_be_turned_off(pipeline_file: Write, valid: str) -> None:
-    """``off`` in place of a duration means that nothing is compacted."""
-    pipeline = load(pipeline_file(f"{valid}log: {{compaction: {{after: off}}}}\n"), {})
-    assert pipeline.log.compaction.after is None
+@pytest.mark.parametrize(
+    ("compaction", "after", "by_hand"),
+    [
+        ("{}", None, None),
+        ("{rate: 1MiB}", None, None),
+        ("{after: off}", None, None),
+        ("{after: off, keep: key}", None, 7 * 86400.0),
+        ("{keep: namespace}", 7 * 86400.0, 7 * 86400.0),
+        ("{after: 1h}", 3600.0, 3600.0),
+    ],
+)
+def test_compaction_is_off_until_a_file_asks_for_it(
+    pipeline_file: Write, valid: str, compaction: str, after: float | None, by_hand: float | None
+) -> None:
+    """By ``after`` or by ``keep``; what ``log compact`` may do is asked for by ``keep`` alone."""
+    found = load(pipeline_file(f"{valid}log: {{compaction: {compaction}}}\n"), {}).log.compaction
+    assert (found.after, found.by_hand) == (after, by_hand)
+
+
+@pytest.mark.parametrize(
+    ("log", "age"),
+    [
+        ("{compaction: {keep: key}}", None),
+        ("{compaction: {after: 1d}, retention: {bytes: 1GiB}}", None),
+        ("{compaction: {keep: key, after: off}}", None),
+        ("{compaction: {keep: key}, retention: {age: 7d}}", 7 * 86400.0),
+        ("{compaction: {after: off}}", 7 * 86400.0),
+        ("{compaction: {rate: 1MiB}, retention: {bytes: 1GiB}}", 7 * 86400.0),
+    ],
+)
+def test_what_compaction_leaves_stays_unless_an_age_is_given(
+    pipeline_file: Write, valid: str, log: str, age: float | None
+) -> None:
+    """The last entry of a key is not removed after a week because nobody spoke of retention."""
+    assert load(pipeline_file(f"{valid}log: {log}\n"), {}).log.retention.age == age
+
+
+def test_retention_by_age_can_be_turned_off(pipeline_file: Write, valid: str) -> None:
+    """``off`` in place of a duration means that delivered entries stay for ever."""
+    pipeline = load(pipeline_file(f"{valid}log: {{retention: {{age: off}}}}\n"), {})
+    assert pipeline.log.retention == RetentionConfig(bytes=None, age=None)
+
+
+@pytest.mark.parametrize(
+    ("log", "text"),
+    [
+        ("{}", "delivered entries stay 7d; no compaction"),
+        ("{retention: {age: off}}", "delivered entries stay for ever; no compaction"),
+        (
+            "{retention: {bytes: 10GiB}, max_bytes: 40GiB}",
+            (
+                "delivered entries stay 7d, less once the log takes more than 10GiB or nears "
+                "max_bytes (40GiB); no compaction"
+            ),
+        ),
+        (
+            "{compaction: {after: 7d}}",
+            (
+                "delivered entries stay for ever; after 7d compaction keeps the last one of each "
+                "namespace only"
+            ),
+        ),
+        (
+            "{compaction: {keep: key}, retention: {age: 30d}}",
+            "delivered entries stay 30d; after 7d compaction keeps the last one of each key only",
+        ),
+    ],
+)
+def test_how_long_history_lasts_is_said_in_one_line(
+    pipeline_file: Write, valid: str, log: str, text: str
+) -> None:
+    """What may take entries away, and when."""
+    found = load(pipeline_file(f"{valid}log: {log}\n"), {}).log
+    assert history_text(found.compaction, found.retention, found.max_bytes) == text
 
 
 def test_values_are_frozen_picklable_and_secret(pipeline_file: Write) -> None:

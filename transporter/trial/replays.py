@@ -1,0 +1,61 @@
+"""The outcome of a replay without its sink: the route's filter and steps, run over its range."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.reader import LogReader
+from transporter.log.search import Wanted, matching
+from transporter.offsets.offset_log import route_folder
+from transporter.offsets.parked import parked_offsets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.trial.routes import TrialRoute
+
+
+@dataclass(slots=True)
+class Deliveries:
+    """Counts of the entries that a replay reads.
+
+    ``delivered`` come out of the route, as so many ``messages``. ``left_out`` are not taken by
+    its namespace or dropped by its steps, ``failing`` would fail, ``parked`` stay parked.
+    """
+
+    delivered: int = 0
+    messages: int = 0
+    left_out: int = 0
+    failing: int = 0
+    parked: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def deliveries(
+    directory: Path, route: TrialRoute, first: int, last: int, namespace: str
+) -> Deliveries:
+    """Run *route* over what a replay of *first* to *last* reads, and send nothing.
+
+    *namespace* is the replay's own filter. One frame is held at a time (Invariant 17).
+    """
+    found = Deliveries()
+    folder = route_folder(directory, route.name)
+    parked = pa.array(parked_offsets(folder, RealFileSystem()), pa.int64())
+    with LogReader(directory) as reader:
+        for entries in matching(reader, first, last, Wanted(namespace)):
+            aside = pc.is_in(entries.column("offset"), value_set=parked)
+            found.parked += aside.true_count
+            for each in route.run(entries.filter(pc.invert(aside))):
+                found.failing += each.error is not None
+                found.delivered += each.error is None and bool(each.outputs)
+                found.left_out += each.error is None and not each.outputs
+                found.messages += 0 if each.error else len(each.outputs)
+    return found
