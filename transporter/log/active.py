@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from transporter.log.filesystem import File, FileSystem
 
 PREALLOCATION: Final = 16 << 20
-"""Bytes reserved at a time, so that most syncs find no new blocks to record."""
+"""Bytes set aside at a time, at most, so that most syncs find no new blocks to record."""
+_FIRST: Final = 256 << 10
+"""The least of them: as much as a segment holds already is set aside, so a small one is small."""
 
 
 class ActiveSegment:
@@ -172,8 +174,9 @@ class ActiveSegment:
     def _reserve(self, size: int) -> None:
         try:
             while self.byte + size > self._allocated:
-                self._file.allocate(self._allocated, PREALLOCATION)
-                self._allocated += PREALLOCATION
+                step = min(PREALLOCATION, max(_FIRST, self._allocated))
+                self._file.allocate(self._allocated, step)
+                self._allocated += step
         except OSError as error:
             # No room for all that we would reserve: there may be for this frame.
             if error.errno not in NO_SPACE:

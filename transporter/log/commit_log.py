@@ -34,6 +34,7 @@ from transporter.log.inspect import segments_size
 from transporter.log.lock import DirectoryLock
 from transporter.log.meta import CleanMark, DurableMark, Meta, write_meta
 from transporter.log.opening import prepare
+from transporter.log.reserve import Reserve
 from transporter.log.sealed import newest_time
 from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
 from transporter.message import MESSAGE_SCHEMA, size_of
@@ -93,7 +94,7 @@ class CommitLog:
         self._segment_age: float | None = None
         self._sealed = 0
         self._state = threading.Condition()
-        self._group = SyncGroup(self._state)
+        self._group, self._reserve = SyncGroup(self._state), Reserve(files, directory)
         self._closed = False
         self._failure: LogPoisoned | None = None
         self._jumps = JumpDetector()
@@ -271,7 +272,9 @@ class CommitLog:
         with self._state:
             try:
                 now = self._clock()
-                self._wait_for_turn(_size(messages), now)
+                kept = self._active.positions.values()
+                beside = sum(map(len, kept)) + len(position or "")
+                self._wait_for_turn(_size(messages), beside, now)
                 source = layout.Source(reader, position, term=term)
                 first, last = self._write(messages, source, now)
             except SyncFailed as failure:
@@ -403,15 +406,16 @@ class CommitLog:
         self._group.joined(self._active.byte - begun)
         return offsets
 
-    def _wait_for_turn(self, size: int, now: int) -> None:
-        """Wait until *size* bytes may be written to the active segment.
+    def _wait_for_turn(self, size: int, beside: int, now: int) -> None:
+        """Wait until *size* bytes, with *beside* of positions, may be written.
 
-        That may be full, or old, and what the next sync will cover may be much (Invariant 13).
-        Each wait gives up the lock, and with it all that was found before.
+        The active segment may be full, or old, and what the next sync will cover may be much
+        (Invariant 13). Each wait gives up the lock, and with it all that was found before.
         """
         self._refuse_if_unusable()
         self._refuse_over_budget(size)
-        while (full := self._is_full()) or not self._group.has_room(size):
+        self._set_aside(size + beside)
+        while (full := self._is_full()) or not self._group.has_room(size, self._reserve.covers):
             if self._group.syncing:
                 self._state.wait()
             elif full:
@@ -419,6 +423,16 @@ class CommitLog:
             else:
                 self._sync_now()
             self._refuse_if_unusable()
+
+    def _set_aside(self, size: int) -> None:
+        """Have the reserve cover the group that *size* bytes join, or them alone (Invariant 13)."""
+        try:
+            self._reserve.grow(self._group.with_room_for(size))
+        except OSError as error:
+            if self._reserve.covers < min(size, GROUP_BYTES):
+                if error.errno in BACK_PRESSURE:
+                    raise no_room(self.directory, error) from error
+                raise EnvironmentFault(f"{self.directory}: {error.strerror}") from error
 
     def _sync_through(self, offset: int) -> None:
         """Return when *offset* is durable: by our own sync or by one that began after our write."""

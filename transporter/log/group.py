@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GROUP_BYTES: Final = 8 << 20
-"""Bytes that one sync covers at most. Two such groups, the one that is being synced and
+"""Bytes that one sync ever covers at most. Two such groups, the one that is being synced and
 the one that gathers behind it, are what recovery may have to copy (Invariant 13)."""
 _SHARE: Final = 4
 """What fraction of the last sync's time a sync may wait for company."""
@@ -39,9 +39,13 @@ class SyncGroup:
         if self.syncing and self._writes == self._company:
             self._state.notify_all()
 
-    def has_room(self, size: int) -> bool:
-        """Tell whether *size* bytes more may join; a group of none takes anything."""
-        return not self._bytes or self._bytes + size <= GROUP_BYTES
+    def with_room_for(self, size: int) -> int:
+        """Return the bytes that the group would have with *size* more."""
+        return self._bytes + size
+
+    def has_room(self, size: int, most: int) -> bool:
+        """Tell whether *size* bytes more may join one of at most *most*; an empty one takes all."""
+        return not self._bytes or self._bytes + size <= most
 
     def covered(self) -> None:
         """Forget the writes: a sync covers them."""

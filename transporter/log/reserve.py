@@ -2,7 +2,8 @@
 
 A start after an unclean stop must copy the frames above the floor before it can
 go on; on a full disk it finds the room here. What it frees in the old file
-afterwards lets the reserve be made again.
+afterwards lets the reserve be made again. It covers two of the largest groups
+that were ever written, so a log of small appends sets little aside.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from transporter.log.filesystem import NO_SPACE, opened
+from transporter.log.group import GROUP_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +22,48 @@ if TYPE_CHECKING:
 RESERVE: Final = "reserve"
 RESERVE_BYTES: Final = 20 << 20
 """Two groups of 8 MiB that no later frame has proved, with their positions and a header."""
+_HALVINGS: Final = (4, 2, 0)
+"""How often that is halved for each size that a reserve may have: 1.25, 5 and 20 MiB."""
+
+
+class Reserve:
+    """The reserve of an open log, which grows with the groups that are written."""
+
+    def __init__(self, files: FileSystem, directory: Path) -> None:
+        """Take up what :func:`keep_reserve` has made."""
+        self._files, self._path = files, directory / RESERVE
+        self._bytes = 0
+        with suppress(FileNotFoundError), opened(files, self._path) as file:
+            self._bytes = file.size()
+
+    @property
+    def covers(self) -> int:
+        """The bytes that one group may have, so that recovery finds room for two of them.
+
+        Where there was no room for the least reserve, as much as with it.
+        """
+        return max(self._bytes, _least()) * GROUP_BYTES // RESERVE_BYTES
+
+    def grow(self, group: int) -> None:
+        """Set as much aside as two groups of *group* bytes need, at most all there is to have.
+
+        Raises:
+            OSError: that is not possible; the reserve is as large as before.
+
+        """
+        while self.covers < min(group, GROUP_BYTES):
+            sizes = (RESERVE_BYTES >> halvings for halvings in _HALVINGS)
+            self._allocate(next(size for size in sizes if size > max(self._bytes, _least())))
+
+    def _allocate(self, size: int) -> None:
+        with opened(self._files, self._path, write=True, create=True) as file:
+            try:
+                file.allocate(self._bytes, size - self._bytes)
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(self._bytes)
+                raise
+        self._bytes = size
 
 
 def keep_reserve(files: FileSystem, directory: Path) -> None:
@@ -27,8 +71,8 @@ def keep_reserve(files: FileSystem, directory: Path) -> None:
     path = directory / RESERVE
     try:
         with opened(files, path, write=True, create=True) as file:
-            if file.size() < RESERVE_BYTES:
-                file.allocate(0, RESERVE_BYTES)
+            if file.size() < _least():
+                file.allocate(0, _least())
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
@@ -39,3 +83,7 @@ def free_reserve(files: FileSystem, directory: Path) -> None:
     """Give the reserve's room back to the disk."""
     with suppress(FileNotFoundError):
         files.remove(directory / RESERVE)
+
+
+def _least() -> int:
+    return RESERVE_BYTES >> _HALVINGS[0]

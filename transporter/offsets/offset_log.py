@@ -45,7 +45,10 @@ NAMES: Final = ("0.offsets", "1.offsets")
 SPARE: Final = "spare.offsets"
 """The file that the next open will begin its turn in."""
 FILE_BYTES: Final = 1 << 20
-"""Bytes of each of these files, reserved when they are made: a commit needs no new block."""
+"""Bytes that each of these files grows to."""
+_FIRST_BYTES: Final = 64 << 10
+"""Bytes that are set aside when they are made. What is set aside is written to before more is
+asked for, so a commit needs no new block; the files of a busy route double with each turn."""
 RANGES_A_RECORD: Final = 100_000
 """Superseded ranges in one record; more are split."""
 _PASSING: Final = (*NO_SPACE, errno.EMFILE, errno.ENFILE)
@@ -177,6 +180,7 @@ class OffsetLog:
         self._folder = route_folder(directory, route)
         self._lock = threading.Condition()
         self._file: File | None = None
+        self._end = 0
         self._dirty = self._pending = False
         self._failure: OSError | None = None
         self._audit = audit or AuditFile(directory, self._files)
@@ -507,13 +511,14 @@ class OffsetLog:
     def _reserve(self, name: str) -> None:
         with opened(self._files, self._folder / name, write=True, create=True) as file:
             file.truncate(0)
-            file.allocate(0, FILE_BYTES)
+            file.allocate(0, min(_FIRST_BYTES, FILE_BYTES))
 
     def _begin_turn(self, slot: int, turn: int, state: RouteState, name: str | None = None) -> None:
         """Take up the other file with a snapshot of *state*, synced before this one is left."""
         data = records.Record(turn, 0, records.snapshot(state)).encode()
         file = self._files.open(self._folder / (name or NAMES[slot]), write=True)
         try:
+            room = self._widened(file, len(data))
             file.pwrite(data, 0)
             sync(file)
         except BaseException:
@@ -524,7 +529,24 @@ class OffsetLog:
         self._file, self._dirty, self._written = file, False, state
         self._slot, self._turn, self._sequence, self._byte = slot, turn, 1, len(data)
         # A state that fills its file alone has room for events behind it all the same.
-        self._end = max(FILE_BYTES, len(data) + FILE_BYTES // 2)
+        self._end = max(room, len(data) + room // 2)
+
+    def _widened(self, file: File, snapshot: int) -> int:
+        """Set more of *file* aside for a turn that begins with *snapshot* bytes; return its size.
+
+        Twice what the turn before had, and four times the snapshot; less where there is no room.
+        """
+        size = file.size()
+        wanted = min(FILE_BYTES, max(2 * self._end, 4 * snapshot))
+        try:
+            if size < wanted:
+                file.allocate(size, wanted - size)
+                size = wanted
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            file.truncate(size)
+        return size
 
     def _sync(self) -> None:
         assert self._file is not None  # noqa: S101 - closed logs are not synced

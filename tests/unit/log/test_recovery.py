@@ -12,11 +12,14 @@ from log_tools import Disk, crash, damage, offsets_of, unsynced
 from transporter.errors import Corrupt, EnvironmentFault, LogFull, LogPoisoned
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import TEMPORARY, RealFileSystem
+from transporter.log.group import GROUP_BYTES
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
 from transporter.log.recovery import last_covered
-from transporter.log.reserve import RESERVE, RESERVE_BYTES
+from transporter.log.reserve import RESERVE, RESERVE_BYTES, Reserve, keep_reserve
 from transporter.log.segment import Segment, segment_bases, segment_name
+from transporter.message import Message, messages_to_batch
+from transporter.offsets.offset_log import OffsetLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
     Make = Callable[..., pa.RecordBatch]
 
+LEAST = RESERVE_BYTES >> 4
+"""What is set aside in a log whose appends are small."""
 LARGE = 120_000
 """Bytes of a message of which ten make a frame that gets an index entry of its own."""
 
@@ -302,6 +307,82 @@ class _OnlyTheReserve(Disk):
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def large(size: int) -> pa.RecordBatch:
+    """Return one message of *size* bytes that no compression makes small."""
+    return messages_to_batch([Message("a", os.urandom(size))])
+
+
+def test_the_reserve_covers_two_of_the_largest_groups_that_were_written(
+    tmp_path: Path, batch: Make
+) -> None:
+    """Invariant 13: it grows before a larger group is written, and stays that large."""
+    reserve = tmp_path / RESERVE
+    with CommitLog.open(tmp_path) as log:
+        log.append(batch(100), "r")
+        sizes = [reserve.stat().st_size]
+        for size in (500 << 10, 1 << 20, 3 << 20, 7 << 20):
+            log.append(large(size), "r")
+            assert reserve.stat().st_blocks * 512 >= 2 * size
+            sizes.append(reserve.stat().st_size)
+        log.append(batch(1), "r")
+    assert sizes == [LEAST, LEAST, 4 * LEAST, RESERVE_BYTES, RESERVE_BYTES]
+    with CommitLog.open(tmp_path):
+        assert reserve.stat().st_size == RESERVE_BYTES
+
+
+def test_positions_count_as_what_a_recovery_writes(tmp_path: Path, batch: Make) -> None:
+    """Invariant 13: the header of its copy holds all of them."""
+    with CommitLog.open(tmp_path) as log:
+        for reader in "abc":
+            log.append(batch(1), reader, "p" * (200 << 10))
+    assert (tmp_path / RESERVE).stat().st_size > LEAST
+
+
+def test_a_disk_without_room_for_a_larger_reserve_takes_small_appends_only(
+    tmp_path: Path, batch: Make
+) -> None:
+    """Invariants 13, 14: what a recovery might find no room for waits, until there is room."""
+    disk = Disk()
+    with CommitLog.open(tmp_path, files=disk) as log:
+        log.append(batch(2), "r")
+        disk.failing_at = ("allocate", RESERVE, OSError(errno.ENOSPC, "No space left on device"))
+        with pytest.raises(LogFull, match="no space left"):
+            log.append(large(1 << 20), "r")
+        assert log.append(batch(1), "r") == (2, 2)
+        assert (tmp_path / RESERVE).stat().st_size == LEAST
+        disk.failing_at = None
+        assert log.append(large(1 << 20), "r") == (3, 3)
+    assert offsets_of(tmp_path) == [0, 1, 2, 3]
+
+
+def test_an_error_of_the_disk_below_the_reserve_is_told(tmp_path: Path) -> None:
+    """It is no lack of room: nothing waits for it to pass."""
+    disk = Disk()
+    with CommitLog.open(tmp_path, files=disk) as log:
+        disk.failing_at = ("allocate", RESERVE, OSError(errno.EIO, "Input/output error"))
+        with pytest.raises(EnvironmentFault, match="Input/output error"):
+            log.append(large(1 << 20), "r")
+
+
+@pytest.mark.parametrize("group", [1, 1 << 18, 1 << 19, 1 << 20, 5 << 20, 8 << 20, 1 << 40])
+def test_what_is_set_aside_is_enough_for_each_size_of_a_group(tmp_path: Path, group: int) -> None:
+    """Twice, and a quarter of it again for positions and the header; never more than the most."""
+    keep_reserve(RealFileSystem(), tmp_path)
+    reserve = Reserve(RealFileSystem(), tmp_path)
+    reserve.grow(group)
+    most = min(group, GROUP_BYTES)
+    assert reserve.covers >= most
+    assert 2.5 * most <= (tmp_path / RESERVE).stat().st_size <= RESERVE_BYTES
+
+
+def test_a_small_pipelines_log_is_small(tmp_path: Path, batch: Make) -> None:
+    """A few messages, and a route, take no more than 2 MB of the disk."""
+    with CommitLog.open(tmp_path) as log, OffsetLog(tmp_path, "out"):
+        log.append(batch(500), "r")
+        files = (each for each in tmp_path.rglob("*") if each.is_file())
+        assert sum(each.stat().st_blocks * 512 for each in files) <= 2_000_000
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_start_on_a_full_disk_finds_room_in_the_reserve(
     tmp_path: Path, batch: Make, clean: bool
@@ -309,14 +390,14 @@ def test_a_start_on_a_full_disk_finds_room_in_the_reserve(
     """Invariant 13: what a start must write fits into the reserve, which is made again."""
     log = CommitLog.open(tmp_path)
     log.append(batch(2), "r")
-    assert (tmp_path / RESERVE).stat().st_blocks * 512 >= RESERVE_BYTES
+    assert (tmp_path / RESERVE).stat().st_blocks * 512 >= LEAST
     if clean:
         log.close()
     else:
         crash(log)
     with CommitLog.open(tmp_path, files=_OnlyTheReserve(tmp_path)) as log:
         assert log.durable == 1
-    assert (tmp_path / RESERVE).stat().st_size == RESERVE_BYTES
+    assert (tmp_path / RESERVE).stat().st_size == LEAST
     assert offsets_of(tmp_path) == [0, 1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import threading
 from itertools import pairwise
@@ -61,6 +62,10 @@ def in_use(directory: Path) -> Path:
     return max(turns, key=lambda path: turns[path])
 
 
+FIRST = 64 << 10
+"""Bytes that are set aside for each file of a new route."""
+
+
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a turn end after a few records."""
@@ -105,7 +110,48 @@ def test_the_files_are_reserved_when_they_are_made(tmp_path: Path) -> None:
         pass
     for name in NAMES:
         found = (route_folder(tmp_path, "r") / name).stat()
-        assert (found.st_size, found.st_blocks * 512) == (module.FILE_BYTES, module.FILE_BYTES)
+        assert (found.st_size, found.st_blocks * 512) == (FIRST, FIRST)
+
+
+def test_the_files_of_a_busy_route_grow_with_its_turns(tmp_path: Path) -> None:
+    """A turn has twice the room of the one before, so files are begun less and less often."""
+    sizes, turns = [], []
+    with OffsetLog(tmp_path, "r") as offsets:
+        for offset in range(40_000):
+            offsets.settle(Range(offset, offset), FAR)
+            if offsets.turn not in turns:
+                turns.append(offsets.turn)
+                sizes.append(in_use_size(tmp_path))
+        assert read_state(tmp_path, "r") == offsets.state
+    assert sizes[:6] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST, 16 * FIRST, 16 * FIRST]
+    assert 16 * FIRST == module.FILE_BYTES
+
+
+def test_a_turn_goes_without_more_room_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 14: what was set aside before is enough to go on with."""
+    real = os.posix_fallocate
+
+    def full(descriptor: int, byte: int, size: int) -> None:
+        if byte:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor, byte, size)
+
+    with OffsetLog(tmp_path, "r") as offsets:
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        first = offsets.turn
+        for offset in range(5_000):
+            offsets.settle(Range(offset, offset), FAR)
+        assert offsets.turn > first + 1
+        assert not offsets.pending
+        assert in_use_size(tmp_path) == FIRST
+    assert read_state(tmp_path, "r").watermark == 4_999
+
+
+def in_use_size(directory: Path) -> int:
+    """Return the bytes of the file of the newest turn."""
+    return in_use(directory).stat().st_size
 
 
 def test_a_kill_loses_nothing_that_was_written(tmp_path: Path) -> None:
