@@ -199,6 +199,25 @@ def test_an_operator_on_a_real_run_with_spark(tmp_path: Path) -> None:
         assert engine.stop() == 0
 
 
+def test_a_step_reports_a_parked_entry_as_parked(tmp_path: Path) -> None:
+    """The command names what became of the entry, and why, in its text and as JSON."""
+    keys = {"on_error": "park", "writer": {"reject": [1, 2]}}
+    pipeline = write_file(tmp_path, [route(**keys)])
+    feed(tmp_path, "orders 1")
+    with operated(pipeline):
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0])
+        told(pipeline, "route", "pause", "out")
+        feed(tmp_path, "orders 2", "orders 3")
+        until(lambda: route_status(pipeline)["lag"] == 2)
+        said = command("route", "step", str(pipeline), "out")
+        assert (said.returncode, said.stderr) == (0, "")
+        assert said.stdout.startswith("route out: 1 is parked: ")
+        assert "no 1 here" in said.stdout
+        stepped = told(pipeline, "route", "step", "out")
+        assert (stepped["outcome"], stepped["through"]) == ("parked", 2)
+        assert "no 2 here" in stepped["reason"]
+
+
 def test_a_file_that_is_wrong_is_told_at_a_hang_up(tmp_path: Path) -> None:
     """A refused reload is exit code 2 with file and line, changes nothing, and can be mended."""
     pipeline = write_file(tmp_path, [route()])

@@ -39,6 +39,15 @@ NOTICE: Final = 5.0
 """Seconds that an action waits until it can tell what it came to."""
 SLICE: Final = 30.0
 """Seconds that an action waits for the slice that a route is at."""
+_LOOK: Final = 0.05
+_STEPPED: Final = {
+    "delivered": "is delivered, nothing else",
+    "parked": "is parked",
+    "skipped": "is skipped",
+    "failed": "has failed",
+    None: "is being delivered",
+}
+_ELSEWHERE: Final = "it was acked, released or superseded meanwhile, or its replay was cancelled"
 
 
 class Live:
@@ -146,20 +155,39 @@ class Live:
             if (now.next_offset(), now.generation) != (state.next_offset(), state.generation):
                 raise ActionRefused(f"route {offsets.route} has moved meanwhile; step again")
             acts.step(offsets, through, request, by)
-        route.ask(route.revive)
-        done = acts.answer(offsets, f"{through} is delivered, nothing else", through=through)
-        return done | self._stepped(route, offsets, through)
+        return self._stepped(route, offsets, through)
 
     def _stepped(self, route: Route, offsets: OffsetLog, through: int) -> dict[str, Any]:
-        """Wait for what becomes of a step."""
-        generation = offsets.state.generation
+        """Wait for the outcome of the entry at *through*, which a step lets out."""
+        generation, deadline = offsets.state.generation, time.monotonic() + NOTICE
+        revived = route.ask(route.revive)
 
-        def over(state: RouteState) -> bool:
+        def settled(state: RouteState) -> bool:
             return state.next_offset() > through or state.generation != generation
 
-        settled = offsets.wait_for(over, NOTICE)
-        problem = "" if settled else route.status().problem
-        return progress(offsets.state) | {"settled": settled, "problem": problem}
+        while not offsets.wait_for(settled, _LOOK) and time.monotonic() < deadline:
+            if revived.done() and route.halted:
+                break
+        outcome, reason = self._outcome(route, offsets, through, generation)
+        reason = self._engine.redacted(reason)
+        text = f"{through} {_STEPPED[outcome]}" + (f": {reason}" if reason else "")
+        told = {"through": through, "settled": settled(offsets.state)}
+        return acts.answer(offsets, text, outcome=outcome, reason=reason, **told)
+
+    def _outcome(
+        self, route: Route, offsets: OffsetLog, through: int, generation: int
+    ) -> tuple[str | None, str]:
+        """Return the outcome of a stepped entry and the reason; ``None`` while it is not known."""
+        if offsets.state.generation != generation:
+            return "failed", "a replay began before it was delivered; step again"
+        if offsets.state.next_offset() <= through:
+            problem = route.status().problem
+            return ("failed" if problem else None), problem
+        with suppress(EngineUnreachable):
+            found = _within(route.ask(partial(route.outcome_of, through)), NOTICE)
+            if found is not None:
+                return found.outcome or "skipped", found.reason if found.outcome else _ELSEWHERE
+        return None, ""
 
     def _skip(
         self, route: Route, offsets: OffsetLog, request: requests.SkipParked, by: Operator

@@ -264,6 +264,10 @@ class Engine:
         if self._failure is not None:
             raise self._failure
 
+    def redacted(self, text: str) -> str:
+        """Return *text* without the values of secrets (Invariant 20)."""
+        return self._secrets.hide(text)
+
     @property
     def log(self) -> CommitLog:
         """The log that this engine owns."""
@@ -351,7 +355,7 @@ class Engine:
     def _route_status(self, route: Route) -> RouteStatus:
         """Return the route's status, and in it that the route holds a log that is nearly full."""
         status = route.status()
-        status = replace(status, problem=self._secrets.hide(status.problem))
+        status = replace(status, problem=self.redacted(status.problem))
         if self._housekeeper.holder not in (f"route {status.name}", f"replay of {status.name}"):
             return status
         held = "it holds the oldest entries of a log that has nearly spent max_bytes"

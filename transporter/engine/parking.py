@@ -184,6 +184,10 @@ class Parking:
         """Return who has logged the parked entry at *offset*; ``None`` when nobody knows."""
         return self._store.load(offset).reason.reader or self._logged_by(offset)
 
+    def error_of(self, offset: int) -> str:
+        """Return why the entry at *offset* is parked."""
+        return self._store.load(offset).reason.error
+
     def _logged_by(self, offset: int) -> str | None:
         try:
             return self._reader.logged_by(offset)

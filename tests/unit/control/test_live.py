@@ -138,6 +138,55 @@ def test_a_step_delivers_one_entry_that_the_route_takes(tmp_path: Path) -> None:
         assert op.route()["watermark"] == 9
 
 
+ONLY = {"field": "n", "operator": "eq", "value": 0}
+
+
+@pytest.mark.parametrize(
+    ("keys", "outcome", "reason"),
+    [
+        ({}, "delivered", ""),
+        ({"on_error": "park", "writer": {"reject": [1]}}, "parked", "no 1 here"),
+        ({"on_error": "skip", "writer": {"reject": [1]}}, "skipped", "no 1 here"),
+        ({"steps": [{"only": ONLY}]}, "skipped", "filter or steps leave it out"),
+        ({"on_error": "stop", "writer": {"reject": [1]}}, "failed", "no 1 here"),
+    ],
+    ids=["delivered", "parked", "skipped", "left out", "failed"],
+)
+def test_a_step_reports_how_its_entry_was_settled(
+    tmp_path: Path, keys: dict[str, Any], outcome: str, reason: str
+) -> None:
+    """A parked, skipped or failed entry is not reported as delivered, and its reason is told."""
+    with operated(tmp_path, ['a {"n":0}'], out=keys) as op:
+        until(lambda: op.route()["watermark"] == 0)
+        op(requests.Pause("out"))
+        op.feed('b {"n":1}')
+        until(lambda: op.engine.log.durable == 1)
+        began = time.monotonic()
+        told = op(requests.Step("out"))
+        assert (told["outcome"], told["settled"]) == (outcome, outcome != "failed")
+        assert reason in told["reason"]
+        assert told["done"].endswith(told["reason"] or "nothing else")
+        assert time.monotonic() - began < module.NOTICE, "a halt is known at once"
+
+
+def test_a_step_into_a_sink_that_is_away_has_failed_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is tried again is reported as failed, with what the route says, and is not settled."""
+    monkeypatch.setattr(module, "NOTICE", 0.5)
+    with operated(tmp_path, lines(1), out={}) as op:
+        until(lambda: op.route()["watermark"] == 0)
+        op(requests.Pause("out"))
+        (tmp_path / "out.down").write_text("write")
+        op.feed(*lines(1, 1))
+        until(lambda: op.engine.log.durable == 1)
+        told = op(requests.Step("out"))
+        assert (told["outcome"], told["settled"]) == ("failed", False)
+        assert "down for the test" in told["reason"]
+        (tmp_path / "out.down").unlink()
+        until(lambda: op.route()["watermark"] == 1)
+
+
 def test_a_replay_is_stepped_through_as_well(tmp_path: Path) -> None:
     """Steps of a paused route that replays deliver its matching entries one by one, then end it."""
     with operated(tmp_path, lines(6), out={}) as op:
