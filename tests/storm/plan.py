@@ -272,7 +272,7 @@ def _of_route(rng: Random, name: str) -> dict[str, Any]:
             return {"from": first, "to": last, "namespace": rng.choice(("", "", "^a", "y$"))}
         case "park_retry" | "park_skip":
             part = {"from": rng.random() / 2, "to": 0.5 + rng.random() / 2}
-            return part | {"one": rng.random() < 0.4}
+            return part | {"one": rng.random() < 0.4, "only": rng.random() < 0.3}
         case "reload":
             return {"change": _change(rng)}
     return {}

@@ -133,7 +133,7 @@ class Live:
             case requests.Replay():
                 done = acts.replay(log, offsets, request, by, upserts=_upserts(route))
             case _:
-                done = acts.simple(log, offsets, request, by)
+                done = acts.simple(log, offsets, request, by, lambda: route.parking.store)
         # A route that has halted tries again when it has something else to try.
         moved = offsets.state.next_offset() != before
         if moved or not isinstance(request, requests.Ack | requests.Pause):
@@ -193,7 +193,7 @@ class Live:
         self, route: Route, offsets: OffsetLog, request: requests.SkipParked, by: Operator
     ) -> dict[str, Any]:
         def skip() -> dict[str, Any]:
-            done = acts.skip_parked(offsets, request, by, route.parking.skip)
+            done = acts.skip_parked(offsets, route.parking.store, request, by)
             route.revive()
             return done
 

@@ -24,7 +24,7 @@ from transporter.offsets.offset_log import (
 from transporter.offsets.parked import ParkedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from transporter.audit import Operator
@@ -118,13 +118,10 @@ def _done(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dic
         case requests.Replay():
             return acts.replay(log, offsets, request, by, upserts=None)
         case requests.SkipParked():
-            return acts.skip_parked(offsets, request, by, lambda chosen: _remove(offsets, chosen))
+            return acts.skip_parked(offsets, _parked(offsets), request, by)
         case _:
-            return acts.simple(log, offsets, request, by)
+            return acts.simple(log, offsets, request, by, lambda: _parked(offsets))
 
 
-def _remove(offsets: OffsetLog, chosen: Sequence[int]) -> list[int]:
-    ParkedStore(offsets.folder, lenient=True).remove_all(chosen)
-    for offset in set(offsets.state.retries).intersection(chosen):
-        offsets.answer_retry(offset)
-    return list(chosen)
+def _parked(offsets: OffsetLog) -> ParkedStore:
+    return ParkedStore(offsets.folder, lenient=True)

@@ -95,22 +95,30 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class RetryParked:
-    """Deliver the parked entries from ``first`` to ``last``."""
+    """Deliver the parked entries from ``first`` to ``last``, and then those behind them.
+
+    With ``only`` those behind them stay parked.
+    """
 
     route: str
     first: int = 0
     last: int = 1 << 62
     reason: str = ""
+    only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SkipParked:
-    """Give the parked entries from ``first`` to ``last`` up."""
+    """Drop the parked entries from ``first`` to ``last``, then deliver those behind them.
+
+    With ``only`` those behind them stay parked.
+    """
 
     route: str
     first: int
     last: int
     reason: str = ""
+    only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
