@@ -21,19 +21,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from transporter.audit import Operator
+    from transporter.audit import AuditFile, Operator
     from transporter.control.replaying import Plan
     from transporter.control.requests import (
         Ack,
         CancelReplay,
         Pause,
+        PauseReader,
         Replay,
         Resume,
+        ResumeReader,
         RetryParked,
         SkipParked,
         Step,
     )
     from transporter.log.commit_log import CommitLog
+    from transporter.log.paused_readers import PausedReaders
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.parked import ParkedStore
     from transporter.offsets.state import RouteState
@@ -170,6 +173,17 @@ def resume(offsets: OffsetLog, request: Resume, by: Operator) -> dict[str, Any]:
     with offsets.audited("route resume", by, reason=request.reason):
         offsets.resume()
     return answer(offsets, "resumed")
+
+
+def set_paused(
+    readers: PausedReaders, audit: AuditFile, request: PauseReader | ResumeReader, by: Operator
+) -> dict[str, Any]:
+    """Record that a reader is paused, or not, whatever restarts."""
+    paused = isinstance(request, requests.PauseReader)
+    action = "reader pause" if paused else "reader resume"
+    with audit.change(action, by, reader=request.reader, reason=request.reason):
+        readers.set(request.reader, paused=paused)
+    return {"reader": request.reader, "done": "paused" if paused else "resumed", "paused": paused}
 
 
 def retry_parked(

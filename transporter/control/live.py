@@ -16,6 +16,7 @@ from transporter.control import acts, requests
 from transporter.control.disk import progress
 from transporter.control.metadata import metadata
 from transporter.control.stepping import next_entry
+from transporter.engine.events import State
 from transporter.errors import ActionRefused, EngineUnreachable
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import read_state
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
     from transporter.control.requests import Request
     from transporter.engine.engine import Engine
     from transporter.engine.events import Observer
+    from transporter.engine.feed import Feed
     from transporter.engine.route import Route
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.state import RouteState
+
+    ReaderRequest = requests.PauseReader | requests.ResumeReader | requests.RestartReader
 
 T = TypeVar("T")
 
@@ -62,7 +66,7 @@ class Live:
         self._engine, self._environ, self._observe = engine, dict(environ), observe
         names = [route.name for route in engine.pipeline.routes]
         self._locks = {name: threading.Lock() for name in names}
-        self._reloading = threading.Lock()
+        self._reloading, self._operating_readers = threading.Lock(), threading.Lock()
 
     def perform(
         self, request: Request, by: Operator, gone: Callable[[], bool] = lambda: False
@@ -88,6 +92,8 @@ class Live:
                 done = self._preview(request, gone)
             case requests.Step():
                 done = self._step(request, by, gone)
+            case requests.PauseReader() | requests.ResumeReader() | requests.RestartReader():
+                done = self._operate_reader(request, by)
             case _:
                 done = self._act(request, by)
         self._tell(request, by)
@@ -205,6 +211,48 @@ class Live:
             )
         return done
 
+    def _operate_reader(self, request: ReaderRequest, by: Operator) -> dict[str, Any]:
+        engine, name = self._engine, request.reader
+        if (feed := engine.feed(name)) is None:
+            known = ", ".join(each.name for each in engine.pipeline.readers)
+            raise ActionRefused(f"there is no reader {name!r} in the running pipeline ({known})")
+        with self._operating_readers:
+            self._refuse_ended(feed, request)
+            if isinstance(request, requests.RestartReader):
+                done = self._restarted(feed, request, by)
+            else:
+                done = acts.set_paused(engine.paused_readers, engine.audit, request, by)
+                (feed.pause if done["paused"] else feed.resume)()
+        deadline = time.monotonic() + NOTICE
+        while not (in_effect := feed.settled) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+        status = feed.status()
+        told = {"state": status.state.value, "problem": engine.redacted(status.problem)}
+        return done | told | {"in_effect": in_effect}
+
+    def _refuse_ended(self, feed: Feed, request: ReaderRequest) -> None:
+        """Raise unless *request* can be done to a reader that has stopped, or ended."""
+        status = feed.status()
+        if status.state is State.ENDED:
+            raise ActionRefused(f"reader {feed.name} has ended: its source gives nothing more")
+        if feed.halted and not isinstance(request, requests.RestartReader):
+            raise ActionRefused(
+                f"reader {feed.name} has stopped: {self._engine.redacted(status.problem)}; fix "
+                "that, then open it again with 'transporter reader restart'"
+            )
+
+    def _restarted(
+        self, feed: Feed, request: requests.RestartReader, by: Operator
+    ) -> dict[str, Any]:
+        if feed.name in self._engine.paused_readers.names:
+            raise ActionRefused(f"reader {feed.name} is paused; resume it, which opens it again")
+        with self._engine.audit.change(
+            "reader restart", by, reader=feed.name, reason=request.reason
+        ):
+            if not feed.restart():
+                raise ActionRefused(f"reader {feed.name} is just stopping; restart it again")
+        return {"reader": feed.name, "done": "restarted", "paused": False}
+
     def _forget(self, request: requests.Forget, by: Operator) -> dict[str, Any]:
         if self._engine.route(request.route) is not None:
             raise ActionRefused(
@@ -248,6 +296,7 @@ class Live:
         self._observe(
             "operator-acted",
             route=getattr(request, "route", ""),
+            reader=getattr(request, "reader", ""),
             action=name,
             who=by.who,
             reason=getattr(request, "reason", ""),

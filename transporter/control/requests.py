@@ -86,6 +86,30 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseReader:
+    """Close a reader, and open it no more."""
+
+    reader: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeReader:
+    """End a reader's pause, or its wait for a source that is away."""
+
+    reader: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartReader:
+    """Close a reader and open it again, also one that has stopped."""
+
+    reader: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """Remove the offset log of a route that is not run any more."""
 
@@ -137,6 +161,9 @@ Request = (
     | Pause
     | Resume
     | Step
+    | PauseReader
+    | ResumeReader
+    | RestartReader
     | Forget
     | RetryParked
     | SkipParked
@@ -151,6 +178,9 @@ KINDS: Final[dict[str, type[Any]]] = {
     "pause": Pause,
     "resume": Resume,
     "step": Step,
+    "reader-pause": PauseReader,
+    "reader-resume": ResumeReader,
+    "reader-restart": RestartReader,
     "forget": Forget,
     "parked-retry": RetryParked,
     "parked-skip": SkipParked,

@@ -231,9 +231,10 @@ class Judge:
             # Only that of *asked*: while the entry was set aside another one may have begun.
             self._offsets.advance_replay(offset, asked.generation)
         self._plan = self._plan.settled(offset)
-        outcome = "parked" if on_error == "park" else "skipped"
-        self.newest = EntryOutcome(offset, outcome, failure.text)
-        self._tell(f"entry-{outcome}", offset, attempts=attempts, problem=failure.text)
+        parked = on_error == "park"
+        self.newest = EntryOutcome(offset, "parked" if parked else "skipped", failure.text)
+        event = "entry-parked" if parked else "entry-skipped"
+        self._tell(event, offset, attempts=attempts, problem=failure.text)
         return GO
 
     def _write_settled(self, asked: Slice, outcome: Outcome) -> None:
