@@ -109,6 +109,17 @@ class World(Lives):
     def do_resume(self, route: str, engine: str) -> None:
         self.ask(engine, "resume", route=route)
 
+    def do_reader_pause(self, source: str, engine: str) -> None:
+        # Of a source at which engines take turns the journals do not tell why it was given up.
+        if not self.plan.sources[source]["turns"]:
+            self.ask(engine, "reader-pause", reader=source)
+
+    def do_reader_resume(self, source: str, engine: str) -> None:
+        self.ask(engine, "reader-resume", reader=source)
+
+    def do_reader_restart(self, source: str, engine: str) -> None:
+        self.ask(engine, "reader-restart", reader=source)
+
     def do_step(self, route: str, engine: str) -> None:
         self.ask(engine, "step", route=route)
 

@@ -377,7 +377,8 @@ class Feed:
                 return
             finally:
                 reader.close()
-                self._measured = {}
+                # Whoever is closed leads no more.
+                self._measured, self._term = {}, None
 
     def _renew(self) -> bool:
         """Read secret files again before a connection is made; wait where that cannot be done."""

@@ -436,6 +436,28 @@ def test_nothing_is_delivered_while_it_is_not_decided_who_delivers_it(tmp_path: 
         until(lambda: offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4])
 
 
+def test_a_paused_reader_of_positions_tells_its_source_at_the_resume(tmp_path: Path) -> None:
+    """What is delivered while it is closed is committed by the next open, and read no more."""
+    lines = tmp_path / "source.txt"
+    lines.write_text("n a\nn b\nn c\n")
+    (tmp_path / "out.down").write_text("write")
+    keys = {"adaptor": "table_tools:Committed", "path": "source.txt", "rows": 2}
+    pipeline = table(tmp_path, [], {"name": "out"}, release="delivered", end=False, **keys)
+    with running(pipeline) as engine:
+        until(lambda: engine.log.durable == 2)
+        feed = engine.feed("in")
+        assert feed is not None
+        feed.pause()
+        until(lambda: feed.settled)
+        (tmp_path / "out.down").unlink()
+        until(lambda: engine.status().routes[0].lag == 0)
+        assert told(lines) == []
+        assert feed.hold() is not None, "the log is held until the source was told"
+        feed.resume()
+        until(lambda: told(lines)[-1:] == [3])
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2]
+
+
 def given_back(engine: Engine, folder: Path) -> None:
     """See that a paused reader's entries are passed, and come again after a resume."""
     feed = engine.feed("in")
