@@ -324,6 +324,17 @@ MENDS = (
         ("test_a_kill_at_a_skip_delivers_nothing_that_was_skipped[OffsetLog-begin_skip-True]",),
     ),
     Mend(
+        "a paused leader's entries are superseded",
+        "engine/feed.py",
+        "        if self._shared:\n            # Invariant 10: whoever",
+        "        if False:\n            # Invariant 10: whoever",
+        "engine/test_delivered.py",
+        (
+            "test_a_paused_leader_leaves_what_is_not_delivered_to_the_next",
+            "test_an_engine_that_starts_with_a_paused_leader_waits_for_no_decision",
+        ),
+    ),
+    Mend(
         "only exact names are segments",
         "log/segment.py",
         "return base if base <= _LARGEST and name == segment_name(base) else None",
