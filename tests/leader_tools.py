@@ -248,6 +248,7 @@ def main(file: Path) -> None:
     """Be an engine."""
     from crash_points import arm  # noqa: PLC0415 - the tests do without
 
+    from transporter.control.serving import attach_control  # noqa: PLC0415 - as above
     from transporter.engine.engine import Engine  # noqa: PLC0415 - as above
     from transporter.pipeline.config import load  # noqa: PLC0415 - as above
 
@@ -258,6 +259,7 @@ def main(file: Path) -> None:
 
     arm(file.parent)
     engine = Engine(load(file, {}), SparklessHost(), tell)
+    attach_control(engine, {}, tell)
     signal.signal(signal.SIGTERM, lambda *_: engine.request_stop())
     engine.start()
     while not engine.wait(0.2):

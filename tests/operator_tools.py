@@ -25,7 +25,8 @@ from transporter.pipeline.config import load
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+_PATHS = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(_PATHS)}
 
 
 class Operated(Running):

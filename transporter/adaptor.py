@@ -242,7 +242,7 @@ class Reader(Protocol):
         the next poll. Raise :class:`EndOfSource` when nothing will come
         any more, :class:`~transporter.errors.SourceUnavailable` to be closed
         and, after a back-off, replaced by a new instance. Any other error stops
-        this reader, visibly, until the engine is started again.
+        this reader, visibly, until an operator restarts it, or the engine.
         """
 
     def commit(self, position: str) -> None:

@@ -199,6 +199,57 @@ def test_an_operator_on_a_real_run_with_spark(tmp_path: Path) -> None:
         assert engine.stop() == 0
 
 
+def test_a_step_reports_a_parked_entry_as_parked(tmp_path: Path) -> None:
+    """The command names what became of the entry, and why, in its text and as JSON."""
+    keys = {"on_error": "park", "writer": {"reject": [1, 2]}}
+    pipeline = write_file(tmp_path, [route(**keys)])
+    feed(tmp_path, "orders 1")
+    with operated(pipeline):
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0])
+        told(pipeline, "route", "pause", "out")
+        feed(tmp_path, "orders 2", "orders 3")
+        until(lambda: route_status(pipeline)["lag"] == 2)
+        said = command("route", "step", str(pipeline), "out")
+        assert (said.returncode, said.stderr) == (0, "")
+        assert said.stdout.startswith("route out: 1 is parked: ")
+        assert "no 1 here" in said.stdout
+        stepped = told(pipeline, "route", "step", "out")
+        assert (stepped["outcome"], stepped["through"]) == ("parked", 2)
+        assert "no 2 here" in stepped["reason"]
+
+
+def test_a_reader_is_paused_restarted_and_resumed(tmp_path: Path) -> None:
+    """The commands say what came of them, beside a running engine and without one."""
+    # With one reader alone, that has stopped, the engine would end.
+    lines = {"adaptor": "engine_tools:LinesReader", "end": False}
+    readers = [lines | {"name": "in", "path": "source.txt"}]
+    readers += [lines | {"name": "other", "path": "other.txt"}]
+    (tmp_path / "other.txt").touch()
+    pipeline = write_file(tmp_path, [route()], readers=readers)
+    with operated(pipeline) as engine:
+        said = command("reader", "pause", str(pipeline), "in", "--reason", "upgrade")
+        assert (said.stdout, said.stderr) == ("reader in: paused\n", "")
+        feed(tmp_path, "orders 1")
+        assert engine.stop() == 0
+    assert "reader in" in command("status", str(pipeline)).stdout
+    said = command("reader", "resume", str(pipeline), "in")
+    assert said.stdout == "reader in: resumed (no engine runs: the next run finds it so)\n"
+    assert refused("reader", "restart", str(pipeline), "in")["exit_code"] == 1
+    with operated(pipeline):
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0])
+        (tmp_path / "source.txt").rename(tmp_path / "aside.txt")
+        until(lambda: done("status", str(pipeline))["readers"][0]["state"] == "stopped")
+        said = command("reader", "pause", str(pipeline), "in")
+        assert (said.returncode, "has stopped: FileNotFound" in said.stderr) == (1, True)
+        said = command("reader", "restart", str(pipeline), "in")
+        assert said.stdout == "reader in: restarted\n"
+        assert "the reader is stopped: FileNotFound" in said.stderr
+        (tmp_path / "aside.txt").rename(tmp_path / "source.txt")
+        feed(tmp_path, "orders 2")
+        assert done("reader", "restart", str(pipeline), "in")["state"] == "running"
+        until(lambda: offsets(tmp_path / "out.jsonl") == [0, 1])
+
+
 def test_a_file_that_is_wrong_is_told_at_a_hang_up(tmp_path: Path) -> None:
     """A refused reload is exit code 2 with file and line, changes nothing, and can be mended."""
     pipeline = write_file(tmp_path, [route()])
@@ -339,7 +390,8 @@ def test_commands_complete_themselves(shell: str) -> None:
     "words",
     [
         "ack", "replay", "reload", "status", "top", "route pause", "route resume", "route step",
-        "route forget", "parked list", "parked show", "parked retry", "parked skip",
+        "route forget", "reader pause", "reader resume", "reader restart",
+        "parked list", "parked show", "parked retry", "parked skip",
     ],
 )  # fmt: skip
 def test_every_command_has_an_example_and_speaks_json(words: str) -> None:

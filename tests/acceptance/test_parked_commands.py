@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from acceptance_tools import TRANSPORTER, transporter
 
@@ -17,8 +18,6 @@ from transporter.offsets.state import Range
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pyarrow as pa
 
 
 @pytest.fixture
@@ -87,6 +86,30 @@ def test_skip_gives_up_what_it_names_and_is_audited(log: Path) -> None:
         [1],
         "a test order",
     )
+
+
+@pytest.fixture
+def row(log: Path) -> Path:
+    """Return the log with two more parked entries, of one key, behind the one at 1."""
+    store = ParkedStore(log / "offsets" / "out")
+    for offset, behind in ((2, 1), (4, 1)):
+        first = store.load(1)
+        entries = first.entries.set_column(0, "offset", pa.array([offset], pa.int64()))
+        store.park(Parked(offset, entries, Reason("behind 1", 0, 1, behind)))
+    return log
+
+
+@pytest.mark.parametrize("act", ["retry", "skip"])
+def test_those_behind_follow_unless_only_one_is_named(row: Path, act: str) -> None:
+    """What will follow, or what stays parked, is named in the text and as JSON."""
+    told = transporter("parked", act, str(row), "out", "1", "--only")
+    assert (told["offsets"], told["followers"], told["left"]) == ([1], [], [2, 4])
+    state = read_state(row, "out")
+    assert (state.retries, state.skips) == ((1,) if act == "retry" else (), ())
+    text = said("parked", act, str(row), "out", "1" if act == "retry" else "2").stdout
+    assert f"; {'2, 4' if act == 'retry' else '4'} behind will follow" in text
+    state = read_state(row, "out")
+    assert (state.retries, state.only) == ((1,) if act == "retry" else (4,), ())
 
 
 def test_what_is_not_parked_is_refused(log: Path) -> None:

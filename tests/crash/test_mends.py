@@ -311,7 +311,7 @@ MENDS = (
     Mend(
         "a replay keeps the reasons of parked entries",
         "engine/parking.py",
-        "if first < offset and offset not in self._store:",
+        "if first < offset and offset not in self.store:",
         "if first < offset:",
         "engine/test_failures.py",
         ("test_a_replay_leaves_what_is_parked_as_it_is[key]",),
@@ -319,10 +319,37 @@ MENDS = (
     Mend(
         "retries keep the order of a key",
         "engine/parking.py",
-        "return self._store.first_like(offset)",
+        "return self.store.first_like(offset)",
         "return offset",
         "engine/test_failures.py",
         ("test_a_retry_never_overtakes_an_earlier_parked_entry_of_its_key",),
+    ),
+    Mend(
+        "those behind a delivered entry follow it",
+        "engine/parking.py",
+        "            if followers:",
+        "            if not followers:",
+        "engine/test_failures.py",
+        ("test_what_is_parked_behind_a_delivered_entry_follows_it",),
+    ),
+    Mend(
+        "a skip is recorded before its copies go",
+        "offsets/parked.py",
+        "        log.begin_skip(found,",
+        "        store.remove_all(found)\n        log.begin_skip(found,",
+        "engine/test_parking.py",
+        ("test_a_kill_at_a_skip_delivers_nothing_that_was_skipped[OffsetLog-begin_skip-True]",),
+    ),
+    Mend(
+        "a paused leader's entries are superseded",
+        "engine/feed.py",
+        "        if self._shared:\n            # Invariant 10: whoever",
+        "        if False:\n            # Invariant 10: whoever",
+        "engine/test_delivered.py",
+        (
+            "test_a_paused_leader_leaves_what_is_not_delivered_to_the_next",
+            "test_an_engine_that_starts_with_a_paused_leader_waits_for_no_decision",
+        ),
     ),
     Mend(
         "only exact names are segments",

@@ -153,6 +153,36 @@ def test_a_message_is_acked_when_every_route_has_delivered_its_entry(
     assert numbers(tmp_path / "fast.jsonl") == numbers(tmp_path / "slow.jsonl") == each_once(400)
 
 
+def test_a_paused_reader_gives_its_messages_to_other_consumers(
+    tmp_path: Path, settings: QueueSettings
+) -> None:
+    """At once, and this engine delivers them no more; after a resume it takes new ones."""
+    send(settings, 20)
+    made = pipeline(tmp_path, reading(settings), into("out"))
+    with Tracker(settings) as tracker, running(made) as engine:
+        offsets_of(engine, "out").pause()
+        until(lambda: tracker.metrics().in_progress == 20, "all in progress")
+        before = numbers(tmp_path / "out.jsonl")
+        feed = engine.feed("jobs")
+        assert feed is not None
+        feed.pause()
+        until(lambda: feed.settled, "the pause")
+        others = Counter[int]()
+        with QueueConsumer(settings, "jobs") as consumer:
+            while others.total() < 20 - before.total():
+                for message in consumer.receive_many(20, 1.0):
+                    others[json.loads(message.value or b"")["n"]] += 1
+                    consumer.ack(message)
+        resume(engine, "out")
+        until(lambda: engine.status().routes[0].lag == 0, "nothing left of before")
+        assert numbers(tmp_path / "out.jsonl") == before
+        feed.resume()
+        send(settings, 10, 20)
+        until(lambda: nothing_left(tracker, 30), "the new ones")
+        assert tracker.metrics().redelivered <= 20
+    assert others + numbers(tmp_path / "out.jsonl") == each_once(30)
+
+
 def offsets_of(engine: Engine, route: str) -> Any:
     """Return the offset log of *route*."""
     found = engine.route(route)

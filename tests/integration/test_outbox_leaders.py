@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fleet_tools import TERM, fleet_pipeline
 from leader_tools import Node, Rows, all_there, await_true, faults_of, seen
 
+from transporter.control.client import perform
+from transporter.control.requests import PauseReader, ResumeReader, Status
 from transporter.outbox.table import outbox_sql
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from services.postgres import Database
+
+    from transporter.control.requests import Request
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
@@ -84,5 +88,49 @@ def test_leaders_come_and_go(fleet: list[Node], postgres: Database, tmp_path: Pa
     assert max(took) <= 2 * TERM + 1, took
     await_true(lambda: postgres.execute("SELECT count(*) FROM outbox") == [(0,)])
     for node in fleet:
+        node.stop()
+        assert node.events("route-stopped", "reader-stopped") == []
+
+
+def operate(node: Node, request: Request) -> dict[str, Any]:
+    """Ask an engine, as the commands do."""
+    return perform(node.folder / "log", request)
+
+
+def is_candidate(node: Node) -> bool:
+    """Tell whether an engine takes part in the election and does not lead."""
+    return operate(node, Status())["readers"][0]["state"] == "candidate"
+
+
+def test_a_paused_reader_gives_its_seat_to_another_engine(
+    fleet: list[Node], postgres: Database, tmp_path: Path
+) -> None:
+    """The group goes on: another leads within two terms, and the paused one stands for nothing."""
+    path, nodes = tmp_path / "out.txt", fleet[:2]
+    with Rows(postgres, keys=20, pause=0.1) as rows:
+        for node in nodes:
+            node.start()
+        await_true(lambda: all(node.ready for node in nodes))
+        for _ in range(2):
+            await_true(lambda: leader(nodes))
+            former = leader(nodes)
+            assert former is not None
+            count = sum(1 for _ in seen(path))
+            await_true(lambda count=count: sum(1 for _ in seen(path)) > count + 50)
+            number = former.term or 0
+            assert operate(former, PauseReader("outbox", "upgrade"))["in_effect"]
+            (other,) = (node for node in nodes if node is not former)
+            took = await_true(partial(led_behind, [other], number))
+            assert took <= 2 * TERM + 1, took
+            (shown,) = operate(former, Status())["readers"]
+            assert (shown["state"], shown["term"]) == ("paused", None)
+            count = sum(1 for _ in seen(path))
+            await_true(lambda count=count: sum(1 for _ in seen(path)) > count + 50)
+            operate(former, ResumeReader("outbox"))
+            await_true(lambda at=former: is_candidate(at))
+    await_true(lambda: all_there(path, rows))
+    assert faults_of(seen(path), rows.inserted) == []
+    await_true(lambda: postgres.execute("SELECT count(*) FROM outbox") == [(0,)])
+    for node in nodes:
         node.stop()
         assert node.events("route-stopped", "reader-stopped") == []

@@ -32,6 +32,9 @@ WEIGHTS: Final[dict[str, float]] = {
     "pause": 4,
     "resume": 6,
     "step": 2,
+    "reader_pause": 1.5,
+    "reader_resume": 3,
+    "reader_restart": 1.5,
     "ack": 5,
     "replay": 7,
     "dry_replay": 1.5,
@@ -231,7 +234,7 @@ def _act(rng: Random, plan: Plan, name: str) -> Act:
     engine, source = rng.choice(plan.engines), rng.choice(list(plan.sources))
     of_source = {"source": source, "engine": engine}
     of_route = {"route": rng.choice(list(plan.routes)), "engine": engine}
-    if name in ("produce", "source_fault", "source_heal", "elect"):
+    if name in _OF_SOURCE:
         settings = of_source | _of_source(rng, name)
     elif name in _OF_ENGINE:
         settings = {"engine": engine} | _of_engine(rng, name)
@@ -275,12 +278,16 @@ def _of_route(rng: Random, name: str) -> dict[str, Any]:
             return {"from": first, "to": last, "namespace": rng.choice(("", "", "^a", "y$"))}
         case "park_retry" | "park_skip":
             part = {"from": rng.random() / 2, "to": 0.5 + rng.random() / 2}
-            return part | {"one": rng.random() < 0.4}
+            return part | {"one": rng.random() < 0.4, "only": rng.random() < 0.3}
         case "reload":
             return {"change": _change(rng)}
     return {}
 
 
+_OF_SOURCE: Final = (
+    *("produce", "source_fault", "source_heal", "elect"),
+    *("reader_pause", "reader_resume", "reader_restart"),
+)
 _OF_ENGINE: Final = (
     *("wait", "clock", "disk_fault", "power_cut", "stray"),
     *("start", "stop", "stop_engine_hung", "kill", "disk_heal", "backup", "restore", "remove_lock"),

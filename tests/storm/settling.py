@@ -30,6 +30,7 @@ _BUSY: Final = 0.6
 """The share of a core that a quiet engine must not use."""
 _WATCHED: Final = 0.2
 """Seconds for which that is watched, at the end of every storm and in each rest of a short one."""
+_NOT_AT_REST: Final = ("stopped", "no space", "retrying", "starting", "ended", "paused")
 _SHORT: Final = 3
 """The acts of a storm that is short."""
 
@@ -103,7 +104,9 @@ class Settling:
                     found.append(f"{engine.name}/{problem}")
                     told = told or bool(route["problem"])
             for reader in status["readers"]:
-                if reader["state"] in ("stopped", "no space", "retrying", "starting", "ended"):
+                if reader["state"] == "paused":
+                    self._world.ask(engine.name, "reader-resume", reader=reader["name"])
+                if reader["state"] in _NOT_AT_REST:
                     found.append(
                         f"{engine.name}/{reader['name']} {reader['state']} {reader['problem']}"
                     )

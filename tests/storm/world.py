@@ -109,6 +109,17 @@ class World(Lives):
     def do_resume(self, route: str, engine: str) -> None:
         self.ask(engine, "resume", route=route)
 
+    def do_reader_pause(self, source: str, engine: str) -> None:
+        # Of a source at which engines take turns the journals do not tell why it was given up.
+        if not self.plan.sources[source]["turns"]:
+            self.ask(engine, "reader-pause", reader=source)
+
+    def do_reader_resume(self, source: str, engine: str) -> None:
+        self.ask(engine, "reader-resume", reader=source)
+
+    def do_reader_restart(self, source: str, engine: str) -> None:
+        self.ask(engine, "reader-restart", reader=source)
+
     def do_step(self, route: str, engine: str) -> None:
         self.ask(engine, "step", route=route)
 
@@ -159,17 +170,20 @@ class World(Lives):
             self.truth.end_replays(engine, route)
 
     def do_park_retry(self, route: str, engine: str, **asked: Any) -> None:
+        only = asked.get("only", False)
         for first, last in self._parked_range(engine, route, asked):
-            self.ask(engine, "parked-retry", route=route, first=first, last=last)
+            self.ask(engine, "parked-retry", route=route, first=first, last=last, only=only)
 
     def do_park_skip(self, route: str, engine: str, **asked: Any) -> None:
         for first, last in self._parked_range(engine, route, asked):
-            self.skip_parked(engine, route, first, last)
+            self.skip_parked(engine, route, first, last, only=asked.get("only", False))
 
-    def skip_parked(self, engine: str, route: str, first: int, last: int) -> None:
+    def skip_parked(
+        self, engine: str, route: str, first: int, last: int, *, only: bool = False
+    ) -> None:
         # Before it is done: what becomes of a request that gets no answer is open.
         known = parked_offsets_of(self.engines[engine].directory, route)
-        done = self.ask(engine, "parked-skip", route=route, first=first, last=last)
+        done = self.ask(engine, "parked-skip", route=route, first=first, last=last, only=only)
         for offset in {*known, *(done or {"offsets": ()})["offsets"]}:
             if first <= offset <= last:
                 self.truth.passed(engine, route, offset, offset, "skipped")

@@ -19,6 +19,9 @@ from root_tools import need_root
 from transporter.audit import AUDIT, AuditFile, Operator, read_audit, this_operator
 from transporter.cli import app, commands
 from transporter.errors import ActionRefused, EnvironmentFault
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.maintenance import MaintenanceRecord, write_record
+from transporter.log.paused_readers import PausedReaders, read_paused
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state, route_folder
 from transporter.offsets.parked import Parked, ParkedStore, Reason
@@ -45,7 +48,11 @@ ELSEWHERE = {
     *("queue init", "queue send", "queue tracker"),
 }
 """They run an engine, write new files, or change a database or a broker: no log."""
-ONLINE = {"reload": ("reload",), "route step": ("route", "step", "out")}
+ONLINE = {
+    "reload": ("reload",),
+    "route step": ("route", "step", "out"),
+    "reader restart": ("reader", "restart", "in"),
+}
 OFFLINE: dict[str, tuple[str, ...]] = {
     "ack": ("ack", "out", "4"),
     "replay": ("replay", "out", "--from", "0"),
@@ -53,6 +60,8 @@ OFFLINE: dict[str, tuple[str, ...]] = {
     "route pause": ("route", "pause", "out"),
     "route resume": ("route", "resume", "out"),
     "route forget": ("route", "forget", "old", "--yes"),
+    "reader pause": ("reader", "pause", "in"),
+    "reader resume": ("reader", "resume", "paused"),
     "parked retry": ("parked", "retry", "out"),
     "parked skip": ("parked", "skip", "out", "3"),
     "offsets rename": ("offsets", "rename", "old", "new"),
@@ -60,6 +69,7 @@ OFFLINE: dict[str, tuple[str, ...]] = {
     "log compact": ("log", "compact"),
     "log repair": ("log", "repair", "--yes"),
 }
+_GROUPS = {"route", "reader", "parked", "offsets", "log"}
 AUDITED_AS = {"replay --cancel": "replay cancel"}
 
 
@@ -78,6 +88,8 @@ def pipeline(tmp_path: Path) -> Path:
         ParkedStore(route.folder).park(Parked(3, entry, Reason("no", 1, 1)))
     with OffsetLog(log, "old") as route:
         route.settle(Range(0, 3), last)
+    write_record(RealFileSystem(), log, MaintenanceRecord(readers={"in": 3}))
+    PausedReaders(log).set("paused", paused=True)
     return path
 
 
@@ -91,7 +103,7 @@ def prepared(command: str, pipeline: Path) -> list[str]:
         damage(log, 300)
         shutil.rmtree(route_folder(log, "old"))
     words = OFFLINE[command]
-    place = 2 if command.split(maxsplit=1)[0] in {"route", "parked", "offsets", "log"} else 1
+    place = 2 if command.split(maxsplit=1)[0] in _GROUPS else 1
     return [*words[:place], str(pipeline), *words[place:]]
 
 
@@ -107,11 +119,12 @@ def segments(log: Path) -> dict[str, bytes]:
 
 
 def progress(log: Path) -> dict[str, object]:
-    """Return what the offset logs of *log* say, and which entries are parked."""
-    return {
+    """Return what the offset logs of *log* say, what is parked, and which readers are paused."""
+    routes = {
         name: (read_state(log, name), ParkedStore(route_folder(log, name)).offsets())
         for name in declared_routes(log)
     }
+    return routes | {"paused": read_paused(log)}
 
 
 def names(group: typer.Typer, before: str = "") -> Iterator[str]:

@@ -30,7 +30,8 @@ def report(result: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         write_json(result)
         return
-    route = f"route {printable(result['route'])}: " if "route" in result else ""
+    kinds = (each for each in ("route", "reader") if each in result)
+    named = "".join(f"{kind} {printable(result[kind])}: " for kind in kinds)
     mark = f"; watermark {result['watermark']}" if "watermark" in result else ""
     later = "" if result["live"] else " (no engine runs: the next run finds it so)"
-    write(f"{route}{printable(result['done'])}{mark}{later}")
+    write(f"{named}{printable(result['done'])}{mark}{later}")

@@ -26,6 +26,7 @@ from transporter.cli import (
     parked,
     queue,
     quickstart,
+    reader,
     reload,
     replay,
     route,
@@ -59,6 +60,7 @@ def build() -> typer.Typer:
     app.command("replay")(replay.replay)
     app.command("reload")(reload.reload)
     app.command("audit")(audit.audit)
+    app.add_typer(reader.build(), name="reader")
     app.add_typer(route.build(), name="route")
     app.add_typer(log.build(), name="log")
     app.add_typer(offsets.build(), name="offsets")

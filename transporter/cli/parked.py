@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from transporter.offsets.parked import Parked
 
+Only = Annotated[bool, typer.Option("--only", help="Leave those parked behind it where they are.")]
 Which = Annotated[
     str | None, typer.Argument(help="An offset, or a range; all by default.", metavar="[X..Y]")
 ]
@@ -104,17 +105,20 @@ def retry(
     route: RouteName,
     offsets: Which = None,
     *,
+    only: Only = False,
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
     """Have parked entries delivered, each key in order; what fails again stays parked.
 
+    Entries that were parked behind one of them follow it when it is delivered.
+
     Example: transporter parked retry pipeline.yaml events 14
     """
-    request = RetryParked(route, reason=reason)
+    request = RetryParked(route, reason=reason, only=only)
     if offsets:
         first, last = offset_range(offsets)
-        request = RetryParked(route, first, last, reason)
+        request = RetryParked(route, first, last, reason, only)
     report(act(target, request), as_json=as_json)
 
 
@@ -123,14 +127,17 @@ def skip(
     route: RouteName,
     offsets: Annotated[str, typer.Argument(help="An offset, or a range.", metavar="X..Y")],
     *,
+    only: Only = False,
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Give parked entries up for good; they stay in the log as long as it keeps them.
+    """Drop parked entries for good; they stay in the log as long as it keeps them.
+
+    Entries that were parked behind one of them are delivered then.
 
     Example: transporter parked skip pipeline.yaml events 14 --reason "test order"
     """
-    report(act(target, SkipParked(route, *offset_range(offsets), reason)), as_json=as_json)
+    report(act(target, SkipParked(route, *offset_range(offsets), reason, only)), as_json=as_json)
 
 
 def _offsets(directory: Path, route: str) -> list[int]:

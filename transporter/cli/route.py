@@ -58,12 +58,14 @@ def resume(
 def step(target: Target, route: RouteName, *, reason: Reason = "", as_json: AsJson = False) -> None:
     """Let a paused route deliver the next entry that it takes, and stay paused.
 
+    Reports whether that was delivered, parked or skipped, or has failed, and why.
+
     Example: transporter route step pipeline.yaml events
     """
     result = act(target, Step(route, reason))
     report(result, as_json=as_json)
     if not as_json and not result["settled"]:
-        note(f"it is still at it: {result['problem'] or 'wait, and look at the status'}")
+        note("it is not settled yet; 'transporter status' shows what the route is doing")
 
 
 def forget(

@@ -14,31 +14,37 @@ from transporter.control.replaying import contents, plan
 from transporter.errors import ActionRefused, OffsetRefused
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
-from transporter.offsets.parked import parked_offsets
+from transporter.offsets.parked import parked_offsets, skip
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from transporter.audit import Operator
+    from transporter.audit import AuditFile, Operator
     from transporter.control.replaying import Plan
     from transporter.control.requests import (
         Ack,
         CancelReplay,
         Pause,
+        PauseReader,
         Replay,
         Resume,
+        ResumeReader,
         RetryParked,
         SkipParked,
         Step,
     )
     from transporter.log.commit_log import CommitLog
+    from transporter.log.paused_readers import PausedReaders
     from transporter.offsets.offset_log import OffsetLog
+    from transporter.offsets.parked import ParkedStore
     from transporter.offsets.state import RouteState
 
 _MOST_OFFSETS: Final = 10_000
 """Parked entries that one request may name: as many as a route parks by default."""
+_MOST_NAMED: Final = 20
+"""Offsets that the text of an answer names; as JSON it has all of them."""
 
 
 def answer(log: OffsetLog, done: str, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
@@ -137,8 +143,17 @@ def cancel_replay(offsets: OffsetLog, request: CancelReplay, by: Operator) -> di
     return answer(offsets, f"the replay is cancelled; {left} had not been delivered again")
 
 
-def simple(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - one of those below
-    """Do what needs the log and the offset log only, whether an engine runs or not."""
+def simple(
+    log: CommitLog,
+    offsets: OffsetLog,
+    request: Any,  # noqa: ANN401 - one of those below
+    by: Operator,
+    store: Callable[[], ParkedStore],
+) -> dict[str, Any]:
+    """Do what needs the log and the offset log only, whether an engine runs or not.
+
+    *store* opens the parked entries, for what needs them.
+    """
     match request:
         case requests.Ack():
             return ack(log, offsets, request, by)
@@ -149,7 +164,7 @@ def simple(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> di
         case requests.Resume():
             return resume(offsets, request, by)
         case requests.RetryParked():
-            return retry_parked(offsets, request, by)
+            return retry_parked(offsets, store(), request, by)
     raise ActionRefused(f"{type(request).__name__} is nothing to do to a route")
 
 
@@ -167,26 +182,63 @@ def resume(offsets: OffsetLog, request: Resume, by: Operator) -> dict[str, Any]:
     return answer(offsets, "resumed")
 
 
-def retry_parked(offsets: OffsetLog, request: RetryParked, by: Operator) -> dict[str, Any]:
-    """Have parked entries delivered, each key in order."""
+def set_paused(
+    readers: PausedReaders, audit: AuditFile, request: PauseReader | ResumeReader, by: Operator
+) -> dict[str, Any]:
+    """Record that a reader is paused, or not, whatever restarts."""
+    paused = isinstance(request, requests.PauseReader)
+    action = "reader pause" if paused else "reader resume"
+    with audit.change(action, by, reader=request.reader, reason=request.reason):
+        readers.set(request.reader, paused=paused)
+    return {"reader": request.reader, "done": "paused" if paused else "resumed", "paused": paused}
+
+
+def retry_parked(
+    offsets: OffsetLog, store: ParkedStore, request: RetryParked, by: Operator
+) -> dict[str, Any]:
+    """Have parked entries delivered, each key in order, and then those behind them."""
     chosen = chosen_parked(offsets, request.first, request.last)
-    with offsets.audited("parked retry", by, offsets=chosen, reason=request.reason):
-        offsets.request_retries(chosen)
-    return answer(offsets, f"{len(chosen)} parked will be delivered", offsets=chosen)
+    behind = store.behind(frozenset(chosen))
+    details = {"offsets": chosen, "only": request.only, "reason": request.reason}
+    with offsets.audited("parked retry", by, **details):
+        offsets.request_retries(chosen, only=request.only)
+    done = f"{len(chosen)} parked will be delivered"
+    followers, left = ([], behind) if request.only else (behind, [])
+    return _with_those_behind(offsets, done, chosen, followers, left)
 
 
 def skip_parked(
-    offsets: OffsetLog,
-    request: SkipParked,
-    by: Operator,
-    remove: Callable[[Sequence[int]], list[int]],
+    offsets: OffsetLog, store: ParkedStore, request: SkipParked, by: Operator
 ) -> dict[str, Any]:
-    """Give parked entries up; *remove* takes them from whoever holds them."""
+    """Drop parked entries, and have those behind them delivered."""
     chosen = chosen_parked(offsets, request.first, request.last)
-    with offsets.audited("parked skip", by, offsets=chosen, reason=request.reason) as results:
-        gone = remove(chosen)
+    behind = store.behind(frozenset(chosen))
+    # Behind an earlier one of their key that stays parked, they stay, too.
+    heads = [] if request.only else store.followers(frozenset(chosen))
+    followers = sorted({*heads, *store.behind(frozenset(heads))})
+    details = {"offsets": chosen, "only": request.only, "reason": request.reason}
+    with offsets.audited("parked skip", by, **details) as results:
+        gone = skip(store, offsets, chosen, only=request.only)
         results["skipped"] = len(gone)
-    return answer(offsets, f"{len(gone)} parked skipped", offsets=gone)
+    left = sorted({*behind}.difference(followers))
+    return _with_those_behind(offsets, f"{len(gone)} parked skipped", gone, followers, left)
+
+
+def _with_those_behind(
+    offsets: OffsetLog,
+    done: str,
+    chosen: Sequence[int],
+    followers: Sequence[int],
+    left: Sequence[int],
+) -> dict[str, Any]:
+    """Return the answer to what was done to *chosen*, with the entries behind them named."""
+    for behind, fate in (followers, "behind will follow"), (left, "behind stay parked"):
+        if behind:
+            named = ", ".join(map(str, behind[:_MOST_NAMED]))
+            more = f" and {len(behind) - _MOST_NAMED} more" if len(behind) > _MOST_NAMED else ""
+            done = f"{done}; {named}{more} {fate}"
+    named_all = {"offsets": list(chosen), "followers": list(followers), "left": list(left)}
+    return answer(offsets, done, **named_all)
 
 
 def step(offsets: OffsetLog, through: int, request: Step, by: Operator) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspect import inspect
+from transporter.log.paused_readers import read_paused
 from transporter.offsets.offset_log import (
     declared_routes,
     proved_offset,
@@ -43,7 +44,10 @@ def status(directory: Path) -> dict[str, Any]:
         "directory": str(directory),
         "last": found.last,
         "size": sum(segment.size for segment in found.segments),
-        "readers": [],
+        "readers": [
+            {"name": name, "state": "paused", "logged": 0, "problem": "", "measured": {}}
+            for name in sorted(read_paused(directory))
+        ],
         "routes": [
             _route_status(directory, name, found.last) for name in declared_routes(directory)
         ],

@@ -16,6 +16,7 @@ from transporter.control import acts, requests
 from transporter.control.disk import progress
 from transporter.control.metadata import metadata
 from transporter.control.stepping import next_entry
+from transporter.engine.events import State
 from transporter.errors import ActionRefused, EngineUnreachable
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import read_state
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
     from transporter.control.requests import Request
     from transporter.engine.engine import Engine
     from transporter.engine.events import Observer
+    from transporter.engine.feed import Feed
     from transporter.engine.route import Route
     from transporter.offsets.offset_log import OffsetLog
     from transporter.offsets.state import RouteState
+
+    ReaderRequest = requests.PauseReader | requests.ResumeReader | requests.RestartReader
 
 T = TypeVar("T")
 
@@ -39,6 +43,15 @@ NOTICE: Final = 5.0
 """Seconds that an action waits until it can tell what it came to."""
 SLICE: Final = 30.0
 """Seconds that an action waits for the slice that a route is at."""
+_LOOK: Final = 0.05
+_STEPPED: Final = {
+    "delivered": "is delivered, nothing else",
+    "parked": "is parked",
+    "skipped": "is skipped",
+    "failed": "has failed",
+    None: "is being delivered",
+}
+_ELSEWHERE: Final = "it was acked, released or superseded meanwhile, or its replay was cancelled"
 
 
 class Live:
@@ -53,7 +66,7 @@ class Live:
         self._engine, self._environ, self._observe = engine, dict(environ), observe
         names = [route.name for route in engine.pipeline.routes]
         self._locks = {name: threading.Lock() for name in names}
-        self._reloading = threading.Lock()
+        self._reloading, self._operating_readers = threading.Lock(), threading.Lock()
 
     def perform(
         self, request: Request, by: Operator, gone: Callable[[], bool] = lambda: False
@@ -79,6 +92,8 @@ class Live:
                 done = self._preview(request, gone)
             case requests.Step():
                 done = self._step(request, by, gone)
+            case requests.PauseReader() | requests.ResumeReader() | requests.RestartReader():
+                done = self._operate_reader(request, by)
             case _:
                 done = self._act(request, by)
         self._tell(request, by)
@@ -124,7 +139,7 @@ class Live:
             case requests.Replay():
                 done = acts.replay(log, offsets, request, by, upserts=_upserts(route))
             case _:
-                done = acts.simple(log, offsets, request, by)
+                done = acts.simple(log, offsets, request, by, lambda: route.parking.store)
         # A route that has halted tries again when it has something else to try.
         moved = offsets.state.next_offset() != before
         if moved or not isinstance(request, requests.Ack | requests.Pause):
@@ -146,26 +161,45 @@ class Live:
             if (now.next_offset(), now.generation) != (state.next_offset(), state.generation):
                 raise ActionRefused(f"route {offsets.route} has moved meanwhile; step again")
             acts.step(offsets, through, request, by)
-        route.ask(route.revive)
-        done = acts.answer(offsets, f"{through} is delivered, nothing else", through=through)
-        return done | self._stepped(route, offsets, through)
+        return self._stepped(route, offsets, through)
 
     def _stepped(self, route: Route, offsets: OffsetLog, through: int) -> dict[str, Any]:
-        """Wait for what becomes of a step."""
-        generation = offsets.state.generation
+        """Wait for the outcome of the entry at *through*, which a step lets out."""
+        generation, deadline = offsets.state.generation, time.monotonic() + NOTICE
+        revived = route.ask(route.revive)
 
-        def over(state: RouteState) -> bool:
+        def settled(state: RouteState) -> bool:
             return state.next_offset() > through or state.generation != generation
 
-        settled = offsets.wait_for(over, NOTICE)
-        problem = "" if settled else route.status().problem
-        return progress(offsets.state) | {"settled": settled, "problem": problem}
+        while not offsets.wait_for(settled, _LOOK) and time.monotonic() < deadline:
+            if revived.done() and route.halted:
+                break
+        outcome, reason = self._outcome(route, offsets, through, generation)
+        reason = self._engine.redacted(reason)
+        text = f"{through} {_STEPPED[outcome]}" + (f": {reason}" if reason else "")
+        told = {"through": through, "settled": settled(offsets.state)}
+        return acts.answer(offsets, text, outcome=outcome, reason=reason, **told)
+
+    def _outcome(
+        self, route: Route, offsets: OffsetLog, through: int, generation: int
+    ) -> tuple[str | None, str]:
+        """Return the outcome of a stepped entry and the reason; ``None`` while it is not known."""
+        if offsets.state.generation != generation:
+            return "failed", "a replay began before it was delivered; step again"
+        if offsets.state.next_offset() <= through:
+            problem = route.status().problem
+            return ("failed" if problem else None), problem
+        with suppress(EngineUnreachable):
+            found = _within(route.ask(partial(route.outcome_of, through)), NOTICE)
+            if found is not None:
+                return found.outcome or "skipped", found.reason if found.outcome else _ELSEWHERE
+        return None, ""
 
     def _skip(
         self, route: Route, offsets: OffsetLog, request: requests.SkipParked, by: Operator
     ) -> dict[str, Any]:
         def skip() -> dict[str, Any]:
-            done = acts.skip_parked(offsets, request, by, route.parking.skip)
+            done = acts.skip_parked(offsets, route.parking.store, request, by)
             route.revive()
             return done
 
@@ -176,6 +210,48 @@ class Live:
                 "nothing was changed"
             )
         return done
+
+    def _operate_reader(self, request: ReaderRequest, by: Operator) -> dict[str, Any]:
+        engine, name = self._engine, request.reader
+        if (feed := engine.feed(name)) is None:
+            known = ", ".join(each.name for each in engine.pipeline.readers)
+            raise ActionRefused(f"there is no reader {name!r} in the running pipeline ({known})")
+        with self._operating_readers:
+            self._refuse_ended(feed, request)
+            if isinstance(request, requests.RestartReader):
+                done = self._restarted(feed, request, by)
+            else:
+                done = acts.set_paused(engine.paused_readers, engine.audit, request, by)
+                (feed.pause if done["paused"] else feed.resume)()
+        deadline = time.monotonic() + NOTICE
+        while not (in_effect := feed.settled) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+        status = feed.status()
+        told = {"state": status.state.value, "problem": engine.redacted(status.problem)}
+        return done | told | {"in_effect": in_effect}
+
+    def _refuse_ended(self, feed: Feed, request: ReaderRequest) -> None:
+        """Raise unless *request* can be done to a reader that has stopped, or ended."""
+        status = feed.status()
+        if status.state is State.ENDED:
+            raise ActionRefused(f"reader {feed.name} has ended: its source gives nothing more")
+        if feed.halted and not isinstance(request, requests.RestartReader):
+            raise ActionRefused(
+                f"reader {feed.name} has stopped: {self._engine.redacted(status.problem)}; fix "
+                "that, then open it again with 'transporter reader restart'"
+            )
+
+    def _restarted(
+        self, feed: Feed, request: requests.RestartReader, by: Operator
+    ) -> dict[str, Any]:
+        if feed.name in self._engine.paused_readers.names:
+            raise ActionRefused(f"reader {feed.name} is paused; resume it, which opens it again")
+        with self._engine.audit.change(
+            "reader restart", by, reader=feed.name, reason=request.reason
+        ):
+            if not feed.restart():
+                raise ActionRefused(f"reader {feed.name} is just stopping; restart it again")
+        return {"reader": feed.name, "done": "restarted", "paused": False}
 
     def _forget(self, request: requests.Forget, by: Operator) -> dict[str, Any]:
         if self._engine.route(request.route) is not None:
@@ -220,6 +296,7 @@ class Live:
         self._observe(
             "operator-acted",
             route=getattr(request, "route", ""),
+            reader=getattr(request, "reader", ""),
             action=name,
             who=by.who,
             reason=getattr(request, "reason", ""),

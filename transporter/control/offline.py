@@ -11,8 +11,11 @@ from transporter.control.disk import status
 from transporter.control.metadata import metadata
 from transporter.errors import ActionRefused
 from transporter.log.commit_log import CommitLog
+from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspect import inspect
 from transporter.log.lock import DirectoryLock
+from transporter.log.maintenance import read_record
+from transporter.log.paused_readers import PausedReaders
 from transporter.offsets.offset_log import (
     OffsetLog,
     delete_route,
@@ -24,7 +27,7 @@ from transporter.offsets.offset_log import (
 from transporter.offsets.parked import ParkedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from transporter.audit import Operator
@@ -61,6 +64,13 @@ class Offline:
                     f"{self._directory}: no engine runs on this log, and this needs one: "
                     "start it with 'transporter run'"
                 )
+            case requests.RestartReader():
+                raise ActionRefused(
+                    f"{self._directory}: no engine runs on this log, so the reader is opened again "
+                    "by the next 'transporter run'"
+                )
+            case requests.PauseReader() | requests.ResumeReader():
+                return self._set_paused(request, by)
             case requests.Forget(route, reason):
                 forget(self._directory, "route forget", route, by, reason)
                 return {"route": route, "done": "forgotten; it holds nothing back any more"}
@@ -69,6 +79,20 @@ class Offline:
             case _:
                 with self._opened(request.route) as (log, offsets):
                     return _done(log, offsets, request, by)
+
+    def _set_paused(
+        self, request: requests.PauseReader | requests.ResumeReader, by: Operator
+    ) -> dict[str, Any]:
+        with locked(self._directory) as audit:
+            readers = PausedReaders(self._directory)
+            record = read_record(RealFileSystem(), self._directory)
+            known = {*readers.names, *(record.readers if record else ())}
+            if request.reader not in known:
+                raise ActionRefused(
+                    f"no engine has run with a reader {request.reader!r} on this log "
+                    f"(known: {', '.join(sorted(known)) or 'none'})"
+                )
+            return acts.set_paused(readers, audit, request, by)
 
     def _preview(self, request: requests.Replay) -> dict[str, Any]:
         # Without the lock: an engine may start while it looks.
@@ -118,13 +142,10 @@ def _done(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dic
         case requests.Replay():
             return acts.replay(log, offsets, request, by, upserts=None)
         case requests.SkipParked():
-            return acts.skip_parked(offsets, request, by, lambda chosen: _remove(offsets, chosen))
+            return acts.skip_parked(offsets, _parked(offsets), request, by)
         case _:
-            return acts.simple(log, offsets, request, by)
+            return acts.simple(log, offsets, request, by, lambda: _parked(offsets))
 
 
-def _remove(offsets: OffsetLog, chosen: Sequence[int]) -> list[int]:
-    ParkedStore(offsets.folder, lenient=True).remove_all(chosen)
-    for offset in set(offsets.state.retries).intersection(chosen):
-        offsets.answer_retry(offset)
-    return list(chosen)
+def _parked(offsets: OffsetLog) -> ParkedStore:
+    return ParkedStore(offsets.folder, lenient=True)

@@ -86,6 +86,30 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseReader:
+    """Close a reader, and open it no more."""
+
+    reader: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeReader:
+    """End a reader's pause, or its wait for a source that is away."""
+
+    reader: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartReader:
+    """Close a reader and open it again, also one that has stopped."""
+
+    reader: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """Remove the offset log of a route that is not run any more."""
 
@@ -95,22 +119,30 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class RetryParked:
-    """Deliver the parked entries from ``first`` to ``last``."""
+    """Deliver the parked entries from ``first`` to ``last``, and then those behind them.
+
+    With ``only`` those behind them stay parked.
+    """
 
     route: str
     first: int = 0
     last: int = 1 << 62
     reason: str = ""
+    only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SkipParked:
-    """Give the parked entries from ``first`` to ``last`` up."""
+    """Drop the parked entries from ``first`` to ``last``, then deliver those behind them.
+
+    With ``only`` those behind them stay parked.
+    """
 
     route: str
     first: int
     last: int
     reason: str = ""
+    only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +161,9 @@ Request = (
     | Pause
     | Resume
     | Step
+    | PauseReader
+    | ResumeReader
+    | RestartReader
     | Forget
     | RetryParked
     | SkipParked
@@ -143,6 +178,9 @@ KINDS: Final[dict[str, type[Any]]] = {
     "pause": Pause,
     "resume": Resume,
     "step": Step,
+    "reader-pause": PauseReader,
+    "reader-resume": ResumeReader,
+    "reader-restart": RestartReader,
     "forget": Forget,
     "parked-retry": RetryParked,
     "parked-skip": SkipParked,

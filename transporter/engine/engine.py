@@ -22,9 +22,11 @@ from transporter.engine.retention_holds import RetentionHolds
 from transporter.engine.route import Route
 from transporter.engine.surroundings import Surroundings
 from transporter.engine.timings import TimedFileSystem
-from transporter.errors import LogFull
+from transporter.errors import Corrupt, LogFull
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspect import segments_size
+from transporter.log.maintenance import read_record
+from transporter.log.paused_readers import PausedReaders
 from transporter.log.reader import LogReader
 from transporter.log.search import first_since
 from transporter.offsets.offset_log import OffsetLog, StoredRoutes, declared_routes
@@ -101,6 +103,7 @@ class Engine:
         """Make all that runs over the log; *opened* takes what is to be closed if that fails."""
         pipeline, observe = self._pipeline, self._observe
         refuse_renamed(pipeline, declared_routes(self._log.directory))
+        self.paused_readers = PausedReaders(self._log.directory, guard=self._log.check_lock)
         # Declared before the first append that could follow (Invariant 11).
         self._offsets = self._declared(opened)
         refuse_strangers(pipeline, self._offsets)
@@ -146,7 +149,17 @@ class Engine:
             self._superseded_through,
             self._learn,
             fail_fast=self._fail_fast,
+            paused_behind=self._paused_behind(config.name),
         )
+
+    def _paused_behind(self, reader: str) -> int | None:
+        """Return up to where a paused reader needs nothing of the log; ``None``: not paused."""
+        if reader not in self.paused_readers.names:
+            return None
+        with suppress(Corrupt):
+            record = read_record(self._files, self._log.directory)
+            return record.readers.get(reader, -1) if record is not None else -1
+        return -1
 
     def _learn(self, secrets: Secrets) -> None:
         """Hide *secrets* as well from now on."""
@@ -267,6 +280,10 @@ class Engine:
         if self._failure is not None:
             raise self._failure
 
+    def redacted(self, text: str) -> str:
+        """Return *text* without the values of secrets (Invariant 20)."""
+        return self._secrets.hide(text)
+
     @property
     def log(self) -> CommitLog:
         """The log that this engine owns."""
@@ -286,6 +303,10 @@ class Engine:
         """Return the running route *name* and its offset log; ``None`` when there is none."""
         found = (route for route in self._routes if route.config.name == name)
         return next(((route, self._offsets[name]) for route in found), None)
+
+    def feed(self, name: str) -> Feed | None:
+        """Return the feed of the reader *name*; ``None`` when there is none."""
+        return next((feed for feed in self._feeds if feed.name == name), None)
 
     def reconfigure(self, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
         """Go on as *wanted* says, which ``reread`` gave; see :mod:`transporter.pipeline.reloading`.
@@ -354,7 +375,7 @@ class Engine:
     def _route_status(self, route: Route) -> RouteStatus:
         """Return the route's status, and in it that the route holds a log that is nearly full."""
         status = route.status()
-        status = replace(status, problem=self._secrets.hide(status.problem))
+        status = replace(status, problem=self.redacted(status.problem))
         if self._housekeeper.holder not in (f"route {status.name}", f"replay of {status.name}"):
             return status
         held = "it holds the oldest entries of a log that has nearly spent max_bytes"

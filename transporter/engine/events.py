@@ -80,6 +80,10 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "error", ("reader", "problem"), "a reader has failed and waits for an operator"
         ),
         "reader-ended": Event("info", ("reader", "logged"), "a reader will append no more"),
+        "reader-paused": Event(
+            "info", ("reader",), "an operator has paused a reader: it is closed until a resume"
+        ),
+        "reader-resumed": Event("info", ("reader",), "a paused reader is opened again"),
         "reader-progress": Event(
             "info", ("reader", "state", "logged"), "now and then, where there is no live table"
         ),
@@ -237,7 +241,9 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "info", ("file", "routes"), "the file was read again; these routes get new workers"
         ),
         "operator-acted": Event(
-            "info", ("route", "action", "who", "reason"), "an operator has changed something"
+            "info",
+            ("route", "reader", "action", "who", "reason"),
+            "an operator has changed something",
         ),
         "reload-refused": Event(
             "error", ("problem",), "the pipeline file was read again, and cannot be used"

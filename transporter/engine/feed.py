@@ -79,12 +79,14 @@ class Feed:
         learn: Callable[[Secrets], None] = lambda _: None,
         *,
         fail_fast: bool = False,
+        paused_behind: int | None = None,
     ) -> None:
         """Read as *config* says; with *deliveries* the source waits for what they tell.
 
         *superseded_through* is for :class:`LogResume`. *learn* is called with the secrets of
         files that were read again. With *fail_fast* a source that is away at the very first
-        open ends the engine.
+        open ends the engine. A reader that is paused from the start needs nothing of the log up to
+        *paused_behind*; ``None``: it is not paused.
         """
         self._config, self._log = config, log
         self._observe, self._on_failure, self._learn = observe, on_failure, learn
@@ -104,6 +106,10 @@ class Feed:
         self._term: int | None = None
         self._look_again = 0.0
         self._stopping, self._finishing = threading.Event(), threading.Event()
+        self._called = threading.Event()
+        self._paused, self._reopen = paused_behind is not None, False
+        # Until something was opened, or put off, an error is of the start, and ends the engine.
+        self._fresh, self._to_take_up = True, deliveries is not None
         self._over, self._abandoned = threading.Event(), False
         self._backoff = Backoff()
         self._state, self._problem, self._logged = State.STARTING, "", 0
@@ -119,7 +125,8 @@ class Feed:
         # released from one of them: nothing is taken from a route that delivers.
         self._again_behind = 0
         # What the last run has logged and not told of is found again by the first poll, or told.
-        self._untold: int | None = 0
+        self._recover_from = 0 if paused_behind is None else paused_behind + 1
+        self._untold: int | None = self._recover_from
         self._appending: int | None = None
         self._recovering = True
         self._gives_again = False
@@ -127,9 +134,12 @@ class Feed:
         self._asked = self._sure = 0
         # Until the reader has what the log holds superseded, or goes on with it.
         self._undecided = self._shared
+        self._thread = self._made_thread()
+
+    def _made_thread(self) -> threading.Thread:
         # Left behind if its source does not answer: see GRACE.
-        name = f"reader-{config.name}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        name = f"reader-{self._config.name}"
+        return threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin to read; before any route begins to deliver."""
@@ -139,6 +149,35 @@ class Feed:
     def stop(self) -> None:
         """Ask for the end of reading; what was polled is still appended."""
         self._stopping.set()
+        self._called.set()
+
+    def pause(self) -> None:
+        """Close the reader once all that it has polled is appended, and open it no more."""
+        self._paused = True
+        self._called.set()
+
+    def resume(self) -> None:
+        """End a pause, or the wait for a source that is away."""
+        self._paused = False
+        self._called.set()
+
+    def restart(self) -> bool:
+        """Close the reader in order and open it again, also one that has stopped.
+
+        Returns whether that is under way: one that is just stopping cannot be restarted yet.
+        """
+        if not self.halted:
+            self._reopen = True
+            self._called.set()
+            return True
+        self._thread.join(GRACE)
+        if self._thread.is_alive() or self._stopping.is_set():
+            return False
+        self._over.clear()
+        self._state, self._problem = State.STARTING, ""
+        self._thread = self._made_thread()
+        self._thread.start()
+        return True
 
     def wait_until_read(self) -> None:
         """Wait until nothing more is appended; the source may still wait for deliveries."""
@@ -185,6 +224,13 @@ class Feed:
     def halted(self) -> bool:
         """Whether the reader has failed and waits for an operator."""
         return self._state is State.STOPPED
+
+    @property
+    def settled(self) -> bool:
+        """Whether what an operator has asked for is done, and what came of it is known."""
+        if self._paused:
+            return self._state in (State.PAUSED, State.STOPPED, State.ENDED)
+        return not self._reopen and self._state not in (State.PAUSED, State.STARTING)
 
     @property
     def ended(self) -> bool:
@@ -284,13 +330,12 @@ class Feed:
 
     def _halt(self, error: BaseException) -> None:
         """Stop visibly; only what hurts everybody, or a start that failed, ends the engine."""
-        starting = self._state is State.STARTING
         ours = isinstance(error, TransporterError)
         problem = str(error) if ours else f"{type(error).__name__}: {error}"
         self._problem = self._config.secrets.hide(problem)
         self._state = State.STOPPED
         self._observe("reader-stopped", reader=self._config.name, problem=self._problem)
-        if starting or isinstance(error, LogPoisoned):
+        if self._fresh or isinstance(error, LogPoisoned):
             self._on_failure(error)
         elif self._undecided:
             # Nobody will decide any more, and no route is to wait for that (Invariant 15).
@@ -300,8 +345,13 @@ class Feed:
                 self._on_failure(failure)
 
     def _read_until_stopped(self) -> None:
-        left = self._deliveries is not None
         while not self._stopping.is_set():
+            if self._paused:
+                self._stay_paused()
+                continue
+            if self._reopen:
+                self._reopen, self._state, self._problem = False, State.STARTING, ""
+                self._backoff.reset()
             if not self._renew():
                 continue
             reader = self._config.cls(self._config.config)
@@ -309,16 +359,16 @@ class Feed:
             self._by_rows = reader if isinstance(reader, DeliveredReader) else None
             self._kept_alive = reader if isinstance(reader, KeepAliveReader) else None
             try:
-                if left and self._by_rows is None:
+                if self._to_take_up and self._by_rows is None:
                     self._take_up()
-                left = False
+                self._to_take_up = False
                 reader.open(self._resume)
                 self._opened()
                 self._poll_until_ended(reader)
                 self._end_reading()
                 self._tell_the_rest(reader)
             except SourceUnavailable as error:
-                if self._fail_fast and self._state is State.STARTING:
+                if self._fail_fast and self._fresh:
                     raise
                 self._retry_later(error)
             except _OpenAgain:
@@ -327,14 +377,15 @@ class Feed:
                 return
             finally:
                 reader.close()
-                self._measured = {}
+                # Whoever is closed leads no more.
+                self._measured, self._term = {}, None
 
     def _renew(self) -> bool:
         """Read secret files again before a connection is made; wait where that cannot be done."""
         try:
             config = self._config.renewed()
         except EnvironmentFault as error:
-            if self._state is State.STARTING:
+            if self._fresh:
                 raise
             self._retry_later(error)
             return False
@@ -343,6 +394,32 @@ class Feed:
             self._learn(config.secrets)
             self._observe("reader-secrets-renewed", reader=config.name)
         return True
+
+    def _stay_paused(self) -> None:
+        """Wait for the end of a pause, or of the engine; the reader is closed.
+
+        A closed reader leads no more, so another engine does. What this one has logged and not
+        delivered comes again, from whoever leads next, and no route waits for a decision.
+        """
+        self._fresh, self._by_rows, self._kept_alive = False, None, None
+        if self._shared:
+            # Invariant 10: whoever leads next gives it again, and nobody decides here any more.
+            self._resume.supersede()
+        self._state, self._problem = State.PAUSED, ""
+        self._observe("reader-paused", reader=self._config.name)
+        while self._paused and not self._stopping.is_set():
+            self._make_sure()
+            self._rest(self._part)
+        if not self._paused:
+            self._state = State.STARTING
+            self._backoff.reset()
+            self._observe("reader-resumed", reader=self._config.name)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait up to *seconds*, or until something is asked for."""
+        self._called.wait(seconds)
+        # Cleared before anything is looked at again, so no call is missed.
+        self._called.clear()
 
     def _refresh_candidate(self) -> None:
         """Open a reader that cannot lead anew once its secret files have changed.
@@ -369,6 +446,7 @@ class Feed:
             self._open.add(self._resume.position, parts)
 
     def _opened(self) -> None:
+        self._fresh = False
         self._state, self._problem = State.RUNNING, ""
         self._observe("reader-opened", reader=self._config.name)
 
@@ -381,6 +459,7 @@ class Feed:
         if self._stopping.is_set():
             # What could not be told comes again, and is recognised then.
             return
+        self._fresh = False
         self._state, self._problem = State.RETRYING, self._config.secrets.hide(str(error))
         delay = self._backoff.next()
         self._observe(
@@ -389,11 +468,14 @@ class Feed:
             problem=self._problem,
             retry_in=round(delay, 2),
         )
-        self._stopping.wait(delay)
+        self._rest(delay)
 
     def _poll_until_ended(self, reader: Reader) -> None:
         by_rows = self._deliveries is not None and self._by_rows is not None
         while not self._stopping.is_set():
+            if self._paused or self._reopen:
+                # All that was polled is appended, and its source told what it may be told.
+                raise _OpenAgain
             self._attend(reader)
             self._refresh_candidate()
             if self._deliveries is not None:
@@ -430,7 +512,7 @@ class Feed:
         Whoever waits for that looks again (Invariant 9).
         """
         self._appending = appending
-        oldest = 0 if self._recovering else None
+        oldest = self._recover_from if self._recovering else None
         pending = (each for each in (self._open.first, appending, oldest) if each is not None)
         before, self._untold = self._untold, min(pending, default=None)
         if before != self._untold and self._deliveries is not None:

@@ -27,6 +27,7 @@ _IN_VAIN: Final = 10
 """How often a route goes on at once though nothing was settled: a large slice that fails as a
 whole is divided so often at most."""
 _NO_PROGRESS: Final = "the worker delivered nothing of its slice and gave no reason"
+_LEFT_OUT: Final = "the route's filter or steps leave it out"
 _NO_ROOM: Final = (
     "park_limit is reached; retry or skip parked entries, or raise the limit "
     "(see 'transporter parked list')"
@@ -55,6 +56,18 @@ class Verdict:
 GO: Final = Verdict(Action.GO)
 
 
+@dataclass(frozen=True, slots=True)
+class EntryOutcome:
+    """How the entry at ``offset`` was settled: ``delivered``, ``parked`` or ``skipped``, and why.
+
+    Without an ``outcome`` nothing is known of it.
+    """
+
+    offset: int = -1
+    outcome: str = ""
+    reason: str = ""
+
+
 class Judge:
     """Judges the outcomes of one route. Belongs to the route's thread.
 
@@ -74,6 +87,8 @@ class Judge:
         self._parking, self._observe = parking, observe
         self._plan = Redelivery()
         self._in_vain, self._position = 0, (-1, -1)
+        self.newest = EntryOutcome()
+        """The outcome of the entry that was settled last."""
 
     @property
     def plan(self) -> Redelivery:
@@ -93,6 +108,14 @@ class Judge:
         """Settle what *outcome*, partial or not, says was delivered of *asked*."""
         self._write_settled(asked, outcome)
         self._plan = self._plan.settled(outcome.through)
+        if outcome.through >= asked.first:
+            # What a shard passes over, because its sink has it, is counted as neither.
+            left_out = outcome.skipped and not outcome.delivered
+            self.newest = (
+                EntryOutcome(outcome.through, "skipped", _LEFT_OUT)
+                if left_out
+                else EntryOutcome(outcome.through, "delivered")
+            )
 
     def died(self, asked: Slice, announced: int | None) -> Verdict:
         """Decide after the worker died by itself while it delivered *asked*."""
@@ -208,7 +231,9 @@ class Judge:
             # Only that of *asked*: while the entry was set aside another one may have begun.
             self._offsets.advance_replay(offset, asked.generation)
         self._plan = self._plan.settled(offset)
-        event = "entry-parked" if on_error == "park" else "entry-skipped"
+        parked = on_error == "park"
+        self.newest = EntryOutcome(offset, "parked" if parked else "skipped", failure.text)
+        event = "entry-parked" if parked else "entry-skipped"
         self._tell(event, offset, attempts=attempts, problem=failure.text)
         return GO
 

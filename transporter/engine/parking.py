@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from transporter.errors import EnvironmentFault, OffsetRefused
-from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.parked import Parked, ParkedStore, Reason, finish_skip, skip
 from transporter.offsets.state import Range
 from transporter.pipeline.namespace import Namespace
 
@@ -42,7 +42,8 @@ class Parking:
         """Take up what is parked already."""
         self._log, self._reader, self._offsets = log, reader, offsets
         self._clock = clock
-        self._store = ParkedStore(offsets.folder, lenient=True, guard=log.check_lock)
+        self.store = ParkedStore(offsets.folder, lenient=True, guard=log.check_lock)
+        finish_skip(self.store, offsets)
         self.configure(config)
 
     def configure(self, config: RouteConfig) -> None:
@@ -50,16 +51,16 @@ class Parking:
         self._config, self._namespace = config, Namespace(config.namespace)
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self.store)
 
     @property
     def known(self) -> frozenset[int]:
         """The parked offsets; may be read by any thread."""
-        return self._store.known
+        return self.store.known
 
     def refuse_damaged(self) -> None:
         """Raise what is wrong with a parked entry: its key is not known, so nothing may pass it."""
-        for offset, error in self._store.damaged.items():
+        for offset, error in self.store.damaged.items():
             raise EnvironmentFault(
                 f"the parked entry {offset} cannot be read: {error}; 'transporter parked skip' "
                 "gives it up, and 'transporter log repair' takes it from the log again"
@@ -69,7 +70,7 @@ class Parking:
     def full(self) -> bool:
         """Whether ``park_limit`` is reached."""
         limit = self._config.park_limit
-        return len(self._store) >= limit.entries or self._store.size >= limit.bytes
+        return len(self.store) >= limit.entries or self.store.size >= limit.bytes
 
     def park(self, offset: int, error: str, attempts: int) -> None:
         """Set the entry at *offset* aside, durably, before anything later is delivered."""
@@ -91,7 +92,7 @@ class Parking:
         if last < asked.first:
             return None
         aside = {each.offset for each in parked}
-        aside.update(each for each in self._store.known if asked.first <= each <= last)
+        aside.update(each for each in self.store.known if asked.first <= each <= last)
         return replace(asked, last=last, without=tuple(sorted(aside)))
 
     def next_retry(self) -> int | None:
@@ -99,7 +100,7 @@ class Parking:
         if self._offsets.state.paused:
             return None
         for offset in self._offsets.state.retries:
-            if offset in self._store:
+            if offset in self.store:
                 # Invariant 9: the earlier parked ones of its key go first.
                 return self._first_in_line(offset)
             self._offsets.answer_retry(offset)
@@ -107,24 +108,28 @@ class Parking:
 
     def skip(self, offsets: Sequence[int]) -> list[int]:
         """Give the parked entries at *offsets* up; return those that were still parked."""
-        found = [offset for offset in offsets if offset in self._store.known]
-        self._store.remove_all(found)
-        self._answer(found)
-        return found
+        return skip(self.store, self._offsets, offsets)
 
     def delivered(self, offset: int) -> None:
-        """Forget the parked entry at *offset*: its retry has been delivered."""
-        self._store.remove(offset)
+        """Forget the parked entry at *offset*, whose retry was delivered; the next one follows."""
+        state = self._offsets.state
+        if offset in state.retries and offset not in state.only:
+            followers = set(self.store.followers({offset})).difference(state.retries)
+            if followers:
+                # Durable before the copy goes: a kill in between delivers this one again, and
+                # leaves nothing parked behind an entry that is gone (Invariants 6 and 15).
+                self._offsets.let_follow(sorted(followers))
+        self.store.remove(offset)
         self._offsets.answer_retry(offset)
 
     def failed_again(self, offset: int, error: str) -> None:
         """Keep the parked entry at *offset*, and with it all retries of its key."""
-        parked = self._store.load(offset)
+        parked = self.store.load(offset)
         known = parked.reason
         again = replace(known, error=error, attempts=known.attempts + 1, parked_at=self._clock())
-        self._store.park(replace(parked, reason=again))
+        self.store.park(replace(parked, reason=again))
         retries = self._offsets.state.retries
-        self._answer([e for e in retries if e == offset or self._store.same_key(e, offset)])
+        self._answer([e for e in retries if e == offset or self.store.same_key(e, offset)])
 
     def _answer(self, offsets: Sequence[int]) -> None:
         asked = set(self._offsets.state.retries)
@@ -133,7 +138,7 @@ class Parking:
 
     def _first_in_line(self, offset: int) -> int:
         if self._config.park_order == "key":
-            return self._store.first_like(offset)
+            return self.store.first_like(offset)
         return offset
 
     def _held(self, asked: Slice) -> Iterator[Parked]:
@@ -141,7 +146,7 @@ class Parking:
 
         Without what is parked already.
         """
-        parked = self._store.keys() if self._config.park_order == "key" else {}
+        parked = self.store.keys() if self._config.park_order == "key" else {}
         if not parked:
             return
         keys = pa.array(list(parked), pa.binary())
@@ -152,7 +157,7 @@ class Parking:
                 behind = behind.filter(Namespace(asked.namespace).mask(behind.column("namespace")))
             for row, offset in enumerate(behind.column("offset").to_pylist()):
                 first = parked[behind.column("key")[row].as_py()]
-                if first < offset and offset not in self._store:
+                if first < offset and offset not in self.store:
                     error = f"an earlier entry of its key is parked, at offset {first}"
                     reason = Reason(error, 0, self._clock(), first)
                     yield Parked(offset, behind.slice(row, 1), reason)
@@ -160,7 +165,7 @@ class Parking:
     def _with_room(self, wanted: Sequence[Parked]) -> list[Parked]:
         """Return the first of *wanted*: those for which ``park_limit`` leaves room."""
         limit, found = self._config.park_limit, []
-        count, size = len(self._store), self._store.size
+        count, size = len(self.store), self.store.size
         for parked in wanted:
             if count >= limit.entries or size >= limit.bytes:
                 break
@@ -171,7 +176,7 @@ class Parking:
     def _keep(self, parked: Sequence[Parked]) -> None:
         if not parked:
             return
-        self._store.park_all([self._with_reader(each) for each in parked])
+        self.store.park_all([self._with_reader(each) for each in parked])
         for each in parked:
             self._offsets.settle(Range(each.offset, each.offset, "parked"), self._log.durable)
         self._offsets.sync()
@@ -182,7 +187,11 @@ class Parking:
 
     def reader_of(self, offset: int) -> str | None:
         """Return who has logged the parked entry at *offset*; ``None`` when nobody knows."""
-        return self._store.load(offset).reason.reader or self._logged_by(offset)
+        return self.store.load(offset).reason.reader or self._logged_by(offset)
+
+    def error_of(self, offset: int) -> str:
+        """Return why the entry at *offset* is parked."""
+        return self.store.load(offset).reason.error
 
     def _logged_by(self, offset: int) -> str | None:
         try:

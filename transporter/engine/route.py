@@ -13,7 +13,7 @@ from transporter.engine.backoff import Backoff
 from transporter.engine.cutter import Cutter
 from transporter.engine.errands import Errands
 from transporter.engine.events import RouteStatus, State
-from transporter.engine.judge import GO, Action, Judge, Verdict
+from transporter.engine.judge import GO, Action, EntryOutcome, Judge, Verdict
 from transporter.engine.pace import Pace
 from transporter.engine.parking import Parking
 from transporter.engine.protocol import Failure, Opened, OpenFailed, Outcome, Retry, Slice
@@ -140,6 +140,13 @@ class Route:
                 self._retry_later(str(error))  # Invariant 14
             except (Corrupt, EnvironmentFault, OffsetRefused) as error:
                 self._follow(self._judge.not_its_fault(Failure.of(error)))
+
+    def outcome_of(self, offset: int) -> EntryOutcome:
+        """Return how *offset*, settled last, was settled; only to be called through :meth:`ask`."""
+        if offset in self.parking.known:
+            return EntryOutcome(offset, "parked", self.parking.error_of(offset))
+        newest = self._judge.newest
+        return newest if newest.offset == offset else EntryOutcome(offset)
 
     def configure(self, config: RouteConfig) -> None:
         """Go on with other settings and a new worker; only to be called through :meth:`ask`."""

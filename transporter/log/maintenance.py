@@ -7,13 +7,10 @@ and lets a restart skip what was compacted before.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from crc32c import crc32c
-
-from transporter.errors import Corrupt, UnknownFormat
+from transporter.log import checked
 from transporter.log.filesystem import opened, replace_durably
 
 if TYPE_CHECKING:
@@ -24,8 +21,8 @@ if TYPE_CHECKING:
     from transporter.log.obsolete import Keep
 
 MAINTENANCE: Final = "maintenance"
-FORMAT: Final = 1
 _MOST: Final = 1 << 20
+_REMEDY: Final = "remove the file, and the next engine writes it again"
 
 
 class Rules(NamedTuple):
@@ -69,29 +66,16 @@ class MaintenanceRecord:
         return self.compacted.through if self.compacted and self.compacted[1:] == asked else -1
 
     def encode(self) -> bytes:
-        """Return one line of JSON and one with its checksum."""
-        body = json.dumps({"format": FORMAT, **asdict(self)}).encode()
-        return b"%s\n%08x\n" % (body, crc32c(body))
+        """Return the bytes of the file."""
+        return checked.encode(asdict(self))
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Self:
         """Read what :meth:`encode` wrote."""
-        body, _, checksum = data.partition(b"\n")
-        again = "remove the file, and the next engine writes it again"
-        if checksum.strip() != b"%08x" % crc32c(body):
-            problem = f"the maintenance record does not match its checksum; {again}"
-            raise Corrupt(problem, file, 0)
-        try:
-            return cls._read(json.loads(body), file)
-        except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise Corrupt(f"the maintenance record cannot be read; {again}", file, 0) from error
+        return checked.decode(data, file, "the maintenance record", _REMEDY, cls._read)
 
     @classmethod
-    def _read(cls, fields: dict[str, Any], file: str) -> Self:
-        if (version := fields["format"]) != FORMAT:
-            raise UnknownFormat(
-                f"{file}: format version {version}, but this transporter reads version {FORMAT}"
-            )
+    def _read(cls, fields: dict[str, Any]) -> Self:
         rules, compacted = fields["rules"], fields["compacted"]
         found = cls(
             Rules(*rules) if rules else None,

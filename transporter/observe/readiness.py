@@ -56,8 +56,9 @@ def reasons(status: EngineStatus, patience: float) -> tuple[Reason, ...]:
 
 
 def paused(status: EngineStatus) -> list[str]:
-    """Name the routes that an operator has paused."""
-    return [each.name for each in status.routes if each.state is State.PAUSED]
+    """Name the readers and routes that an operator has paused."""
+    readers = [each.name for each in status.readers if each.state is State.PAUSED]
+    return readers + [each.name for each in status.routes if each.state is State.PAUSED]
 
 
 def report(status: EngineStatus, patience: float) -> dict[str, Any]:

@@ -242,9 +242,28 @@ class OffsetLog:
             raise OffsetRefused(f"route {self.route} is not paused; pause it, then step")
         return self._write_durably(records.stepped(through))
 
-    def request_retries(self, offsets: Sequence[int]) -> RouteState:
-        """Ask for the parked entries at *offsets* to be delivered; durable on return."""
-        return self._write_durably(records.retries_requested(offsets))
+    def request_retries(self, offsets: Sequence[int], *, only: bool = False) -> RouteState:
+        """Ask for the parked entries at *offsets* to be delivered; durable on return.
+
+        Those behind them follow, unless *only* these are asked for.
+        """
+        return self._write_durably(records.retries_requested(offsets, only=only))
+
+    def let_follow(self, offsets: Sequence[int]) -> None:
+        """Ask for the parked entries at *offsets*, behind one that was delivered just now.
+
+        Durable on return. Raises ``LogFull`` without room: it is pending then.
+        """
+        self._write(records.retries_requested(offsets), fact=True)
+        self.sync()
+
+    def begin_skip(self, offsets: Sequence[int], followers: Sequence[int]) -> RouteState:
+        """Give the parked *offsets* up, and ask for *followers*; durable on return."""
+        return self._write_durably(records.skip_begun(offsets, followers))
+
+    def end_skip(self) -> RouteState:
+        """Record that no copy of what was given up is left; durable on return."""
+        return self._write_durably(records.skip_ended(), fact=True)
 
     def answer_retry(self, offset: int) -> RouteState:
         """Record that the retry of the parked entry at *offset* is over; durable on return."""

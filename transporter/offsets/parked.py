@@ -28,13 +28,14 @@ from transporter.log.filesystem import (
 from transporter.message import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
     from transporter.errors import TransporterError
     from transporter.log.filesystem import FileSystem
+    from transporter.offsets.offset_log import OffsetLog
 
 FOLDER: Final = "parked"
 _SUFFIX: Final = ".entry"
@@ -173,6 +174,8 @@ class ParkedStore:
         self._size = 0
         self._of_key: dict[bytes, list[int]] = {}
         """The parked offsets of each key, ascending."""
+        self._behind: dict[int, int] = {}
+        """The entries that wait for an earlier one of their key, and its offset."""
         self._changing = threading.Lock()
         self._known: frozenset[int] | None = None
         self.damaged: dict[int, TransporterError] = {}
@@ -211,6 +214,35 @@ class ParkedStore:
         """Return the earliest parked offset of the key of the one parked at *offset*."""
         first = self.first_of(self._keys[offset])
         return offset if first is None else first
+
+    def followers(self, gone: Collection[int]) -> list[int]:
+        """Return the entries whose turn it is once those at *gone* are no more parked.
+
+        Each is then the first of its key, and was parked only because of one of those.
+        """
+        # Of a damaged one the key is not known: whoever waits for it names it.
+        damaged = not self.damaged.keys().isdisjoint(gone)
+        keys = self._of_key.keys() if damaged else {self._keys.get(offset) for offset in gone}
+        heads = [(key, self._of_key[key][0]) for key in keys if key is not None]
+        heads = [
+            (key, head) for key, head in heads if head in gone or self._behind.get(head) in gone
+        ]
+        rest = (next((o for o in self._of_key[key] if o not in gone), None) for key, _ in heads)
+        return sorted(offset for offset in rest if offset in self._behind)
+
+    def behind(self, offsets: Collection[int]) -> list[int]:
+        """Return the other entries that wait behind those at *offsets*; thread-safe."""
+        with self._changing:
+            first: dict[bytes | None, int] = {}
+            for offset in offsets:
+                key = self._keys.get(offset)
+                first[key] = min(offset, first.get(key, offset))
+            return sorted(
+                offset
+                for offset, cause in self._behind.items()
+                if offset not in offsets
+                and (cause in offsets or offset > first.get(self._keys[offset], offset))
+            )
 
     @property
     def size(self) -> int:
@@ -283,6 +315,8 @@ class ParkedStore:
             key, size = parked.key, parked.entries.nbytes
             self._keys[parked.offset] = key
             self._sizes[parked.offset] = size
+            if parked.reason.behind is not None:
+                self._behind[parked.offset] = parked.reason.behind
             self._size += size
             if key is not None:
                 insort(self._of_key.setdefault(key, []), parked.offset)
@@ -294,6 +328,7 @@ class ParkedStore:
     def _drop(self, offset: int) -> None:
         key = self._keys.pop(offset, None)
         self.damaged.pop(offset, None)
+        self._behind.pop(offset, None)
         self._known = None
         self._size -= self._sizes.pop(offset, 0)
         if key is not None:
@@ -301,3 +336,27 @@ class ParkedStore:
             del offsets[bisect_left(offsets, offset)]
             if not offsets:
                 del self._of_key[key]
+
+
+def skip(
+    store: ParkedStore, log: OffsetLog, offsets: Sequence[int], *, only: bool = False
+) -> list[int]:
+    """Give the parked entries at *offsets* up for good; return those that were still parked.
+
+    Those behind them are delivered then, unless *only* these are to go. Durable on return.
+    """
+    known = store.known
+    found = [offset for offset in offsets if offset in known]
+    if found:
+        # The record comes first: a kill before the copies are gone loses no follower, and
+        # delivers nothing that was given up (Invariants 5 and 15).
+        log.begin_skip(found, [] if only else store.followers(frozenset(found)))
+        finish_skip(store, log)
+    return found
+
+
+def finish_skip(store: ParkedStore, log: OffsetLog) -> None:
+    """Remove the copies of entries that were given up, also what a crash has left of them."""
+    if log.state.skips:
+        store.remove_all(log.state.skips)
+        log.end_skip()

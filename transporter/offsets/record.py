@@ -146,7 +146,8 @@ def _with_room(namespaces: dict[str, int]) -> dict[str, int]:
 
 def size_of(state: states.RouteState) -> int:
     """Return the bytes that the parts of *state* which can grow take in a snapshot at most."""
-    return RANGE_BYTES * len(state.above) + RETRY_BYTES * len(state.retries)
+    asked = len(state.retries) + len(state.only) + len(state.skips)
+    return RANGE_BYTES * len(state.above) + RETRY_BYTES * asked
 
 
 def refuse_growth(route: str, state: states.RouteState) -> None:
@@ -208,14 +209,25 @@ def stepped(through: int) -> dict[str, Any]:
     return {"type": "step", "through": through}
 
 
-def retries_requested(offsets: Sequence[int]) -> dict[str, Any]:
+def retries_requested(offsets: Sequence[int], *, only: bool = False) -> dict[str, Any]:
     """Return the event that asks for parked entries to be delivered."""
-    return {"type": "retries", "offsets": list(offsets)}
+    event = {"type": "retries", "offsets": list(offsets)}
+    return {**event, "only": True} if only else event
 
 
 def retry_answered(offset: int) -> dict[str, Any]:
     """Return the event that ends the retry of one parked entry."""
     return {"type": "retried", "offset": offset}
+
+
+def skip_begun(offsets: Sequence[int], followers: Sequence[int]) -> dict[str, Any]:
+    """Return the event that gives parked entries up, and has those behind them delivered."""
+    return {"type": "skipping", "offsets": list(offsets), "followers": list(followers)}
+
+
+def skip_ended() -> dict[str, Any]:
+    """Return the event that tells that no copy of what was given up is left."""
+    return {"type": "skipped"}
 
 
 def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
@@ -237,13 +249,23 @@ def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
             after = states.cancel_replay(state)
         case {"type": "paused" | "resumed" | "step"}:
             after = _held_or_not(state, event)
-        case {"type": "retries", "offsets": offsets}:
-            after = states.request_retries(state, tuple(offsets))
-        case {"type": "retried", "offset": offset}:
-            after = states.answer_retry(state, offset)
+        case {"type": "retries" | "retried" | "skipping" | "skipped"}:
+            after = _parked_asked_for(state, event)
         case _:
             raise UnknownFormat(f"an offset log record of an unknown type: {event.get('type')!r}")
     return after
+
+
+def _parked_asked_for(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
+    match event["type"]:
+        case "retries":
+            only = event.get("only", False)
+            return states.request_retries(state, tuple(event["offsets"]), only=only)
+        case "retried":
+            return states.answer_retry(state, event["offset"])
+        case "skipping":
+            return states.begin_skip(state, tuple(event["offsets"]), tuple(event["followers"]))
+    return states.end_skip(state)
 
 
 def _superseded_or_to_be(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:

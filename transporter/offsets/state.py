@@ -57,7 +57,9 @@ class RouteState:
     Every offset up to ``watermark`` is settled (Invariant 5); ``above`` holds the
     settled ranges beyond it: disjoint, ascending, never adjacent to the
     watermark. ``generation`` counts replays. ``retries`` are
-    the parked offsets that an operator wants delivered, in order. ``namespaces`` tells the newest
+    the parked offsets that an operator wants delivered, in order. Those parked behind one of them
+    follow it once it is delivered, unless it is among ``only``. ``skips`` are parked offsets that
+    are given up and whose copies may still be there. ``namespaces`` tells the newest
     settled offset of each namespace, for the operator only, and so does ``released``: what
     was given up undelivered. ``superseding`` tells for each reader up to where all that is not
     delivered comes again from its source, and ``superseded`` up to where the route has passed
@@ -79,6 +81,8 @@ class RouteState:
     paused: bool = False
     step: int | None = None
     declared: int = 0
+    only: tuple[int, ...] = ()
+    skips: tuple[int, ...] = ()
 
     def to_supersede(self) -> dict[str, int]:
         """Return the readers of which the route still has to pass entries, and up to where."""
@@ -118,6 +122,8 @@ class RouteState:
             *(offset for part in parts for offset in part[:2]),
             *replayed,
             *self.retries,
+            *self.only,
+            *self.skips,
             *self.namespaces.values(),
             *self.superseded.values(),
             *self.superseding.values(),
@@ -157,6 +163,8 @@ class RouteState:
             paused=fields.get("paused", False),
             step=fields.get("step"),
             declared=fields.get("declared", 0),
+            only=tuple(fields.get("only", ())),
+            skips=tuple(fields.get("skips", ())),
         )
 
 
@@ -297,14 +305,46 @@ def begin_at(state: RouteState, first: int, declared: int = 0) -> RouteState:
     return replace(state, watermark=max(state.watermark, first - 1), declared=declared)
 
 
-def request_retries(state: RouteState, offsets: tuple[int, ...]) -> RouteState:
-    """Return *state* with the parked *offsets* to be delivered as well."""
-    return replace(state, retries=tuple(sorted({*state.retries, *offsets})))
+def request_retries(
+    state: RouteState, offsets: tuple[int, ...], *, only: bool = False
+) -> RouteState:
+    """Return *state* with the parked *offsets* to be delivered as well.
+
+    With *only* those behind them stay parked, unless that was asked for before.
+    """
+    new = {*offsets}
+    alone = {*state.only, *(new.difference(state.retries))} if only else {*state.only} - new
+    retries = tuple(sorted({*state.retries, *new}))
+    return replace(state, retries=retries, only=tuple(sorted(alone)))
 
 
 def answer_retry(state: RouteState, offset: int) -> RouteState:
     """Return *state* with the retry of *offset* answered, whatever came of it."""
-    place = bisect_left(state.retries, offset)
-    if state.retries[place : place + 1] != (offset,):
-        return state
-    return replace(state, retries=state.retries[:place] + state.retries[place + 1 :])
+    retries, only = _without(state.retries, offset), _without(state.only, offset)
+    return replace(state, retries=retries, only=only)
+
+
+def begin_skip(
+    state: RouteState, offsets: tuple[int, ...], followers: tuple[int, ...]
+) -> RouteState:
+    """Return *state* with the parked *offsets* given up, and *followers* to be delivered."""
+    gone = {*offsets}
+    return replace(
+        state,
+        retries=tuple(sorted({*state.retries, *followers} - gone)),
+        only=tuple(each for each in state.only if each not in gone),
+        skips=tuple(sorted({*state.skips, *gone})),
+    )
+
+
+def end_skip(state: RouteState) -> RouteState:
+    """Return *state* once no copy of what was given up is left."""
+    return replace(state, skips=())
+
+
+def _without(offsets: tuple[int, ...], offset: int) -> tuple[int, ...]:
+    """Return *offsets*, which ascend, without *offset*."""
+    place = bisect_left(offsets, offset)
+    if offsets[place : place + 1] != (offset,):
+        return offsets
+    return offsets[:place] + offsets[place + 1 :]

@@ -139,6 +139,55 @@ def test_a_step_delivers_one_entry_that_the_route_takes(tmp_path: Path) -> None:
         assert op.route()["watermark"] == 9
 
 
+ONLY = {"field": "n", "operator": "eq", "value": 0}
+
+
+@pytest.mark.parametrize(
+    ("keys", "outcome", "reason"),
+    [
+        ({}, "delivered", ""),
+        ({"on_error": "park", "writer": {"reject": [1]}}, "parked", "no 1 here"),
+        ({"on_error": "skip", "writer": {"reject": [1]}}, "skipped", "no 1 here"),
+        ({"steps": [{"only": ONLY}]}, "skipped", "filter or steps leave it out"),
+        ({"on_error": "stop", "writer": {"reject": [1]}}, "failed", "no 1 here"),
+    ],
+    ids=["delivered", "parked", "skipped", "left out", "failed"],
+)
+def test_a_step_reports_how_its_entry_was_settled(
+    tmp_path: Path, keys: dict[str, Any], outcome: str, reason: str
+) -> None:
+    """A parked, skipped or failed entry is not reported as delivered, and its reason is told."""
+    with operated(tmp_path, ['a {"n":0}'], out=keys) as op:
+        until(lambda: op.route()["watermark"] == 0)
+        op(requests.Pause("out"))
+        op.feed('b {"n":1}')
+        until(lambda: op.engine.log.durable == 1)
+        began = time.monotonic()
+        told = op(requests.Step("out"))
+        assert (told["outcome"], told["settled"]) == (outcome, outcome != "failed")
+        assert reason in told["reason"]
+        assert told["done"].endswith(told["reason"] or "nothing else")
+        assert time.monotonic() - began < module.NOTICE, "a halt is known at once"
+
+
+def test_a_step_into_a_sink_that_is_away_has_failed_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is tried again is reported as failed, with what the route says, and is not settled."""
+    monkeypatch.setattr(module, "NOTICE", 0.5)
+    with operated(tmp_path, lines(1), out={}) as op:
+        until(lambda: op.route()["watermark"] == 0)
+        op(requests.Pause("out"))
+        (tmp_path / "out.down").write_text("write")
+        op.feed(*lines(1, 1))
+        until(lambda: op.engine.log.durable == 1)
+        told = op(requests.Step("out"))
+        assert (told["outcome"], told["settled"]) == ("failed", False)
+        assert "down for the test" in told["reason"]
+        (tmp_path / "out.down").unlink()
+        until(lambda: op.route()["watermark"] == 1)
+
+
 def test_a_replay_is_stepped_through_as_well(tmp_path: Path) -> None:
     """Steps of a paused route that replays deliver its matching entries one by one, then end it."""
     with operated(tmp_path, lines(6), out={}) as op:
@@ -438,6 +487,66 @@ def test_a_parked_entry_is_retried_with_a_mended_step(tmp_path: Path) -> None:
         until(lambda: offsets(sink(tmp_path)) == [0, 2, 3, 1])
         until(lambda: op.route()["parked"] == 0)
         op.events.await_count("pipeline-reloaded")
+
+
+def reader(op: Operated) -> dict[str, Any]:
+    """Return the status of the reader."""
+    (found,) = op(requests.Status())["readers"]
+    return dict(found)
+
+
+def test_a_paused_reader_stays_so_over_a_restart(tmp_path: Path) -> None:
+    """It reads nothing until it is resumed, shows in the status, and is audited and told."""
+    with operated(tmp_path, lines(2), out={}) as op:
+        until(lambda: offsets(sink(tmp_path)) == [0, 1])
+        done = op(requests.PauseReader("in", "upgrade"))
+        assert (done["done"], done["state"], done["in_effect"]) == ("paused", "paused", True)
+        op.feed(*lines(2, 2))
+        assert reader(op)["state"] == "paused"
+        assert op.route()["state"] == "running"
+        assert op.events.named("operator-acted")[0]["reader"] == "in"
+    with operated(tmp_path, [], out={}) as op:
+        op.events.await_count("reader-paused")
+        time.sleep(0.1)
+        assert (op.engine.log.durable, reader(op)["state"]) == (1, "paused")
+        done = op(requests.ResumeReader("in"))
+        assert (done["done"], done["state"], done["problem"]) == ("resumed", "running", "")
+        until(lambda: offsets(sink(tmp_path)) == [0, 1, 2, 3])
+        audited = [(each["action"], each["reader"], each["reason"]) for each in op.audited()]
+    assert audited == [("reader pause", "in", "upgrade"), ("reader resume", "in", "")]
+    with operated(tmp_path, [], out={}) as op:
+        until(lambda: reader(op)["state"] == "running")
+
+
+def test_a_reader_that_has_stopped_is_named_with_its_reason_and_restarted(tmp_path: Path) -> None:
+    """Only a restart opens it; one that fails tells why, and nothing else is changed."""
+    with operated(tmp_path, lines(2), out={}) as op:
+        until(lambda: offsets(sink(tmp_path)) == [0, 1])
+        source = tmp_path / "source.txt"
+        source.rename(tmp_path / "aside.txt")
+        until(lambda: reader(op)["state"] == "stopped")
+        for request in (requests.PauseReader("in"), requests.ResumeReader("in")):
+            with pytest.raises(ActionRefused, match=r"has stopped: FileNotFoundError.*restart"):
+                op(request)
+        done = op(requests.RestartReader("in"))
+        assert (done["state"], done["in_effect"]) == ("stopped", True)
+        assert "FileNotFoundError" in done["problem"]
+        (tmp_path / "aside.txt").rename(source)
+        op.feed(*lines(1, 2))
+        assert op(requests.RestartReader("in", "it is back"))["state"] == "running"
+        until(lambda: offsets(sink(tmp_path)) == [0, 1, 2])
+        assert {each["action"] for each in op.audited()} == {"reader restart"}
+
+
+def test_what_cannot_be_done_to_a_reader_is_refused(tmp_path: Path) -> None:
+    """An unknown name lists those there are; a paused reader is resumed and not restarted."""
+    with operated(tmp_path, lines(1), out={}) as op:
+        with pytest.raises(ActionRefused, match=r"no reader 'none'.*\(in\)"):
+            op(requests.PauseReader("none"))
+        op(requests.PauseReader("in"))
+        with pytest.raises(ActionRefused, match="is paused; resume it"):
+            op(requests.RestartReader("in"))
+        assert [each["action"] for each in op.audited()] == ["reader pause"]
 
 
 def test_a_module_beside_the_file_is_imported_anew(tmp_path: Path) -> None:

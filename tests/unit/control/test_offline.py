@@ -11,9 +11,13 @@ from transporter.audit import Operator
 from transporter.control import acts, requests
 from transporter.control.offline import Offline
 from transporter.control.replaying import Plan, plan
-from transporter.errors import ActionRefused, EnvironmentFault, LogLocked, OffsetRefused
+from transporter.errors import ActionRefused, Corrupt, EnvironmentFault, LogLocked, OffsetRefused
+from transporter.log import checked
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.maintenance import MaintenanceRecord, write_record
+from transporter.log.paused_readers import PAUSED, read_paused
 from transporter.log.reader import LogReader
 from transporter.log.retention import RetentionSettings, retain
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
@@ -80,10 +84,12 @@ def test_every_action_is_durable(log: Path) -> None:
     assert declared_routes(log) == []
 
 
-@pytest.mark.parametrize("request_", [requests.Reload(), requests.Step("r")], ids=str)
+@pytest.mark.parametrize(
+    "request_", [requests.Reload(), requests.Step("r"), requests.RestartReader("in")], ids=str
+)
 def test_what_needs_an_engine_says_so(log: Path, request_: requests.Request) -> None:
     """A reload or a step without an engine is refused with what to do."""
-    with pytest.raises(ActionRefused, match="start it with 'transporter run'"):
+    with pytest.raises(ActionRefused, match="'transporter run'"):
         does(log, request_)
 
 
@@ -187,3 +193,25 @@ def test_a_damaged_parked_entry_can_be_skipped(log: Path) -> None:
     path.write_bytes(b"nonsense")
     assert does(log, requests.SkipParked("r", 3, 3))["offsets"] == [3]
     assert not path.exists()
+
+
+def test_a_reader_is_paused_without_an_engine(log: Path) -> None:
+    """The next engine finds it so; a name that no engine has run with is refused."""
+    record = MaintenanceRecord(readers={"in": 3})
+    write_record(RealFileSystem(), log, record)
+    assert does(log, requests.PauseReader("in", "upgrade"))["paused"]
+    assert read_paused(log) == {"in"}
+    (shown,) = does(log, requests.Status())["readers"]
+    assert (shown["name"], shown["state"]) == ("in", "paused")
+    assert not does(log, requests.ResumeReader("in"))["paused"]
+    assert read_paused(log) == frozenset()
+    with pytest.raises(ActionRefused, match=r"a reader 'inn' .*known: in"):
+        does(log, requests.PauseReader("inn"))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]\n00000000\n", checked.encode({"readers": [7]})])
+def test_a_damaged_list_of_paused_readers_is_named(log: Path, content: bytes) -> None:
+    """Invariant 17: nobody guesses which readers were meant to stand still."""
+    (log / PAUSED).write_bytes(content)
+    with pytest.raises(Corrupt, match=r"paused readers .*remove the file"):
+        does(log, requests.Status())

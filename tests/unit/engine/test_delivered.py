@@ -16,6 +16,7 @@ from transporter.control.live import Live
 from transporter.control.requests import Resume, SkipParked
 from transporter.engine.events import State
 from transporter.errors import ConfigError, EnvironmentFault
+from transporter.log.paused_readers import PausedReaders
 from transporter.log.reader import LogReader
 from transporter.offsets.holds import release
 from transporter.offsets.offset_log import OffsetLog, delete_route, read_state, route_folder
@@ -433,6 +434,66 @@ def test_nothing_is_delivered_while_it_is_not_decided_who_delivers_it(tmp_path: 
         assert offsets(tmp_path / "out.jsonl") == []
         (tmp_path / "table.undecided").unlink()
         until(lambda: offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4])
+
+
+def test_a_paused_reader_of_positions_tells_its_source_at_the_resume(tmp_path: Path) -> None:
+    """What is delivered while it is closed is committed by the next open, and read no more."""
+    lines = tmp_path / "source.txt"
+    lines.write_text("n a\nn b\nn c\n")
+    (tmp_path / "out.down").write_text("write")
+    keys = {"adaptor": "table_tools:Committed", "path": "source.txt", "rows": 2}
+    pipeline = table(tmp_path, [], {"name": "out"}, release="delivered", end=False, **keys)
+    with running(pipeline) as engine:
+        until(lambda: engine.log.durable == 2)
+        feed = engine.feed("in")
+        assert feed is not None
+        feed.pause()
+        until(lambda: feed.settled)
+        (tmp_path / "out.down").unlink()
+        until(lambda: engine.status().routes[0].lag == 0)
+        assert told(lines) == []
+        assert feed.hold() is not None, "the log is held until the source was told"
+        feed.resume()
+        until(lambda: told(lines)[-1:] == [3])
+    assert offsets(tmp_path / "out.jsonl") == [0, 1, 2]
+
+
+def given_back(engine: Engine, folder: Path) -> None:
+    """See that a paused reader's entries are passed, and come again after a resume."""
+    feed = engine.feed("in")
+    assert feed is not None
+    until(lambda: engine.status().routes[0].lag == 0)
+    assert feed.status().state is State.PAUSED
+    (folder / "out.down").unlink()
+    time.sleep(0.1)
+    assert offsets(folder / "out.jsonl") == []
+    feed.resume()
+    until(lambda: sorted(told(folder / "table.txt")) == [0, 1, 2, 3, 4])
+    assert offsets(folder / "out.jsonl") == [5, 6, 7, 8, 9]
+
+
+def test_a_paused_leader_leaves_what_is_not_delivered_to_the_next(tmp_path: Path) -> None:
+    """Invariant 10: another engine may lead meanwhile, so nothing of it is delivered here."""
+    (tmp_path / "out.down").write_text("write")
+    given = table(tmp_path, LINES, {"name": "out"}, adaptor=GOING_ON, end=False)
+    with running(given) as engine:
+        until(lambda: engine.log.durable == 4)
+        feed = engine.feed("in")
+        assert feed is not None
+        feed.pause()
+        given_back(engine, tmp_path)
+
+
+def test_an_engine_that_starts_with_a_paused_leader_waits_for_no_decision(tmp_path: Path) -> None:
+    """Its routes go on, and what the reader had logged is left to whoever leads."""
+    (tmp_path / "out.down").write_text("write")
+    given = table(tmp_path, LINES, {"name": "out"}, adaptor=GOING_ON, end=False)
+    with running(given) as engine:
+        until(lambda: engine.log.durable == 4)
+        engine.stop(0)
+    PausedReaders(tmp_path / "log").set("in", paused=True)
+    with running(given) as engine:
+        given_back(engine, tmp_path)
 
 
 def test_a_shared_source_cannot_be_told_earlier(tmp_path: Path) -> None:

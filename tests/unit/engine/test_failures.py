@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,11 +13,11 @@ from failing_sink import written
 
 from transporter.audit import Operator
 from transporter.control.live import Live
-from transporter.control.requests import SkipParked
+from transporter.control.requests import RetryParked, SkipParked
 from transporter.engine.engine import Engine
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import OffsetLog, read_state, route_folder
-from transporter.offsets.parked import ParkedStore, parked_path
+from transporter.offsets.parked import ParkedStore, parked_path, skip
 from transporter.offsets.state import Range
 from transporter.pipeline.config import load
 
@@ -200,7 +201,7 @@ def test_a_retry_never_overtakes_an_earlier_parked_entry_of_its_key(tmp_path: Pa
     before = numbers(tmp_path)
     (tmp_path / "out.mended").touch()
     with OffsetLog(tmp_path / "log", "out") as offsets:
-        offsets.request_retries([13])
+        offsets.request_retries([13], only=True)
     run_to_end(pipeline)
     assert numbers(tmp_path)[len(before) :] == [3, 8, 13]
     assert parked(tmp_path).offsets() == [4, 9, 14, 18, 19]
@@ -216,6 +217,54 @@ def test_a_retry_waits_behind_an_earlier_one_of_its_key_that_fails_again(tmp_pat
     run_to_end(pipeline)
     assert numbers(tmp_path) == before
     assert parked(tmp_path).offsets() == [3, 8, 13, 18]
+    assert read_state(tmp_path / "log", "out").retries == ()
+
+
+def test_what_is_parked_behind_a_delivered_entry_follows_it(tmp_path: Path) -> None:
+    """A retry of a key's head delivers all behind it, in order, also what comes meanwhile."""
+    pipeline = make(tmp_path, rows(20, 3, 4, keys=5), on_error="park")
+    run_to_end(pipeline)
+    before = numbers(tmp_path)
+    (tmp_path / "out.mended").touch()
+    with OffsetLog(tmp_path / "log", "out") as offsets:
+        offsets.request_retries([3])
+    run_to_end(make(tmp_path, [{"n": 23, "k": "k3"}, {"n": 24, "k": "k4"}], on_error="park"))
+    assert numbers(tmp_path)[len(before) :] == [3, 8, 13, 18, 23]
+    assert parked(tmp_path).offsets() == [4, 9, 14, 19, 21]
+    assert read_state(tmp_path / "log", "out").retries == ()
+
+
+@pytest.mark.parametrize("only", [True, False])
+@pytest.mark.parametrize("kind", [RetryParked, SkipParked])
+def test_a_running_route_lets_those_behind_follow_unless_only_one_is_meant(
+    tmp_path: Path, kind: type[RetryParked | SkipParked], *, only: bool
+) -> None:
+    """An operator names the head of a key; the answer names what is behind it."""
+    pipeline = make(tmp_path, rows(20, 3, keys=5), on_error="park")
+    with running(pipeline) as engine:
+        until(lambda: read_state(tmp_path / "log", "out").watermark == 19)
+        before = numbers(tmp_path)
+        (tmp_path / "out.mended").touch()
+        operate = partial(Live(engine, {}, Events()).perform, by=Operator("me", 0, 0))
+        done = operate(kind("out", 3, 3, only=only))
+        named = (done["followers"], done["left"])
+        assert named == (([], [8, 13, 18]) if only else ([8, 13, 18], []))
+        until(lambda: engine.status().routes[0].parked == (3 if only else 0))
+        until(lambda: not read_state(tmp_path / "log", "out").retries)
+        head = [3] if kind is RetryParked else []
+        assert numbers(tmp_path)[len(before) :] == head + ([] if only else [8, 13, 18])
+
+
+def test_a_follower_that_fails_ends_the_run(tmp_path: Path) -> None:
+    """What fails on its turn is its key's head from then on, and those behind it stay."""
+    pipeline = make(tmp_path, rows(20, 3, 13, keys=5), on_error="park")
+    run_to_end(pipeline)
+    before = numbers(tmp_path)
+    with OffsetLog(tmp_path / "log", "out") as offsets:
+        skip(parked(tmp_path), offsets, [3])
+    run_to_end(pipeline)
+    assert numbers(tmp_path)[len(before) :] == [8]
+    assert parked(tmp_path).offsets() == [13, 18]
     assert read_state(tmp_path / "log", "out").retries == ()
 
 

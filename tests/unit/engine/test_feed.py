@@ -70,7 +70,7 @@ class Scripted:
         step = self._script.steps.pop(0)
         if isinstance(step, Exception):
             raise step
-        return step
+        return step() if callable(step) else step
 
     def commit(self, position: str) -> None:
         self._script.at_commit(position)
@@ -78,6 +78,9 @@ class Scripted:
 
     def close(self) -> None:
         self._script.calls.append(("close", None))
+
+
+CLOSED = ("close", None)
 
 
 def some(*texts: str, position: str | None = None) -> Batch:
@@ -99,11 +102,13 @@ def feeding(
     failures: Failures | None = None,
     *,
     fail_fast: bool = False,
+    paused_behind: int | None = None,
 ) -> Iterator[Feed]:
     """Run a feed of *script* into *log* for the length of a ``with`` block."""
     failures = failures if failures is not None else Failures()
     config = ReaderConfig(name="in", adaptor="x", settings={}, cls=Scripted, config=script)
-    feed = Feed(config, log, events or Events(), failures, fail_fast=fail_fast)
+    keys = {"fail_fast": fail_fast, "paused_behind": paused_behind}
+    feed = Feed(config, log, events or Events(), failures, **keys)
     feed.start()
     try:
         yield feed
@@ -378,6 +383,95 @@ def test_an_error_of_a_reader_after_its_start_stops_that_reader_alone(tmp_path: 
     assert feed.status().problem == "ZeroDivisionError: oops"
     assert failures == []
     assert len(events.named("reader-stopped")) == 1
+
+
+def test_a_paused_reader_appends_what_it_polled_and_is_closed_until_it_is_resumed(
+    tmp_path: Path,
+) -> None:
+    """Nothing is polled meanwhile; the next open goes on where the log is."""
+    events, polled, go = Events(), threading.Event(), threading.Event()
+
+    class Slow(Script):
+        def at(self) -> Batch:
+            polled.set()
+            assert go.wait(PATIENCE)
+            return some("a", position="1")
+
+    script = Slow(ends=False)
+    script.steps = [script.at, some("b", position="2")]
+    with CommitLog.open(tmp_path) as log, feeding(log, script, events) as feed:
+        assert polled.wait(PATIENCE)
+        feed.pause()
+        assert not feed.settled
+        go.set()
+        until(lambda: feed.settled)
+        assert (log.durable, script.calls) == (0, [("open", None), ("commit", "1"), CLOSED])
+        assert feed.status().state is State.PAUSED
+        assert feed.hold() is None
+        feed.resume()
+        until(lambda: log.durable == 1)
+        assert script.called("open") == [None, "1"]
+        assert (feed.settled, feed.status().state) == (True, State.RUNNING)
+    told = ("reader-opened", "reader-paused", "reader-resumed", "reader-opened", "reader-ended")
+    assert [name for name, _ in events.all] == list(told)
+
+
+def test_a_reader_that_is_paused_from_the_start_is_not_opened(tmp_path: Path) -> None:
+    """It holds what the last engine knew that its source may give again, and no more."""
+    failures = Failures()
+    with CommitLog.open(tmp_path) as log:
+        log.append(messages("a", "b", "c"), "in", "3")
+        script = Script(opens=(ZeroDivisionError("oops"),))
+        with feeding(log, script, failures=failures, paused_behind=1) as feed:
+            until(lambda: feed.settled)
+            assert (script.calls, feed.hold()) == ([], Hold(1, "in", "reader"))
+            assert not feed.ended
+            feed.resume()
+            until(lambda: feed.halted)
+    assert failures == [], "only an error at the start of an engine ends it"
+
+
+def test_a_pause_ends_the_wait_for_a_lost_source(tmp_path: Path) -> None:
+    """A reader that is tried again in half a minute is closed at once, and opened at a resume."""
+    script = Script(*[SourceUnavailable("away")] * 8, ends=False)
+    with CommitLog.open(tmp_path) as log, feeding(log, script) as feed:
+        until(lambda: feed.status().state is State.RETRYING)
+        feed.pause()
+        until(lambda: feed.settled)
+        assert feed.status().state is State.PAUSED
+        script.steps = [some("a", position="1")]
+        feed.resume()
+        until(lambda: log.durable == 0)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_restart_opens_the_reader_again(tmp_path: Path, *, stopped: bool) -> None:
+    """In order where it runs, and also where it has stopped at an error."""
+    script = Script(some("a", position="1"), ends=False)
+    with CommitLog.open(tmp_path) as log, feeding(log, script) as feed:
+        until(lambda: script.called("commit"))
+        if stopped:
+            script.steps = [ZeroDivisionError("oops")]
+            until(lambda: feed.halted)
+        assert feed.restart()
+        until(lambda: feed.settled)
+        assert script.calls[-2:] == [CLOSED, ("open", "1")]
+        assert (feed.status().state, feed.status().problem) == (State.RUNNING, "")
+        script.steps = [some("b", position="2")]
+        until(lambda: script.called("commit") == ["1", "2"])
+    assert feed.ended
+
+
+def test_a_restart_that_fails_stops_the_reader_again(tmp_path: Path) -> None:
+    """The reason is known at once, the engine goes on, and a stop is not held up."""
+    failures = Failures()
+    script = Script(ZeroDivisionError("one"), opens=(None, ZeroDivisionError("two")))
+    with CommitLog.open(tmp_path) as log, feeding(log, script, failures=failures) as feed:
+        until(lambda: feed.halted)
+        assert feed.restart()
+        until(lambda: feed.settled)
+        assert (feed.halted, feed.status().problem) == (True, "ZeroDivisionError: two")
+    assert failures == []
 
 
 def test_a_message_that_no_frame_can_hold_stops_the_reader_with_its_name(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ FORGED: dict[str, tuple[Any, ...]] = {
     "a number for the second event": (GOOD, 7),
     "a step to a text": (GOOD, {"type": "paused"}, {"type": "step", "through": "x"}),
     "superseded without a reader": (GOOD, {"type": "superseded", "through": 3, "ranges": []}),
+    "a text among what is skipped": (GOOD | {"skips": ["a"]},),
+    "a skip without followers": (GOOD, {"type": "skipping", "offsets": [3]}),
     "retries without offsets": (GOOD, {"type": "retries", "offsets": 3}),
 }
 

@@ -1,0 +1,55 @@
+"""Small files of a log directory: one line of JSON, and one with its checksum. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from crc32c import crc32c
+
+from transporter.errors import Corrupt, UnknownFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+FORMAT: Final = 1
+
+
+def encode(fields: dict[str, Any]) -> bytes:
+    """Return the bytes of a file that holds *fields*."""
+    body = json.dumps({"format": FORMAT, **fields}).encode()
+    return b"%s\n%08x\n" % (body, crc32c(body))
+
+
+def decode(
+    data: bytes, file: str, what: str, remedy: str, read: Callable[[dict[str, Any]], T]
+) -> T:
+    """Return what *read* makes of the fields in *data*.
+
+    Args:
+        data: what :func:`encode` returned.
+        file: its path, for errors.
+        what: what the file is.
+        remedy: what to do about a damaged one.
+        read: raises ``LookupError``, ``TypeError`` or ``ValueError`` for fields that no engine
+            writes: a checksum tells of damage, not of who wrote the file (Invariant 17).
+
+    Raises:
+        Corrupt: it is damaged.
+        UnknownFormat: another version wrote it.
+
+    """
+    body, _, checksum = data.partition(b"\n")
+    if checksum.strip() != b"%08x" % crc32c(body):
+        raise Corrupt(f"{what} does not match its checksum; {remedy}", file, 0)
+    try:
+        fields = json.loads(body)
+        if (version := fields.pop("format")) != FORMAT:
+            raise UnknownFormat(
+                f"{file}: format version {version}, but this transporter reads version {FORMAT}"
+            )
+        return read(fields)
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise Corrupt(f"{what} cannot be read; {remedy}", file, 0) from error

@@ -1,0 +1,74 @@
+"""The readers that an operator has paused: a small file that outlives engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.log import checked
+from transporter.log.filesystem import RealFileSystem, faults_of, opened, replace_durably
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from transporter.log.filesystem import FileSystem
+
+PAUSED: Final = "paused-readers"
+_MOST: Final = 1 << 20
+_REMEDY: Final = "remove the file, and pause anew what is to be paused"
+
+
+def read_paused(directory: Path, files: FileSystem | None = None) -> frozenset[str]:
+    """Return the readers that are paused in the log *directory*; takes no lock.
+
+    Raises:
+        Corrupt: the file is damaged.
+        UnknownFormat: another version wrote it.
+
+    """
+    path = directory / PAUSED
+    with faults_of(path, reading=True):
+        try:
+            with opened(files or RealFileSystem(), path) as file:
+                data = file.pread(_MOST, 0)
+        except FileNotFoundError:
+            return frozenset()
+    return checked.decode(data, str(path), "the list of paused readers", _REMEDY, _names)
+
+
+def _names(fields: dict[str, Any]) -> frozenset[str]:
+    names = fields["readers"]
+    if type(names) is not list or not {*map(type, names)} <= {str}:
+        raise TypeError
+    return frozenset(names)
+
+
+class PausedReaders:
+    """The paused readers of a log whose lock is held. Changed by one thread at a time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        files: FileSystem | None = None,
+        guard: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Read the file; *guard* raises ``LockLost`` once it may be another engine's."""
+        self._path, self._files = directory / PAUSED, files or RealFileSystem()
+        self._guard = guard
+        self.names = read_paused(directory, self._files)
+
+    def set(self, reader: str, *, paused: bool) -> None:
+        """Record whether *reader* is paused; durable on return.
+
+        Raises:
+            LogFull: there is no room; nothing has changed.
+            LogPoisoned: a sync failed (Invariant 13).
+
+        """
+        names = self.names | {reader} if paused else self.names - {reader}
+        if names != self.names:
+            self._guard()  # Invariant 12
+            with faults_of(self._path):
+                content = checked.encode({"readers": sorted(names)})
+                replace_durably(self._files, self._path, [content])
+            self.names = names
