@@ -24,6 +24,7 @@ from transporter.cli import (
     offsets,
     outbox,
     parked,
+    query,
     queue,
     quickstart,
     reader,
@@ -55,6 +56,7 @@ def build() -> typer.Typer:
     app.command("dry-run")(dry_run.dry_run)
     app.command("status")(status.status)
     app.command("top")(top.top)
+    app.command("query")(query.query)
     app.command("shell")(shell.shell)
     app.command("ack")(ack.ack)
     app.command("replay")(replay.replay)

@@ -8,26 +8,23 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from itertools import islice
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from transporter.cli.log_range import From, NamespaceFilter, To, look
-from transporter.cli.output import printable, table, until_closed, write_json_list
+from transporter.cli.log_table import TableOptions, pairs, table_options, write_rows
+from transporter.cli.output import printable, until_closed
 from transporter.cli.target import AsJson, Target, log_directory
 from transporter.errors import ActionRefused, HostFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from transporter.log.inspect import LogInfo
 
 _MODULE: Final = "transporter.spark.shell"
 _REQUEST: Final = "TRANSPORTER_SHELL"
-_TABLE_ROWS: Final = 1000
 _NOISE: Final = 2000
 """Characters of Spark's own output that are shown when it did not come up."""
 
@@ -48,10 +45,7 @@ def shell(  # noqa: PLR0913 - one argument an option
     spark_conf: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; repeatable.")
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of the table (docs/spark.md)."),
-    ] = None,
+    option: TableOptions = None,
     as_json: AsJson = False,
 ) -> int:
     """Open Spark with the log as table `log`, beside a running engine or without one.
@@ -61,37 +55,17 @@ def shell(  # noqa: PLR0913 - one argument an option
     if as_json and statement is None:
         raise typer.BadParameter("--json is for --execute")
     found = look(log_directory(target))
-    bounds = {"from": start, "to": end, "namespace": namespace}
+    options, _ = table_options(found.directory, start, end, namespace, option)
     request = {
         "directory": str(found.directory),
         "kind": "sql" if sql else "python",
-        "options": _options(found.directory, bounds, _pairs("--option", option)),
-        "conf": _pairs("--spark-conf", spark_conf),
+        "options": options,
+        "conf": pairs("--spark-conf", spark_conf),
         "about": _about(found),
     }
     if statement is None:
         return _open(request)
     return _execute({**request, "kind": "execute", "statement": statement}, as_json=as_json)
-
-
-def _pairs(name: str, given: list[str] | None) -> dict[str, str]:
-    pairs = dict.fromkeys(given or (), "")
-    for text in pairs:
-        if not text.partition("=")[0] or "=" not in text:
-            raise typer.BadParameter(f"{name} {text!r}: write NAME=VALUE")
-    return dict(text.split("=", 1) for text in pairs)
-
-
-def _options(
-    directory: Path, bounds: dict[str, str | None], others: dict[str, str]
-) -> dict[str, str]:
-    """Return the table's options; say what is wrong with them before Spark is started."""
-    from transporter.spark.source_options import read_options, refuse  # noqa: PLC0415 - pyarrow
-
-    options = {name: value for name, value in bounds.items() if value} | others
-    read_options({"path": str(directory), **options}, datetime.now(UTC))
-    refuse(options, streaming=False)
-    return options
 
 
 def _about(found: LogInfo) -> str:
@@ -129,14 +103,7 @@ def _open(request: dict[str, Any]) -> int:
 def _execute(request: dict[str, Any], *, as_json: bool) -> int:
     with until_closed(), _running(_environment(request)) as (answers, noise):
         columns = _next(answers, noise)["columns"]
-        rows = _rows(answers, noise)
-        if as_json:
-            return write_json_list(dict(zip(columns, row, strict=True)) for row in rows)
-        cells = ([_cell(cell) for cell in row] for row in rows)
-        # A long result is laid out anew now and then (Invariant 17).
-        table(columns, islice(cells, _TABLE_ROWS))
-        while more := list(islice(cells, _TABLE_ROWS)):
-            table(columns, more)
+        return write_rows(columns, _rows(answers, noise), as_json=as_json)
     return 0
 
 
@@ -178,9 +145,3 @@ def _next(answers: IO[str], noise: IO[str]) -> dict[str, Any]:
     if "error" in answer:
         raise ActionRefused(answer["error"])
     return answer
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "null"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

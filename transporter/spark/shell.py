@@ -17,7 +17,6 @@ import re
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -26,10 +25,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import Row, VariantVal
 
-from transporter.shown import text_of
 from transporter.spark.jvm import start_jvm
 from transporter.spark.launch import LOOPBACK
 from transporter.spark.user import name_login_user
+from transporter.table.cells import plain
+from transporter.table.options import TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 REQUEST: Final = "TRANSPORTER_SHELL"
-TABLE: Final = "log"
 _EXAMPLE: Final = "SELECT namespace, count(*) FROM log GROUP BY namespace"
 _OURS: Final = re.compile(r"transporter\.errors\.\w+: (.+)")
 _PLAN: Final = re.compile(r"\n\n|;\n|\n\tat ")
@@ -123,19 +122,14 @@ def _say(answer: object) -> None:
     sys.stdout.flush()
 
 
-def plain(cell: Any) -> Any:  # noqa: ANN401 - any type of column
-    """Return *cell* as a value that JSON has; bytes as everywhere in transporter."""
-    if isinstance(cell, bytes | bytearray):
-        return text_of(bytes(cell))
-    if isinstance(cell, Row):
-        return {name: plain(value) for name, value in cell.asDict().items()}
-    if isinstance(cell, dict):
-        return {str(plain(name)): plain(value) for name, value in cell.items()}
-    if isinstance(cell, list):
-        return [plain(value) for value in cell]
-    if isinstance(cell, VariantVal):
-        return json.loads(cell.toJson())
-    return cell.isoformat() if isinstance(cell, datetime | date) else cell
+@plain.register(Row)
+def _(cell: Row) -> Any:  # noqa: ANN401 - any type of column
+    return plain(cell.asDict())
+
+
+@plain.register(VariantVal)
+def _(cell: VariantVal) -> Any:  # noqa: ANN401 - as above
+    return json.loads(cell.toJson())
 
 
 def brief(error: Exception) -> str:

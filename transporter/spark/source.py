@@ -7,20 +7,19 @@ engine: a query reads what is confirmed when it is planned (Invariant 12).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from transporter.errors import TransporterError
-from transporter.log.search import Wanted
 from transporter.spark.source_filters import accepts
 from transporter.spark.source_filters import bounds_of as bounds_of_filters
-from transporter.spark.source_options import read_options, refuse
-from transporter.spark.source_plan import Part, bounds_of, look, plan
-from transporter.spark.source_rows import Selection, rows, schema_of, shape_of
+from transporter.spark.source_rows import Filtered, schema_of, shape_of
 from transporter.spark.source_stream import Refused, StreamReader
+from transporter.table.options import read_options, refuse
+from transporter.table.plan import Part, look, plan
+from transporter.table.rows import rows, selection_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from transporter.spark.source_options import Options
-    from transporter.spark.source_rows import Shape
+    from transporter.table.options import Options
+    from transporter.table.rows import Selection, Shape
 
 NAME: Final = "transporter"
 
@@ -75,10 +74,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped
     def __init__(self, options: Options, shape: Shape) -> None:
         """Read all that *options* leave, in *shape*."""
         self._options, self._shape = options, shape
-        bounds = bounds_of(options)
-        self._selection = Selection(
-            Wanted(options.namespace, None, bounds.since, bounds.until), (), bounds
-        )
+        self._selection: Selection = selection_of(options)
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each range of frames."""
@@ -103,6 +99,6 @@ class PushingReader(BatchReader):
         """Take the filters that can be judged here, and return the others."""
         taken = tuple(each for each in filters if accepts(each, self._shape.changed))
         bounds = self._selection.bounds.meet(bounds_of_filters(taken))
-        self._selection = replace(self._selection, filters=taken, bounds=bounds)
+        self._selection = Filtered(self._selection.wanted, bounds, taken)
         mine = set(map(id, taken))
         return [each for each in filters if id(each) not in mine]

@@ -6,7 +6,6 @@ are Spark's to apply.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +31,7 @@ from pyspark.sql.datasource import (
 from transporter.log.moments import microseconds
 from transporter.log.search import END
 from transporter.message import ENTRY_SCHEMA
+from transporter.table.plan import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,32 +48,6 @@ _NULLS: Final = (IsNull, IsNotNull)
 _EQUALS: Final = (EqualTo, EqualNullSafe)
 _ORDER: Final = (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 _TEXT: Final = (StringStartsWith, StringEndsWith, StringContains)
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """A part of the log: offsets from ``first`` to ``last``, log times ``since`` to ``until``.
-
-    All included, times in µs UTC; with ``offsets`` only these, ascending.
-    """
-
-    first: int = 0
-    last: int = END
-    since: int = 0
-    until: int = END
-    offsets: tuple[int, ...] | None = None
-
-    def meet(self, other: Bounds) -> Bounds:
-        """Return what both leave."""
-        known = [each for each in (self.offsets, other.offsets) if each is not None]
-        offsets = sorted(set(known[0]).intersection(*known)) if known else None
-        return Bounds(
-            max(self.first, other.first),
-            min(self.last, other.last),
-            max(self.since, other.since),
-            min(self.until, other.until),
-            None if offsets is None else tuple(offsets),
-        )
 
 
 def accepts(wanted: Filter, changed: frozenset[str]) -> bool:

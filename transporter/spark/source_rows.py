@@ -1,80 +1,32 @@
-"""From a range of the log to the record batches that Spark takes, by Arrow alone."""
+"""The table's columns as Spark's types, and the filters that Spark has pushed into a read."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from transporter.errors import ConfigError, LogError, OffsetRefused
-from transporter.log.reader import LogReader
-from transporter.log.search import Wanted, frames
-from transporter.message import ENTRY_SCHEMA, size_of
-from transporter.spark.source_filters import Bounds, passing
-from transporter.spark.source_options import TEXT
+from transporter.errors import ConfigError
+from transporter.message import ENTRY_SCHEMA
+from transporter.spark.source_filters import passing
+from transporter.table.options import TEXT
+from transporter.table.rows import Selection, Shape, typed_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
+    import pyarrow as pa
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructField, StructType
 
     from transporter.log.reader import Located
-    from transporter.spark.source_options import Options
-    from transporter.spark.source_plan import Part
-
-BATCH_ROWS: Final = 10_000
-BATCH_BYTES: Final = 4 << 20
-"""Small frames are joined up to about these; each batch costs Spark some 0.1 ms."""
+    from transporter.table.options import Options
+    from transporter.table.plan import Part
 
 
 def schema_of(options: Options) -> StructType:
     """Return the columns of the table that a query with *options* reads."""
-    known = from_arrow_schema(_typed(options.text))
+    known = from_arrow_schema(typed_schema(options.text))
     return type(known)([known[name] for name in options.columns])
-
-
-def _typed(text: frozenset[str]) -> pa.Schema:
-    fields = [
-        field.with_type(pa.string()) if field.name in text else field for field in ENTRY_SCHEMA
-    ]
-    return pa.schema(fields)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Which columns Spark is given, and as what: ``schema``, the log's or what a query asks for.
-
-    With ``lenient``, bytes that are no UTF-8 become null where text is asked for.
-    """
-
-    schema: pa.Schema
-    lenient: bool
-
-    @property
-    def changed(self) -> frozenset[str]:
-        """The columns whose values are not those of the log, as a filter sees them."""
-        fields = [self.schema.field(name) for name in TEXT if name in self.schema.names]
-        return frozenset(field.name for field in fields if field.type == pa.string())
-
-    def of(self, entries: pa.RecordBatch) -> pa.RecordBatch:
-        """Return *entries* in this shape."""
-        columns = [self._column(entries, field) for field in self.schema]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _column(self, entries: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        column = entries.column(field.name)
-        if column.type.equals(field.type) or field.name not in TEXT:
-            return column.cast(field.type)
-        try:
-            return column.cast(field.type)
-        except pa.ArrowInvalid as error:
-            if not self.lenient:
-                raise _no_text(entries, field.name) from error
-            return pa.array(map(_text, column.to_pylist()), field.type)
 
 
 def shape_of(schema: StructType, options: Options) -> Shape:
@@ -94,7 +46,7 @@ def _check(field: StructField) -> None:
         names = ", ".join(ENTRY_SCHEMA.names)
         raise ConfigError(f"the log has no column {field.name!r}; its columns are {names}")
     kinds = [frozenset[str](), frozenset(TEXT)]
-    known = [from_arrow_schema(_typed(text))[field.name] for text in kinds]
+    known = [from_arrow_schema(typed_schema(text))[field.name] for text in kinds]
     allowed = {each.dataType.simpleString() for each in known}
     if field.dataType.simpleString() not in allowed:
         kind = " or ".join(sorted(allowed))
@@ -103,91 +55,12 @@ def _check(field: StructField) -> None:
         raise ConfigError(f"column {field.name} of the log may be null; leave out NOT NULL")
 
 
-def _no_text(entries: pa.RecordBatch, name: str) -> LogError:
-    values = zip(
-        entries.column("offset").to_pylist(), entries.column(name).to_pylist(), strict=True
-    )
-    offset = next((at for at, value in values if value is not None and _text(value) is None), "?")
-    return LogError(
-        f"{name} at offset {offset} is no UTF-8 text; set the option {name} to binary for the "
-        "bytes, or invalidUtf8 to null to have null there"
-    )
-
-
-def _text(value: bytes | None) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return None
-
-
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Which entries of a range are wanted: what ``filters``, ``wanted`` and ``bounds`` all take."""
+class Filtered(Selection):
+    """A selection of which only those entries are wanted that pass the ``filters``, too."""
 
-    wanted: Wanted
     filters: tuple[Filter, ...] = ()
-    bounds: Bounds = Bounds()  # noqa: RUF009 - a frozen value
 
     def of(self, found: Located, part: Part) -> pa.RecordBatch:
         """Return what is wanted of a frame, in so far as it lies in *part*."""
-        return passing(self.wanted.of(found.within(*part)), self.filters)
-
-    def skips(self, found: Located) -> bool:
-        """Tell whether the header of a frame says that nothing in it is wanted."""
-        offsets = self.bounds.offsets
-        if offsets is None:
-            return False
-        at = bisect_left(offsets, found.frame.first)
-        return at == len(offsets) or offsets[at] > found.frame.last
-
-
-def rows(options: Options, part: Part, selection: Selection, shape: Shape) -> Iterator[Any]:
-    """Yield what is selected of *part* as record batches of *shape*, in log order.
-
-    Holds a few frames at a time (Invariant 17), and goes on through segments that are
-    compacted meanwhile.
-
-    Raises:
-        OffsetRefused: retention has removed some of it, and that is to fail.
-        Corrupt: a frame is damaged; the text names file, byte and offset.
-        LogError: something that is asked for as text is none.
-
-    """
-    found = _entries(options, part, selection)
-    yield from _joined(shape.of(entries) for entries in found if entries.num_rows)
-
-
-def _entries(options: Options, part: Part, selection: Selection) -> Iterator[pa.RecordBatch]:
-    wanted = part.first
-    with LogReader(options.directory) as reader:
-        while wanted <= part.last:
-            try:
-                for found in frames(reader, wanted, part.last):
-                    if not selection.skips(found):
-                        yield selection.of(found, part)
-                    wanted = found.frame.last + 1
-            except OffsetRefused:
-                oldest = reader.first_offset()
-                if options.fail_on_loss or oldest <= wanted:
-                    raise
-                wanted = oldest
-            else:
-                return
-
-
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    held: list[pa.RecordBatch] = []
-    count = size = 0
-    for batch in batches:
-        held.append(batch)
-        count, size = count + batch.num_rows, size + size_of(batch)
-        if count >= BATCH_ROWS or size >= BATCH_BYTES:
-            yield _one(held)
-            held, count, size = [], 0, 0
-    if held:
-        yield _one(held)
-
-
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        return passing(Selection.of(self, found, part), self.filters)

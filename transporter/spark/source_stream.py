@@ -22,9 +22,9 @@ from transporter.log.follow import Follower
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
 from transporter.log.search import END, RETRIES, Wanted, first_since
-from transporter.spark.source_options import EARLIEST, LATEST, Moment
-from transporter.spark.source_plan import Part, cut, first_present, look, refuse_lost
-from transporter.spark.source_rows import Selection, rows
+from transporter.table.options import EARLIEST, LATEST, Moment
+from transporter.table.plan import Part, cut, first_present, look, refuse_lost
+from transporter.table.rows import Selection, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
     from transporter.errors import TransporterError
-    from transporter.spark.source_options import Options
-    from transporter.spark.source_rows import Shape
+    from transporter.table.options import Options
+    from transporter.table.rows import Shape
 
 _LOG: Final = "log"
 _OFFSET: Final = "offset"

@@ -25,7 +25,8 @@ from pyspark.sql.datasource import (
 
 from transporter.log.search import END
 from transporter.message import Message, messages_to_batch, with_offsets
-from transporter.spark.source_filters import Bounds, accepts, bounds_of, passing
+from transporter.spark.source_filters import accepts, bounds_of, passing
+from transporter.table.plan import Bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,9 +17,10 @@ from transporter.log.search import Wanted
 from transporter.message import ENTRY_SCHEMA, Message, messages_to_batch, with_offsets
 from transporter.spark.source import BatchReader
 from transporter.spark.source_filters import bounds_of
-from transporter.spark.source_options import Options
-from transporter.spark.source_plan import Part
-from transporter.spark.source_rows import Selection, Shape, rows, schema_of, shape_of
+from transporter.spark.source_rows import Filtered, schema_of, shape_of
+from transporter.table.options import Options
+from transporter.table.plan import Part
+from transporter.table.rows import Selection, Shape, rows
 
 MESSAGES = [
     Message("a", b"{}", b"k", headers=(("h", b"\xff"), ("i", None))),
@@ -115,7 +116,7 @@ def test_frames_are_skipped_by_their_headers(
         lambda self, found, part: read.append(found.frame.first) or of(self, found, part),
     )
     filters = (In(("offset",), [1, 4]),)
-    selection = Selection(Wanted(), filters, bounds_of(filters))
+    selection = Filtered(Wanted(), bounds_of(filters), filters)
     (found,) = rows(options, Part(0, 5), selection, shape(options, columns=("offset",)))
     assert (found.column("offset").to_pylist(), read) == ([1, 4], [0, 4])
 

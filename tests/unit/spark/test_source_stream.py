@@ -15,9 +15,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from transporter.errors import ConfigError, OffsetRefused
 from transporter.log.commit_log import CommitLog
 from transporter.spark.source import TransporterSource
-from transporter.spark.source_options import read_options
 from transporter.spark.source_rows import schema_of
 from transporter.spark.source_stream import Refused, StreamReader
+from transporter.table.options import read_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

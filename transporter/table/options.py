@@ -1,4 +1,4 @@
-"""What a query says about the log that it reads: the options of ``format("transporter")``. Pure."""
+"""The options of a query over the log, as ``format("transporter")`` takes them. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+TABLE: Final = "log"
+"""The name of the log where a command names it, and not the user."""
 TEXT: Final = ("data", "key")
 """Columns of bytes that a query may have as text."""
 EARLIEST: Final = "earliest"

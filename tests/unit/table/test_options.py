@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from transporter.errors import ConfigError
-from transporter.spark.source_options import (
+from transporter.table.options import (
     EARLIEST,
     LATEST,
     NAMES,

@@ -15,9 +15,9 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
-from transporter.spark.source_filters import Bounds
-from transporter.spark.source_options import Options, read_options
-from transporter.spark.source_plan import (
+from transporter.table.options import Options, read_options
+from transporter.table.plan import (
+    Bounds,
     Part,
     bounds_of,
     cut,

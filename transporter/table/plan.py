@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,11 +18,10 @@ from transporter.log.index import blocks
 from transporter.log.inspect import inspect
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
-from transporter.log.search import around
+from transporter.log.search import END, around
 from transporter.log.segment import Segment, segment_bases, segment_name
 from transporter.offsets.offset_log import proved_offset
-from transporter.spark.source_filters import Bounds
-from transporter.spark.source_options import Moment
+from transporter.table.options import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from transporter.log.filesystem import FileSystem
     from transporter.log.inspect import LogInfo
-    from transporter.spark.source_options import Options, Place
+    from transporter.table.options import Options, Place
 
 
 class Part(NamedTuple):
@@ -37,6 +37,32 @@ class Part(NamedTuple):
 
     first: int
     last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A part of the log: offsets from ``first`` to ``last``, log times ``since`` to ``until``.
+
+    All included, times in µs UTC; with ``offsets`` only these, ascending.
+    """
+
+    first: int = 0
+    last: int = END
+    since: int = 0
+    until: int = END
+    offsets: tuple[int, ...] | None = None
+
+    def meet(self, other: Bounds) -> Bounds:
+        """Return what both leave."""
+        known = [each for each in (self.offsets, other.offsets) if each is not None]
+        offsets = sorted(set(known[0]).intersection(*known)) if known else None
+        return Bounds(
+            max(self.first, other.first),
+            min(self.last, other.last),
+            max(self.since, other.since),
+            min(self.until, other.until),
+            None if offsets is None else tuple(offsets),
+        )
 
 
 def look(directory: Path) -> LogInfo:

@@ -1,0 +1,47 @@
+"""``transporter query``: SQL over the log without Spark."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from transporter.cli.log_range import From, NamespaceFilter, To, look
+from transporter.cli.log_table import TableOptions, table_options, write_rows
+from transporter.cli.output import until_closed
+from transporter.cli.target import AsJson, Target, log_directory
+from transporter.errors import ConfigError, EnvironmentFault
+
+
+def query(
+    target: Target,
+    statement: Annotated[str, typer.Argument(help="One statement over table log.", metavar="SQL")],
+    *,
+    start: From = None,
+    end: To = None,
+    namespace: NamespaceFilter = "",
+    option: TableOptions = None,
+    as_json: AsJson = False,
+) -> int:
+    """Run one statement of DuckDB's SQL over the log, beside a running engine or without one.
+
+    Needs no Java. The statement reads table `log` and can reach no file and no network.
+
+    Example: transporter query pipeline.yaml "SELECT op, count(*) FROM log GROUP BY op"
+    """
+    directory = look(log_directory(target)).directory
+    _, options = table_options(directory, start, end, namespace, option)
+    if options.push_down:
+        raise ConfigError("pushDown is Spark's: here a condition on offset is always pushed down")
+    try:
+        from transporter.table.query import answered  # noqa: PLC0415 - an extra, and pyarrow
+    except ModuleNotFoundError as error:
+        if error.name != "duckdb":
+            raise
+        raise EnvironmentFault(
+            "query needs DuckDB, which is not installed: pip install 'transporter[query]'; "
+            "transporter shell -e runs Spark's SQL instead"
+        ) from error
+    with until_closed(), answered(statement, options) as answer:
+        return write_rows(answer.columns, answer.rows(), as_json=as_json)
+    return 0

@@ -1,0 +1,36 @@
+"""Cells of a query's result as values that JSON has."""
+
+from __future__ import annotations
+
+from datetime import date
+from functools import singledispatch
+from typing import Any
+
+from transporter.shown import text_of
+
+
+@singledispatch
+def plain(cell: Any) -> Any:  # noqa: ANN401 - any type of column
+    """Return *cell* as a value that JSON has; bytes as everywhere in transporter."""
+    return cell if cell is None or isinstance(cell, str | int | float) else str(cell)
+
+
+@plain.register(bytes)
+@plain.register(bytearray)
+def _(cell: bytes | bytearray) -> Any:  # noqa: ANN401 - see plain()
+    return text_of(bytes(cell))
+
+
+@plain.register(dict)
+def _(cell: dict[Any, Any]) -> Any:  # noqa: ANN401 - see plain()
+    return {str(plain(name)): plain(value) for name, value in cell.items()}
+
+
+@plain.register(list)
+def _(cell: list[Any]) -> Any:  # noqa: ANN401 - see plain()
+    return [plain(value) for value in cell]
+
+
+@plain.register(date)
+def _(cell: date) -> Any:  # noqa: ANN401 - see plain()
+    return cell.isoformat()

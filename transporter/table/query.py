@@ -1,0 +1,250 @@
+"""Queries over a log in SQL, answered by DuckDB inside this process.
+
+DuckDB sees the log as a dataset of Arrow. Each scan reads the log anew, hands over the
+columns that the query needs, and passes over what a condition on the offset excludes.
+A query reaches that table and nothing else: no file, no network, no setting.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+import pyarrow as pa
+from pyarrow.dataset import Dataset, FileSystemDataset, IpcFileFormat, field
+from pyarrow.fs import LocalFileSystem
+
+from transporter.errors import ActionRefused, ConfigError
+from transporter.table.cells import plain
+from transporter.table.options import TABLE
+from transporter.table.plan import Part, cut, plan
+from transporter.table.rows import Shape, rows, selection_of, typed_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyarrow.dataset import Expression
+
+    from transporter.table.options import Options
+
+_MEMORY: Final = "1GiB"
+"""Memory that a query takes, beside an engine perhaps; larger sorts and groups go to the disk."""
+_FETCHED: Final = 1000
+_KEYWORD: Final = 'near "offset"'
+_QUOTED: Final = 'offset is a keyword of SQL: write "offset" in double quotes, or log.offset'
+
+
+class Answer:
+    """The result of a statement: its ``columns``, and its rows as they come."""
+
+    def __init__(self, log: _Log, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Take the result of the statement that *cursor* has run over *log*."""
+        self._log, self._cursor = log, cursor
+        self.columns = [column[0] for column in cursor.description or ()]
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Yield the rows, of cells as JSON has them.
+
+        Raises:
+            ActionRefused: DuckDB cannot go on.
+            LogError: the log cannot be read.
+
+        """
+        while True:
+            with _reported(self._log):
+                found = self._cursor.fetchmany(_FETCHED)
+            if not found:
+                return
+            for row in found:
+                yield [plain(cell) for cell in row]
+
+
+@contextmanager
+def answered(statement: str, options: Options) -> Iterator[Answer]:
+    """Run one *statement* over the table ``log`` that *options* describe.
+
+    Raises:
+        ActionRefused: the statement is wrong.
+        ConfigError: there is none, or more than one.
+        LogError: the log cannot be read.
+
+    """
+    log = _Log(options)
+    with (
+        TemporaryDirectory(prefix="transporter-query-") as scratch,
+        closing(_connect(scratch)) as connection,
+        _interruptible(connection, log),
+    ):
+        connection.register(TABLE, log)
+        with _reported(log):
+            if len(connection.extract_statements(statement)) != 1:
+                raise ConfigError("give one statement of SQL")
+            answer = Answer(log, connection.execute(statement))
+        yield answer
+
+
+def _connect(scratch: str) -> duckdb.DuckDBPyConnection:
+    """Return a database in memory out of which no query reaches, except into *scratch*."""
+    return duckdb.connect(
+        config={
+            "enable_external_access": "false",
+            "temp_directory": scratch,
+            "memory_limit": _MEMORY,
+            "lock_configuration": "true",
+        }
+    )
+
+
+@contextmanager
+def _reported(log: _Log) -> Iterator[None]:
+    """Raise what went wrong in the log as itself, and what DuckDB refuses as our error."""
+    try:
+        yield
+    except Exception as error:
+        if log.stopped:
+            raise KeyboardInterrupt from None
+        if log.failure is not None:
+            raise log.failure from None
+        if not isinstance(error, duckdb.Error):
+            raise
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        hint = [_QUOTED] if any(_KEYWORD in line for line in lines) else []
+        raise ActionRefused("\n".join([*lines, *hint])) from error
+
+
+@contextmanager
+def _interruptible(connection: duckdb.DuckDBPyConnection, log: _Log) -> Iterator[None]:
+    """Let Ctrl-C end a query: Python would handle it only after DuckDB has returned."""
+    waker, woken = socket.socketpair()
+    waker.settimeout(0)  # what signal.set_wakeup_fd() wants
+
+    def watch() -> None:
+        if woken.recv(1):
+            log.stopped = True
+            connection.interrupt()
+
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.SIG_IGN:
+        # Python's own would raise wherever it happens to be, in a part of the scan perhaps.
+        signal.signal(signal.SIGINT, lambda *_: None)
+    former = signal.set_wakeup_fd(waker.fileno())
+    watcher = Thread(target=watch, name="query-interrupt")
+    watcher.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(former)
+        signal.signal(signal.SIGINT, handler)
+        waker.close()
+        watcher.join()
+        woken.close()
+
+
+class _Log(Dataset):  # type: ignore[misc] # pyarrow is untyped
+    """The log as DuckDB asks for it: anything that has Arrow's type, a schema and a scanner.
+
+    ``failure`` is what the last read raised, and no read goes on once it is ``stopped``.
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Plan once: every scan of a query sees the same entries."""
+        self._options = options
+        self._selection = selection_of(options)
+        self._parts = plan(options, self._selection.bounds)
+        known = typed_schema(options.text)
+        self._shape = Shape(pa.schema(map(known.field, options.columns)), options.lenient)
+        self.failure: Exception | None = None
+        self.stopped = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table."""
+        return self._shape.schema
+
+    def scanner(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Expression | None = None,  # noqa: A002 - DuckDB's name
+    ) -> _Scan:
+        """Return a scan that hands over *columns* of the entries that pass *filter*."""
+        names = self.schema.names if columns is None else columns
+        wanted = replace(self._shape, schema=pa.schema(map(self.schema.field, names)))
+        batches = self._read(_judging(self._shape, wanted, filter), names, filter)
+        return _Scan(pa.RecordBatchReader.from_batches(wanted.schema, batches))
+
+    def _read(
+        self, shape: Shape, columns: Sequence[str], accepted: Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            for part in self._parts if accepted is None else self._narrowed(accepted):
+                for batch in rows(self._options, part, self._selection, shape):
+                    self._go_on()
+                    kept = batch if accepted is None else batch.filter(accepted)
+                    yield kept.select(columns)
+        except Exception as error:
+            # DuckDB makes a text of it.
+            self.failure = error
+            raise
+
+    def _go_on(self) -> None:
+        if self.stopped:
+            raise InterruptedError
+
+    def _narrowed(self, accepted: Expression) -> list[Part]:
+        """Return what *accepted* leaves of the log by offset, to a MiB at both ends."""
+        touched = _touched(self._parts, self.schema, accepted)
+        outer = touched[:1] + touched[1:][-1:]
+        return [
+            finer
+            for part in touched
+            for finer in (
+                _touched(cut(self._options.directory, *part, size=1), self.schema, accepted)
+                if part in outer
+                else [part]
+            )
+        ]
+
+
+class _Scan:
+    """One read of the log, as DuckDB takes it."""
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader = reader
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the record batches."""
+        return self._reader
+
+
+def _judging(table: Shape, wanted: Shape, accepted: Expression | None) -> Shape:
+    """Return the shape in which a filter can be judged: *wanted*, if that has its columns."""
+    if accepted is not None:
+        try:
+            wanted.schema.empty_table().filter(accepted)
+        except pa.ArrowInvalid:
+            return table
+    return wanted
+
+
+def _touched(parts: list[Part], schema: pa.Schema, accepted: Expression) -> list[Part]:
+    """Return those *parts* in which an offset may pass, as Arrow finds partitions of files."""
+    if "offset" not in schema.names:
+        return parts
+    kind, files = IpcFileFormat(), LocalFileSystem()
+    offset = field("offset")
+    named = [
+        kind.make_fragment(
+            str(number),
+            filesystem=files,
+            partition_expression=(offset >= part.first) & (offset <= part.last),
+        )
+        for number, part in enumerate(parts)
+    ]
+    found = FileSystemDataset(named, schema, kind, files).get_fragments(filter=accepted)
+    return [parts[int(each.path)] for each in found]

@@ -1,0 +1,165 @@
+"""Record batches of a range of the log, with the columns and types that a query asks for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from transporter.errors import LogError, OffsetRefused
+from transporter.log.reader import LogReader
+from transporter.log.search import Wanted, frames
+from transporter.message import ENTRY_SCHEMA, size_of
+from transporter.table.options import TEXT
+from transporter.table.plan import Bounds, bounds_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from transporter.log.reader import Located
+    from transporter.table.options import Options
+    from transporter.table.plan import Part
+
+BATCH_ROWS: Final = 10_000
+BATCH_BYTES: Final = 4 << 20
+"""Small frames are joined up to about these; each batch costs Spark some 0.1 ms."""
+
+
+def typed_schema(text: frozenset[str]) -> pa.Schema:
+    """Return the columns of the log, with those of bytes that *text* names as text."""
+    fields = [
+        field.with_type(pa.string()) if field.name in text else field for field in ENTRY_SCHEMA
+    ]
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns and types of a table: ``schema``, the log's or what a query asks for.
+
+    With ``lenient``, bytes that are no UTF-8 become null where text is asked for.
+    """
+
+    schema: pa.Schema
+    lenient: bool
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """The columns whose values are not those of the log, as a filter sees them."""
+        fields = [self.schema.field(name) for name in TEXT if name in self.schema.names]
+        return frozenset(field.name for field in fields if field.type == pa.string())
+
+    def of(self, entries: pa.RecordBatch) -> pa.RecordBatch:
+        """Return *entries* in this shape."""
+        columns = [self._column(entries, field) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _column(self, entries: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        column = entries.column(field.name)
+        if column.type.equals(field.type) or field.name not in TEXT:
+            return column.cast(field.type)
+        try:
+            return column.cast(field.type)
+        except pa.ArrowInvalid as error:
+            if not self.lenient:
+                raise _no_text(entries, field.name) from error
+            return pa.array(map(_text, column.to_pylist()), field.type)
+
+
+def _no_text(entries: pa.RecordBatch, name: str) -> LogError:
+    values = zip(
+        entries.column("offset").to_pylist(), entries.column(name).to_pylist(), strict=True
+    )
+    offset = next((at for at, value in values if value is not None and _text(value) is None), "?")
+    return LogError(
+        f"{name} at offset {offset} is no UTF-8 text; set the option {name} to binary for the "
+        "bytes, or invalidUtf8 to null to have null there"
+    )
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The entries of a range that are wanted: what both ``wanted`` and ``bounds`` take."""
+
+    wanted: Wanted
+    bounds: Bounds = Bounds()  # noqa: RUF009 - a frozen value
+
+    def of(self, found: Located, part: Part) -> pa.RecordBatch:
+        """Return what is wanted of a frame, in so far as it lies in *part*."""
+        return self.wanted.of(found.within(*part))
+
+    def skips(self, found: Located) -> bool:
+        """Tell whether the header of a frame says that nothing in it is wanted."""
+        offsets = self.bounds.offsets
+        if offsets is None:
+            return False
+        at = bisect_left(offsets, found.frame.first)
+        return at == len(offsets) or offsets[at] > found.frame.last
+
+
+def selection_of(options: Options) -> Selection:
+    """Return what *options* leave of the log."""
+    bounds = bounds_of(options)
+    return Selection(Wanted(options.namespace, None, bounds.since, bounds.until), bounds)
+
+
+def rows(
+    options: Options, part: Part, selection: Selection, shape: Shape
+) -> Iterator[pa.RecordBatch]:
+    """Yield what is selected of *part* as record batches of *shape*, in log order.
+
+    Holds a few frames at a time (Invariant 17), and goes on through segments that are
+    compacted meanwhile.
+
+    Raises:
+        OffsetRefused: retention has removed some of it, and that is to fail.
+        Corrupt: a frame is damaged; the text names file, byte and offset.
+        LogError: something that is asked for as text is none.
+
+    """
+    found = _entries(options, part, selection)
+    yield from _joined(shape.of(entries) for entries in found if entries.num_rows)
+
+
+def _entries(options: Options, part: Part, selection: Selection) -> Iterator[pa.RecordBatch]:
+    wanted = part.first
+    with LogReader(options.directory) as reader:
+        while wanted <= part.last:
+            try:
+                for found in frames(reader, wanted, part.last):
+                    if not selection.skips(found):
+                        yield selection.of(found, part)
+                    wanted = found.frame.last + 1
+            except OffsetRefused:
+                oldest = reader.first_offset()
+                if options.fail_on_loss or oldest <= wanted:
+                    raise
+                wanted = oldest
+            else:
+                return
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        held.append(batch)
+        count, size = count + batch.num_rows, size + size_of(batch)
+        if count >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield _one(held)
+            held, count, size = [], 0, 0
+    if held:
+        yield _one(held)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
