@@ -68,7 +68,7 @@ def export(  # noqa: PLR0913 - one argument an option
     wanted = wanted_of(namespace, key)
     chosen = choose(found, found.confirmed, None, start, end, wanted)
     count = _Count()
-    write_file(file, _parts(kind, count.of(_read(directory, chosen)), found.confirmed))
+    write_file(file, _parts(kind, directory, chosen, count, found.confirmed))
     result = {"file": file, "format": kind, "entries": count.rows, "bytes": file.stat().st_size}
     if as_json:
         write_json(result)
@@ -88,26 +88,35 @@ class _Count:
             yield batch
 
 
-def _parts(kind: Format, batches: Iterable[pa.RecordBatch], confirmed: int) -> Iterable[bytes]:
-    from transporter.log.export import json_lines, parquet  # noqa: PLC0415 - imports pyarrow
+def _parts(
+    kind: Format, directory: Path, chosen: Chosen, count: _Count, confirmed: int
+) -> Iterable[bytes]:
+    from transporter.log.export import (  # noqa: PLC0415 - imports pyarrow
+        json_lines,
+        parquet,
+        text_columns,
+    )
 
+    batches = count.of(_read(directory, chosen, "export"))
     if kind is Format.PARQUET:
-        return parquet(batches)
+        # A file has one type for a column, so all is looked at before any of it is written.
+        return parquet(batches, text_columns(_read(directory, chosen, "types")))
     return json_lines(batches, partial(entry_json, confirmed=confirmed))
 
 
-def _read(directory: Path, chosen: Chosen) -> Iterator[pa.RecordBatch]:
+def _read(directory: Path, chosen: Chosen, doing: str) -> Iterator[pa.RecordBatch]:
     from transporter.log.reader import LogReader  # noqa: PLC0415 - imports pyarrow
     from transporter.log.search import matching  # noqa: PLC0415
 
-    with LogReader(directory) as reader, _progress(chosen.first, chosen.last) as seen:
+    with LogReader(directory) as reader, _progress(doing, chosen.first, chosen.last) as seen:
         yield from matching(reader, chosen.first, chosen.last, chosen.wanted, seen)
-        note_gone(reader, chosen)
+        if doing == "export":
+            note_gone(reader, chosen)
 
 
 @contextmanager
-def _progress(first: int, last: int) -> Iterator[Callable[[int], object]]:
-    """Show on a terminal how far an export has come; give what is told each offset."""
+def _progress(doing: str, first: int, last: int) -> Iterator[Callable[[int], object]]:
+    """Show on a terminal how far *doing* has come; give what is told each offset."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -115,7 +124,7 @@ def _progress(first: int, last: int) -> Iterator[Callable[[int], object]]:
     from rich.progress import Progress  # noqa: PLC0415
 
     with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task("export", total=max(0, last - first + 1))
+        task = bar.add_task(doing, total=max(0, last - first + 1))
         yield lambda offset: bar.update(task, completed=offset - first + 1)
 
 

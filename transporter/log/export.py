@@ -17,7 +17,7 @@ from transporter.log.filesystem import TEMPORARY, RealFileSystem, replace_durabl
 from transporter.message import ENTRY_SCHEMA, Entries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
@@ -62,14 +62,40 @@ def json_lines(
         yield "".join(f"{line}\n" for line in lines).encode()
 
 
-def parquet(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Yield the bytes of a Parquet file of ``ENTRY_SCHEMA``, row group by row group."""
+def text_columns(batches: Iterable[pa.RecordBatch]) -> frozenset[str]:
+    """Return which of ``key`` and ``data`` are UTF-8, or null, in all of *batches*."""
+    found = frozenset(("key", "data"))
+    for batch in batches:
+        found = frozenset(name for name in found if _is_text(batch.column(name)))
+        if not found:
+            break
+    return found
+
+
+def _is_text(column: pa.Array) -> bool:
+    try:
+        column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def parquet(
+    batches: Iterable[pa.RecordBatch], text: Collection[str] = frozenset()
+) -> Iterator[bytes]:
+    """Yield the bytes of a Parquet file of ``ENTRY_SCHEMA``, row group by row group.
+
+    The columns in *text*, which :func:`text_columns` has found in the same batches, are strings.
+    """
     from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - heavy, and only for this format
 
-    sink = _Sink()
-    with ParquetWriter(sink, ENTRY_SCHEMA, compression="zstd") as writer:
+    fields = (
+        field.with_type(pa.string()) if field.name in text else field for field in ENTRY_SCHEMA
+    )
+    schema, sink = pa.schema(fields), _Sink()
+    with ParquetWriter(sink, schema, compression="zstd") as writer:
         for group in _groups(batches):
-            writer.write_table(group, row_group_size=group.num_rows)
+            writer.write_table(group.cast(schema), row_group_size=group.num_rows)
             yield from sink.taken()
     yield from sink.taken()
 

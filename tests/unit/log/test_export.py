@@ -16,7 +16,7 @@ from pyarrow import parquet as pq
 from transporter.errors import Corrupt, EnvironmentFault
 from transporter.log import export as exporting
 from transporter.log.commit_log import CommitLog
-from transporter.log.export import export, json_lines, parquet
+from transporter.log.export import export, json_lines, parquet, text_columns
 from transporter.log.reader import LogReader
 from transporter.message import ENTRY_SCHEMA, Message, messages_to_batch, with_offsets
 
@@ -46,6 +46,30 @@ def test_parquet_gives_back_every_value(tmp_path: Path) -> None:
     assert found.schema.equals(ENTRY_SCHEMA)
     assert found.equals(expected)
     assert found.column("offset").to_pylist() == list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([Message("a", b"1", b"k"), Message("a", "ä".encode(), None)], {"key", "data"}),
+        ([Message("a", b"1", b"k"), Message("a", b"\xff", b"l")], {"key"}),
+        ([Message("a", b"1", b"\xff"), Message("a", None, b"l")], {"data"}),
+        (ODD, set()),
+        ([], {"key", "data"}),
+    ],
+)
+def test_columns_are_text_where_all_of_them_is(
+    tmp_path: Path, messages: list[Message], text: set[str]
+) -> None:
+    """One entry that is no UTF-8 makes its column bytes, in every row; the rest is as before."""
+    batches = [with_offsets(messages_to_batch([each]), row, 0) for row, each in enumerate(messages)]
+    batches = batches or [with_offsets(messages_to_batch([]), 0, 0)]
+    assert text_columns(batches) == text
+    export(tmp_path / "x.parquet", parquet(iter(batches), text_columns(batches)))
+    found = pq.read_table(tmp_path / "x.parquet")
+    strings = {name for name in ("key", "data") if found.schema.field(name).type == pa.string()}
+    assert strings == text
+    assert found.cast(ENTRY_SCHEMA).equals(pa.Table.from_batches(batches))
 
 
 def test_an_export_of_nothing_is_a_parquet_file_too(tmp_path: Path) -> None:
