@@ -108,6 +108,7 @@ class Feed:
         self._stopping, self._finishing = threading.Event(), threading.Event()
         self._called = threading.Event()
         self._paused, self._reopen = paused_behind is not None, False
+        self._polled = False
         # Until something was opened, or put off, an error is of the start, and ends the engine.
         self._fresh, self._to_take_up = True, deliveries is not None
         self._over, self._abandoned = threading.Event(), False
@@ -230,7 +231,9 @@ class Feed:
         """Whether what an operator has asked for is done, and what came of it is known."""
         if self._paused:
             return self._state in (State.PAUSED, State.STOPPED, State.ENDED)
-        return not self._reopen and self._state not in (State.PAUSED, State.STARTING)
+        # Many sources show only to the first poll that they are not as they should be.
+        opening = (State.PAUSED, State.STARTING, *(() if self._polled else (State.RUNNING,)))
+        return not self._reopen and self._state not in opening
 
     @property
     def ended(self) -> bool:
@@ -350,7 +353,7 @@ class Feed:
                 self._stay_paused()
                 continue
             if self._reopen:
-                self._reopen, self._state, self._problem = False, State.STARTING, ""
+                self._state, self._problem, self._reopen = State.STARTING, "", False
                 self._backoff.reset()
             if not self._renew():
                 continue
@@ -446,7 +449,7 @@ class Feed:
             self._open.add(self._resume.position, parts)
 
     def _opened(self) -> None:
-        self._fresh = False
+        self._fresh = self._polled = False
         self._state, self._problem = State.RUNNING, ""
         self._observe("reader-opened", reader=self._config.name)
 
@@ -481,13 +484,14 @@ class Feed:
             if self._deliveries is not None:
                 self._ask_again(self._deliveries)
             if self._full:
+                self._polled = True
                 self._wait_for_delivery(self._part)
                 continue
             try:
                 batch = reader.poll(POLL if self._open.first is None else self._haste)
             except EndOfSource:
                 return
-            self._moved = time.monotonic()
+            self._moved, self._polled = time.monotonic(), True
             self._gives_again = by_rows
             self._backoff.reset()
             self._haste = min(2 * self._haste, PATIENT)

@@ -97,6 +97,8 @@ class Parking:
 
     def next_retry(self) -> int | None:
         """Return the parked offset that an operator wants delivered next; drop what is gone."""
+        # A disk that failed may have left copies of what was skipped.
+        finish_skip(self.store, self._offsets)
         if self._offsets.state.paused:
             return None
         for offset in self._offsets.state.retries:

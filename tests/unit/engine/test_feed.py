@@ -462,10 +462,12 @@ def test_a_restart_opens_the_reader_again(tmp_path: Path, *, stopped: bool) -> N
     assert feed.ended
 
 
-def test_a_restart_that_fails_stops_the_reader_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", ["open", "poll"])
+def test_a_restart_that_fails_stops_the_reader_again(tmp_path: Path, at: str) -> None:
     """The reason is known at once, the engine goes on, and a stop is not held up."""
-    failures = Failures()
-    script = Script(ZeroDivisionError("one"), opens=(None, ZeroDivisionError("two")))
+    failures, again = Failures(), ZeroDivisionError("two")
+    script = Script(ZeroDivisionError("one"), opens=(None, again if at == "open" else None))
+    script.steps += [again] if at == "poll" else []
     with CommitLog.open(tmp_path) as log, feeding(log, script, failures=failures) as feed:
         until(lambda: feed.halted)
         assert feed.restart()

@@ -216,6 +216,20 @@ def test_those_behind_a_damaged_copy_follow_it_too(world: World) -> None:
     assert reopened(world) == ([2, 4], [], ())
 
 
+def test_what_a_failing_disk_keeps_of_a_skip_is_not_delivered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The route waits for the disk, and then delivers what is behind the skipped entry."""
+    world.parking.screen(Slice(1, 5, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(RealFileSystem, "remove", no_room)
+        for act in (lambda: world.parking.skip([0]), world.parking.next_retry):
+            with pytest.raises(LogFull):
+                act()
+    assert world.parking.next_retry() == 2
+    assert world.parking.known == {2, 4}
+
+
 def test_without_room_a_delivered_entry_is_kept_until_those_behind_it_may_follow(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
