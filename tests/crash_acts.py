@@ -220,7 +220,7 @@ class Acts:
         # Nobody else looks into this log: the reader may stay open.
         reader = LogReader(LOG, self.disk)
         parking = Parking(CONFIG, self.log, reader, offsets, self.clock)  # type: ignore[arg-type]
-        parking._store = ParkedStore(route_folder(LOG, name), self.disk)
+        parking.store = ParkedStore(route_folder(LOG, name), self.disk)
         self.routes[name] = Route(name, offsets, parking)
 
     def _settle(self, route: Route, part: Range) -> None:

@@ -71,12 +71,6 @@ def rate(value: object) -> float:
     return float(found[1]) / _SECONDS[found[2]]
 
 
-def rate_text(a_second: float) -> str:
-    """Write so many *a_second* in the shortest way of a pipeline file."""
-    texts = (f"{a_second * _SECONDS[unit]:.6g}/{unit}" for unit in ("s", "m", "h"))
-    return min(texts, key=len)
-
-
 def duration_text(seconds: float) -> str:
     """Write *seconds*, to the microsecond, the way a pipeline file would."""
     microseconds = round(seconds * 1e6)

@@ -8,7 +8,6 @@ from transporter.cli.acting import act
 from transporter.cli.output import printable, table, write, write_json
 from transporter.cli.target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.control.requests import Status
-from transporter.units import rate_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,7 +92,9 @@ def doing(route: dict[str, Any]) -> str:
 
 def held(limited: float) -> str:
     """Return what a route waits for that may deliver *limited* entries a second."""
-    return f"held to {rate_text(limited)} by max_rate"
+    units = (("s", 1), ("m", 60), ("h", 3600))
+    rate = min((f"{limited * seconds:.6g}/{unit}" for unit, seconds in units), key=len)
+    return f"held to {rate} by max_rate"
 
 
 def patience(since: float, left: float) -> str:

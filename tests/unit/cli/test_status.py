@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from transporter.cli.live import _patient
-from transporter.cli.status import about, doing
+from transporter.cli.status import about, doing, held
 from transporter.engine.backoff import Waiting
 from transporter.engine.events import RouteStatus, State
 
@@ -56,3 +56,11 @@ def test_the_live_table_tells_it_too() -> None:
     assert _patient(status) == "away (failing for 61 s, next try in 3 s)"
     other = RouteStatus("r", "http", State.STARTING, 0, 0, 0, 9, problem="away", waiting=waiting)
     assert _patient(other) == "away"
+
+
+@pytest.mark.parametrize(
+    ("limited", "shown"), [(500.0, "500/s"), (0.5, "30/m"), (1 / 360, "10/h"), (1.5, "90/m"), (0.001, "3.6/h")]
+)
+def test_a_rate_that_holds_a_route_is_shown_as_it_was_written(limited: float, shown: str) -> None:
+    """In the unit that makes it short."""
+    assert held(limited) == f"held to {shown} by max_rate"
