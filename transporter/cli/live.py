@@ -10,53 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import structlog
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from transporter.cli.output import printable
-from transporter.cli.status import held, patience, source_lag
-from transporter.engine.events import EngineStatus, ReaderStatus, RouteStatus, State, level_of
+from transporter.cli.status_table import Rates, rows_of, status_table
+from transporter.engine.events import level_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 PROGRESS: Final = 10.0
 """Seconds between two looks at the progress where there is no live table."""
 UNCHANGED: Final = 60.0
 """Seconds after which progress that has not changed is written again."""
 _LEVELS: Final = ("debug", "info", "warning", "error")
+_LOG_LINES: Final = 4
+"""Lines of the terminal that are left to what is logged above the table."""
 _PLAIN: Final = (bool, int, float, type(None))
-_COLOURS: Final = {
-    State.RUNNING: "green",
-    State.ENDED: "blue",
-    State.STARTING: "cyan",
-    State.RETRYING: "yellow",
-    State.WAITING: "yellow",
-    State.PAUSED: "magenta",
-    State.CANDIDATE: "cyan",
-    State.STOPPED: "red",
-}
-
-
-class Rates:
-    """Turns growing counts into rates over the last few seconds. Pure but for its memory."""
-
-    def __init__(self, window: float = 3.0) -> None:
-        """Look back *window* seconds."""
-        self._window = window
-        self._seen: dict[str, list[tuple[float, int]]] = {}
-
-    def rate(self, name: str, count: int, now: float) -> float:
-        """Take note that *name* stands at *count* at the time *now*; return counts a second."""
-        seen = self._seen.setdefault(name, [])
-        seen.append((now, count))
-        while len(seen) > 2 and now - seen[1][0] >= self._window:  # noqa: PLR2004 - two points make a rate
-            seen.pop(0)
-        start, before = seen[0]
-        return (count - before) / (now - start) if now > start else 0.0
 
 
 class Lines:
@@ -103,7 +75,7 @@ class Lines:
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
-    def show(self, status: EngineStatus, doing: str = "") -> None:
+    def show(self, status: Mapping[str, Any], doing: str = "") -> None:
         """Write a line of progress for each reader and route whose progress is due."""
         now = self._clock()
         if now < self._due and not doing:
@@ -124,15 +96,17 @@ class Lines:
             self(event, **details)
 
 
-def _progress(status: EngineStatus) -> Iterator[tuple[str, dict[str, Any]]]:
+def _progress(status: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the event and the details of each line of progress; a name comes first in them."""
-    for reader in status.readers:
-        details = {"reader": reader.name, "state": reader.state.value, "logged": reader.logged}
-        yield "reader-progress", details
-    for route in status.routes:
-        counts = ("delivered", "skipped", "parked", "watermark", "lag")
-        details = {"route": route.name, "state": route.state.value}
-        yield "route-progress", details | {name: getattr(route, name) for name in counts}
+    for reader in status["readers"]:
+        yield "reader-progress", {"reader": reader["name"], **_of(reader, "state", "logged")}
+    for route in status["routes"]:
+        counts = _of(route, "state", "delivered", "skipped", "parked", "watermark", "lag")
+        yield "route-progress", {"route": route["name"], **counts}
+
+
+def _of(part: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: part[name] for name in names}
 
 
 class LiveTable(Lines):
@@ -148,70 +122,21 @@ class LiveTable(Lines):
         """Print *line* above the table."""
         self._live.console.print(Text.from_ansi(line))
 
-    def show(self, status: EngineStatus, doing: str = "") -> None:
+    def show(self, status: Mapping[str, Any], doing: str = "") -> None:
         """Draw *status*."""
-        now = time.monotonic()
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for column in ("", "adaptor", "state"):
-            table.add_column(column)
-        for column in ("total", "per second", "skipped", "parked", "lag"):
-            table.add_column(column, justify="right")
-        for reader in status.readers:
-            table.add_row(*self._reader(reader, now))
-        for route in status.routes:
-            table.add_row(*self._route(route, now))
         footer = self._footer(status, doing)
-        self._live.update(Group(table, *self._problems(status), footer), refresh=True)
+        width, height = self._live.console.size
+        rows = rows_of(status, self._rates)
+        lines = footer.plain.count("\n") + 1
+        drawn = status_table(rows, width, height - lines - _LOG_LINES)
+        self._live.update(Group(*drawn, footer), refresh=True)
 
-    def _reader(self, reader: ReaderStatus, now: float) -> list[Text | str]:
-        rate = self._rates.rate(f"reader {reader.name}", reader.logged, now)
-        count, speed = f"{reader.logged:,}", f"{rate:,.0f}"
-        return [
-            f"reader {reader.name}",
-            reader.adaptor,
-            _state(reader.state),
-            count,
-            speed,
-            "",
-            "",
-            source_lag(reader.measured),
-        ]
-
-    def _route(self, route: RouteStatus, now: float) -> list[Text | str]:
-        rate = self._rates.rate(f"route {route.name}", route.delivered, now)
-        return [
-            f"route {route.name}",
-            route.adaptor,
-            _state(route.state),
-            f"{route.delivered:,}",
-            f"{rate:,.0f}",
-            f"{route.skipped:,}",
-            f"{route.parked:,}",
-            f"{route.lag:,}",
-        ]
-
-    def _problems(self, status: EngineStatus) -> list[Text]:
-        told = [(each.name, each.problem) for each in status.readers]
-        told += [(each.name, _patient(each)) for each in status.routes]
-        return [Text(f"{name}: {printable(text)}", style="yellow") for name, text in told if text]
-
-    def _footer(self, status: EngineStatus, doing: str) -> Text:
-        size = f"{status.size / (1 << 20):,.0f} MiB"
-        parts = [f"log {printable(status.directory)}", f"last offset {status.last:,}", size]
-        parts += [doing] if doing else [] if status.spark else ["Spark is starting"]
+    def _footer(self, status: Mapping[str, Any], doing: str) -> Text:
+        size = f"{status['size'] / (1 << 20):,.0f} MiB"
+        parts = [f"log {printable(status['directory'])}", f"last offset {status['last']:,}", size]
+        parts += [doing] if doing else [] if status["spark"] else ["Spark is starting"]
         text = " · ".join(parts)
         return Text(f"{text}\n{self._hints}", style="dim")
-
-
-def _patient(route: RouteStatus) -> str:
-    """Return the problem of *route*, and when it tries again."""
-    if route.patience is None:
-        return route.problem or (held(route.limited) if route.limited else "")
-    return f"{route.problem} ({patience(route.patience.since, route.patience.left)})"
-
-
-def _state(state: State) -> Text:
-    return Text(state.value, style=_COLOURS[state])
 
 
 class _PrintableOutput:

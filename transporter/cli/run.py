@@ -131,19 +131,21 @@ def _report_halted(engine: Engine) -> None:
 
 
 def _until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # noqa: ANN401 - the reporter
+    from transporter.control.live import running_status  # noqa: PLC0415 - imports the engine
+
     signals.stop_with(engine.request_stop)
     try:
         if not signals.stopped:
             engine.start()
         while not engine.wait(TICK):
-            report.show(engine.status())
+            report.show(running_status(engine))
             if signals.hung_up.is_set():
                 signals.hung_up.clear()
                 _reload(engine.log.directory, report)
     finally:
-        report.show(engine.status(), "stopping")
+        report.show(running_status(engine), "stopping")
         engine.stop()
-        report.show(engine.status(), "stopped")
+        report.show(running_status(engine), "stopped")
 
 
 def _reload(directory: Path, report: Any) -> None:  # noqa: ANN401 - the reporter

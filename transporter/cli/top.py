@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import os
 import select
 import sys
 import termios
@@ -13,18 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.output import printable, write
-from transporter.cli.status import COLUMNS, headline, problems, rows
+from transporter.cli.output import write
+from transporter.cli.status import headline
 from transporter.cli.target import AsJson, Target, log_directory
 from transporter.control.requests import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from rich.console import Group
 
-    from transporter.cli.live import Rates
+    from transporter.cli.status_table import Row
+    from transporter.cli.top_view import TopView
     from transporter.control.client import Engine
 
 
@@ -39,23 +42,29 @@ def top(
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show every reader and route, live; q or Ctrl-C ends it. With --json a line a look.
+    """Show every reader and route, live, until q or Ctrl-C. With --json a line a look.
+
+    Keys: s sorts, p pauses, / filters by name (enter keeps it, esc clears it), q quits.
 
     Example: transporter top pipeline.yaml
     """
     looks = _Looks(log_directory(target))
     if as_json:
-        _each(looks, lambda found: write(json.dumps({"ok": True, "result": found})), every, times)
+        for count in _counted(times):
+            write(json.dumps({"ok": True, "result": looks.look()}))
+            sys.stdout.flush()
+            if count != times:
+                time.sleep(every)
         return
-    from rich.console import Console  # noqa: PLC0415 - only to draw
-    from rich.live import Live  # noqa: PLC0415
+    _draw(looks, every, times)
 
-    from transporter.cli.live import Rates  # noqa: PLC0415
 
-    rates = Rates()
-    console = Console(file=sys.stdout)
-    with _keys(), Live(console=console, auto_refresh=False, screen=console.is_terminal) as drawn:
-        _each(looks, lambda found: drawn.update(picture(found, rates), refresh=True), every, times)
+def _counted(times: int) -> Iterator[int]:
+    """Count to *times*, or without end."""
+    count = 0
+    while not times or count < times:
+        count += 1
+        yield count
 
 
 class _Looks:
@@ -79,60 +88,84 @@ class _Looks:
             return perform(self._directory, Status())
 
 
-def _each(
-    looks: _Looks, show: Callable[[dict[str, Any]], object], every: float, times: int
+def _draw(looks: _Looks, every: float, times: int) -> None:
+    from rich.console import Console  # noqa: PLC0415 - only to draw
+    from rich.live import Live  # noqa: PLC0415
+
+    from transporter.cli.status_table import Rates, rows_of  # noqa: PLC0415
+    from transporter.cli.top_view import TopView  # noqa: PLC0415
+
+    view, rates, console = TopView(), Rates(), Console(file=sys.stdout)
+    with (
+        _keys() as pressed,
+        Live(console=console, auto_refresh=False, screen=console.is_terminal) as drawn,
+    ):
+        for count in _counted(times):
+            found = looks.look()
+            rows = rows_of(found, rates)
+
+            def show(line: str = headline(found), rows: Sequence[Row] = rows) -> None:
+                drawn.update(_picture(line, rows, view, *console.size), refresh=True)
+
+            show()
+            if count != times:
+                _attend(pressed, view, show, every)
+            if view.ended:
+                return
+
+
+def _attend(
+    pressed: Callable[[float], str], view: TopView, show: Callable[[], None], seconds: float
 ) -> None:
-    count = 0
-    while True:
-        show(looks.look())
-        sys.stdout.flush()
-        count += 1
-        if count == times or _quit_within(every):
-            return
-
-
-def _quit_within(seconds: float) -> bool:
-    """Wait, unless somebody presses q."""
-    if not sys.stdin.isatty():
-        time.sleep(seconds)
-        return False
+    """Do what keys say for some *seconds*, and for as long as the picture is paused."""
     deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        if select.select([sys.stdin], [], [], left)[0] and sys.stdin.read(1) in ("q", "Q", ""):
-            return True
-    return False
+    while not view.ended and (view.paused or time.monotonic() < deadline):
+        left = seconds if view.paused else deadline - time.monotonic()
+        if keys := pressed(max(0.0, left)):
+            view.press(keys)
+            show()
 
 
 @contextmanager
-def _keys() -> Iterator[None]:
-    """Get each key as it is pressed, where somebody sits at the terminal."""
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Give what waits so many seconds for keys, and returns those that were pressed.
+
+    Where nobody sits at a terminal there are none.
+    """
     if not sys.stdin.isatty():
-        yield
+
+        def wait(seconds: float) -> str:
+            time.sleep(seconds)
+            return ""
+
+        yield wait
         return
-    former = termios.tcgetattr(sys.stdin)
+    keyboard = sys.stdin.fileno()
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
+
+    def pressed(seconds: float) -> str:
+        if not select.select([keyboard], [], [], seconds)[0]:
+            return ""
+        # Not by sys.stdin: what that holds back, select() does not see.
+        typed = os.read(keyboard, 1024)
+        return decoder.decode(typed) if typed else "q"
+
+    former = termios.tcgetattr(keyboard)
     try:
-        tty.setcbreak(sys.stdin.fileno())
-        yield
+        tty.setcbreak(keyboard)
+        yield pressed
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, former)
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, former)
 
 
-def picture(found: dict[str, Any], rates: Rates) -> Group:
-    """Return *found* drawn as a table between what else there is to say."""
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only to draw
-    from rich.console import Group  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+def _picture(line: str, rows: Sequence[Row], view: TopView, width: int, height: int) -> Group:
+    """Return the table of *rows* as *view* has them, between the headline and the keys."""
+    from rich.console import Group  # noqa: PLC0415 - only to draw
     from rich.text import Text  # noqa: PLC0415 - as text, cells hold no markup
 
-    now = time.monotonic()
-    counts = [each.get("logged", each.get("delivered", 0)) for each in _all(found)]
-    drawn = Table(*COLUMNS, "per second", box=SIMPLE_HEAD, pad_edge=False)
-    for row, count in zip(rows(found), counts, strict=True):
-        speed = f"{rates.rate(str(row[0]), count, now):,.0f}"
-        drawn.add_row(*(Text(printable(cell)) for cell in (*row, speed)))
-    told = [Text(line, style="yellow") for line in problems(found)]
-    return Group(Text(headline(found)), drawn, *told, Text("q ends this", style="dim"))
+    from transporter.cli.status_table import status_table  # noqa: PLC0415
 
-
-def _all(found: dict[str, Any]) -> list[dict[str, Any]]:
-    return [*found["readers"], *found["routes"]]
+    head = Text(line)
+    foot = Text(view.footer, style="dim")
+    lines = sum(-(-len(each.plain) // width) for each in (head, foot))
+    return Group(head, *status_table(view.arranged(rows), width, height - lines), foot)

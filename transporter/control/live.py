@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transporter.audit import Operator
     from transporter.control.requests import Request
     from transporter.engine.engine import Engine
-    from transporter.engine.events import Observer
+    from transporter.engine.events import Observer, RouteStatus
     from transporter.engine.feed import Feed
     from transporter.engine.route import Route
     from transporter.offsets.offset_log import OffsetLog
@@ -73,7 +73,7 @@ class Live:
     ) -> dict[str, Any]:
         """Do what *request* says; see :class:`~transporter.control.requests.Operations`."""
         if isinstance(request, requests.Status):
-            return self._status()
+            return running_status(self._engine)
         if isinstance(request, requests.LogMetadata):
             log = self._engine.log
             return metadata(log.directory, log.durable, request)
@@ -302,27 +302,29 @@ class Live:
             reason=getattr(request, "reason", ""),
         )
 
-    def _status(self) -> dict[str, Any]:
-        engine = self._engine
-        status = engine.status()
-        return {
-            "running": True,
-            "pid": os.getpid(),
-            "pipeline": engine.pipeline.name,
-            "stopping": engine.stopping,
-            "directory": status.directory,
-            "last": status.last,
-            "size": status.size,
-            "spark": status.spark,
-            "readers": [asdict(each) | {"state": each.state.value} for each in status.readers],
-            "routes": [self._route_status(each) for each in status.routes],
-        }
 
-    def _route_status(self, status: Any) -> dict[str, Any]:  # noqa: ANN401 - a RouteStatus
-        fields = {name: getattr(status, name) for name in _SHOWN} | {"state": status.state.value}
-        fields["waiting"] = asdict(status.patience) if status.patience else None
-        found = self._engine.route(status.name)
-        return fields | (progress(found[1].state) if found else {})
+def running_status(engine: Engine) -> dict[str, Any]:
+    """Return what everything in *engine* is doing now, as plain values."""
+    status = engine.status()
+    return {
+        "running": True,
+        "pid": os.getpid(),
+        "pipeline": engine.pipeline.name,
+        "stopping": engine.stopping,
+        "directory": status.directory,
+        "last": status.last,
+        "size": status.size,
+        "spark": status.spark,
+        "readers": [asdict(each) | {"state": each.state.value} for each in status.readers],
+        "routes": [_route_status(engine, each) for each in status.routes],
+    }
+
+
+def _route_status(engine: Engine, status: RouteStatus) -> dict[str, Any]:
+    fields = {name: getattr(status, name) for name in _SHOWN} | {"state": status.state.value}
+    fields["waiting"] = asdict(status.patience) if status.patience else None
+    found = engine.route(status.name)
+    return fields | (progress(found[1].state) if found else {})
 
 
 _SHOWN: Final = ("name", "adaptor", "delivered", "skipped", "lag", "parked", "limited", "problem")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from transporter.cli.live import _patient
 from transporter.cli.status import about, doing, held
 from transporter.engine.backoff import Waiting
 from transporter.engine.events import RouteStatus, State
@@ -49,17 +48,18 @@ def test_times_are_told_in_their_largest_unit(seconds: float, text: str) -> None
     assert about(seconds) == text
 
 
-def test_the_live_table_tells_it_too() -> None:
-    """Behind the problem of a route that is retrying, and of no other."""
+def test_only_a_retrying_route_has_something_to_wait_for() -> None:
+    """A route that is in another state again has no next try, whatever it waited for before."""
     waiting = Waiting(61.0, 3.0)
-    status = RouteStatus("r", "http", State.RETRYING, 0, 0, 0, 9, problem="away", waiting=waiting)
-    assert _patient(status) == "away (failing for 61 s, next try in 3 s)"
-    other = RouteStatus("r", "http", State.STARTING, 0, 0, 0, 9, problem="away", waiting=waiting)
-    assert _patient(other) == "away"
+    retrying = RouteStatus("r", "http", State.RETRYING, 0, 0, 0, 9, waiting=waiting)
+    assert retrying.patience == waiting
+    starting = RouteStatus("r", "http", State.STARTING, 0, 0, 0, 9, waiting=waiting)
+    assert starting.patience is None
 
 
 @pytest.mark.parametrize(
-    ("limited", "shown"), [(500.0, "500/s"), (0.5, "30/m"), (1 / 360, "10/h"), (1.5, "90/m"), (0.001, "3.6/h")]
+    ("limited", "shown"),
+    [(500.0, "500/s"), (0.5, "30/m"), (1 / 360, "10/h"), (1.5, "90/m"), (0.001, "3.6/h")],
 )
 def test_a_rate_that_holds_a_route_is_shown_as_it_was_written(limited: float, shown: str) -> None:
     """In the unit that makes it short."""

@@ -1,0 +1,191 @@
+"""The table of readers and routes that ``run`` and ``top`` draw: one row each, one line a row."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from transporter.cli.output import printable
+from transporter.cli.status import doing, source_lag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+COLUMNS: Final = (
+    "",
+    "adaptor",
+    "state",
+    "total",
+    "per second",
+    "watermark",
+    "lag",
+    "parked",
+    "skipped",
+    "doing",
+)
+_DISPENSABLE: Final = ("adaptor", "watermark", "skipped", "doing", "total", "parked", "per second")
+"""The columns that a narrow terminal does without, in this order."""
+_TEXTUAL: Final = ("", "adaptor", "state", "doing")
+_BETWEEN: Final = 2
+"""Blanks between two columns."""
+_FRAME: Final = 2
+"""Lines of a table that are no rows."""
+_COLOURS: Final = {
+    "running": "green",
+    "ended": "blue",
+    "starting": "cyan",
+    "retrying": "yellow",
+    "waiting": "yellow",
+    "paused": "magenta",
+    "candidate": "cyan",
+    "stopped": "red",
+}
+
+
+class Rates:
+    """Turns growing counts into rates over the last few seconds. Pure but for its memory."""
+
+    def __init__(self, window: float = 3.0) -> None:
+        """Look back *window* seconds."""
+        self._window = window
+        self._seen: dict[str, list[tuple[float, int]]] = {}
+
+    def rate(self, name: str, count: int, now: float) -> float:
+        """Take note that *name* stands at *count* at the time *now*; return counts a second."""
+        seen = self._seen.setdefault(name, [])
+        seen.append((now, count))
+        while len(seen) > 2 and now - seen[1][0] >= self._window:  # noqa: PLR2004 - two points make a rate
+            seen.pop(0)
+        start, before = seen[0]
+        return (count - before) / (now - start) if now > start else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A reader or a route: its ``cells`` by column, and what rows are ordered by."""
+
+    name: str
+    cells: Mapping[str, str]
+    numbers: Mapping[str, float]
+    problem: str
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines below the table that belong to this row."""
+        return [f"{self.name}: {self.problem}"] if self.problem else []
+
+
+def rows_of(found: Mapping[str, Any], rates: Rates) -> list[Row]:
+    """Return a row for each reader and route of the status *found*, as it is now."""
+    now = time.monotonic()
+    rows = [_reader(each, rates, now) for each in found["readers"]]
+    return rows + [_route(each, rates, now) for each in found["routes"]]
+
+
+def _reader(reader: Mapping[str, Any], rates: Rates, now: float) -> Row:
+    measured = reader.get("measured", {})
+    backlog = source_lag(measured)
+    lag = measured.get("backlog_messages", 0.0)
+    return _row("reader", reader, reader["logged"], {"lag": backlog}, {"lag": lag}, rates, now)
+
+
+def _route(route: dict[str, Any], rates: Rates, now: float) -> Row:
+    # Without an engine the counts of its run are not there.
+    numbers = {name: route.get(name) for name in ("watermark", "lag", "parked", "skipped")}
+    cells = {name: _number(number) for name, number in numbers.items()} | {"doing": doing(route)}
+    known = {name: float(number or 0) for name, number in numbers.items()}
+    return _row("route", route, route.get("delivered"), cells, known, rates, now)
+
+
+def _row(
+    kind: str,
+    part: Mapping[str, Any],
+    total: int | None,
+    cells: Mapping[str, str],
+    numbers: Mapping[str, float],
+    rates: Rates,
+    now: float,
+) -> Row:
+    name = f"{kind} {part['name']}"
+    rate = 0.0 if total is None else rates.rate(name, total, now)
+    shown = {
+        "": name,
+        "adaptor": part.get("adaptor", ""),
+        "state": part["state"],
+        "total": _number(total),
+        "per second": "" if total is None else f"{rate:,.0f}",
+        **cells,
+    }
+    return Row(
+        name,
+        {column: printable(shown.get(column, "")) for column in COLUMNS},
+        {"total": float(total or 0), "per second": rate, **numbers},
+        printable(part.get("problem", "")),
+    )
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def status_table(rows: Sequence[Row], width: int, height: int) -> list[Table | Text]:
+    """Return *rows* as a table of *width* columns, and notes below it, in *height* lines.
+
+    No cell is broken into several lines. Columns that do not fit are left out, and what there
+    is to say of what a route is doing goes below the table then.
+    """
+    columns = fitting(rows, width)
+    notes = _bounded([note for row in rows for note in _notes(row, columns)], width, height // 3)
+    most = max(1, height - _FRAME - sum(_lines(note, width) for note in notes))
+    hidden = len(rows) - most
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        side = "left" if column in _TEXTUAL else "right"
+        table.add_column(column, justify=side, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+    for row in rows if hidden <= 0 else rows[: most - 1]:
+        table.add_row(*(_cell(column, row.cells[column]) for column in columns))
+    more = [Text(f"… {hidden + 1} more", style="dim")] if hidden > 0 else []
+    return [table, *more, *(Text(note, style="yellow") for note in notes)]
+
+
+def _bounded(notes: Sequence[str], width: int, height: int) -> list[str]:
+    """Return as many of *notes* as there is room for, at least one, and how many are left."""
+    shown: list[str] = []
+    lines = 0
+    for note in notes:
+        lines += _lines(note, width)
+        if shown and lines >= height:
+            return [*shown, f"… {len(notes) - len(shown)} more notes"]
+        shown.append(note)
+    return shown
+
+
+def _lines(text: str, width: int) -> int:
+    return -(-len(text) // width)
+
+
+def fitting(rows: Sequence[Row], width: int) -> list[str]:
+    """Return the columns that fit into *width*, in their order."""
+    columns = list(COLUMNS)
+    widths = {
+        column: max(map(len, (column, *(row.cells[column] for row in rows)))) for column in COLUMNS
+    }
+    for column in _DISPENSABLE:
+        if sum(widths[each] + _BETWEEN for each in columns) - _BETWEEN <= width:
+            break
+        columns.remove(column)
+    return columns
+
+
+def _notes(row: Row, columns: Sequence[str]) -> list[str]:
+    doing = row.cells["doing"]
+    return ([f"{row.name}: {doing}"] if doing and "doing" not in columns else []) + row.notes
+
+
+def _cell(column: str, text: str) -> Text:
+    return Text(text, style=_COLOURS.get(text, "") if column == "state" else "")

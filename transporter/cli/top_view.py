@@ -1,0 +1,79 @@
+"""The choices of whoever watches ``top``, made by keys: order, filter, pause. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from transporter.cli.status_table import Row
+
+ORDERS: Final = ("file", "name", "state", "lag", "per second", "parked")
+"""What `s` goes through: the order of the pipeline file, texts ascending, numbers descending."""
+_ENTER: Final = ("\r", "\n")
+_ERASE: Final = ("\x7f", "\x08")
+_ESCAPE: Final = "\x1b"
+
+
+class TopView:
+    """The order of rows, which of them are shown, and whether the picture stands still."""
+
+    def __init__(self) -> None:
+        """Show all rows in the order of the pipeline file, live."""
+        self.paused = False
+        self.ended = False
+        self._order = 0
+        self._filter = ""
+        self._typing = False
+
+    def press(self, keys: str) -> None:
+        """Do what *keys* say, which came at once: an arrow or a function key is ignored."""
+        if len(keys) > 1 and keys.startswith(_ESCAPE):
+            return
+        for key in keys:
+            (self._type if self._typing else self._command)(key)
+
+    def _command(self, key: str) -> None:
+        match key.lower():
+            case "q":
+                self.ended = True
+            case "p" | " ":
+                self.paused = not self.paused
+            case "s":
+                self._order = (self._order + 1) % len(ORDERS)
+            case "/":
+                self._typing = True
+            case "\x1b":
+                self._filter = ""
+
+    def _type(self, key: str) -> None:
+        if key in _ENTER:
+            self._typing = False
+        elif key == _ESCAPE:
+            self._typing, self._filter = False, ""
+        elif key in _ERASE:
+            self._filter = self._filter[:-1]
+        elif key.isprintable():
+            self._filter += key
+
+    def arranged(self, rows: Iterable[Row]) -> Sequence[Row]:
+        """Return those of *rows* that are to be shown, in their order."""
+        wanted = self._filter.casefold()
+        shown = [row for row in rows if wanted in row.name.casefold()]
+        order = ORDERS[self._order]
+        if order == "file":
+            return shown
+        if order in ("name", "state"):
+            column = "" if order == "name" else order
+            return sorted(shown, key=lambda row: row.cells[column])
+        return sorted(shown, key=lambda row: -row.numbers.get(order, 0.0))
+
+    @property
+    def footer(self) -> str:
+        """The keys, and what they have been used for."""
+        cursor = "_" if self._typing else ""
+        wanted = f": {self._filter}{cursor}" if self._filter or self._typing else ""
+        pause = "p resume (paused)" if self.paused else "p pause"
+        ends = "enter keep · esc clear" if self._typing else "q quit"
+        return f"{ends} · s sort: {ORDERS[self._order]} · {pause} · / filter{wanted}"
