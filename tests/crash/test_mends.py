@@ -455,8 +455,9 @@ MENDS = (
     Mend(
         "what no sync covers is bounded at rolls",
         "log/commit_log.py",
-        "        while (full := self._is_full()) or not self._group.has_room(size):\n",
-        "        while not self._group.has_room(size):\n"
+        "        while (full := self._is_full()) or not self._group.has_room(size, "
+        "self._reserve.covers):\n",
+        "        while not self._group.has_room(size, self._reserve.covers):\n"
         "            if self._group.syncing:\n"
         "                self._state.wait()\n"
         "            else:\n"
@@ -464,6 +465,38 @@ MENDS = (
         "        while full := self._is_full():\n",
         "log/test_commit_log_close.py",
         ("test_what_no_sync_covers_is_bounded_at_rolls",),
+    ),
+    Mend(
+        "the reserve grows before a larger group is written",
+        "log/commit_log.py",
+        "            self._reserve.grow(self._group.with_room_for(size))\n",
+        "            pass\n",
+        "log/test_recovery.py",
+        ("test_the_reserve_covers_two_of_the_largest_groups_that_were_written",),
+    ),
+    Mend(
+        "a group that the reserve cannot cover waits",
+        "log/commit_log.py",
+        "if self._reserve.covers < min(size, GROUP_BYTES):",
+        "if False:",
+        "log/test_recovery.py",
+        ("test_a_disk_without_room_for_a_larger_reserve_takes_small_appends_only",),
+    ),
+    Mend(
+        "a renamed route delivers nothing again",
+        "engine/naming.py",
+        "if strangers and route.name not in declared and not route.says_start:",
+        "if False:",
+        "engine/test_naming.py",
+        ("test_a_renamed_route_delivers_nothing_again",),
+    ),
+    Mend(
+        "a route keeps its rate",
+        "engine/route.py",
+        "            self._pace.spend(self._meter.delivered - before)\n",
+        "            pass\n",
+        "engine/test_pace.py",
+        ("test_a_route_keeps_its_rate_says_so_and_holds_nobody_back",),
     ),
     Mend(
         "a lost lock ends the log",
@@ -620,8 +653,8 @@ MENDS = (
     Mend(
         "a source that is away at the start",
         "engine/feed.py",
-        "if self._fail_fast and self._state is State.STARTING:",
-        "if self._state is State.STARTING:",
+        "if self._fail_fast and self._fresh:",
+        "if self._fresh:",
         "engine/test_feed.py",
         ("test_a_source_that_is_away_at_the_very_first_open_is_tried_until_it_is_there",),
     ),
