@@ -37,7 +37,7 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Validate a pipeline file: every key, every adaptor's settings.
+    """Validate a pipeline file: every key, every adaptor's settings, every SQL query.
 
     It connects to nothing, but with --connect to all, and changes nothing there.
     With --without-env variables and secret files need not be here, nor the paths.
@@ -46,12 +46,13 @@ def check(
         if connect:
             raise ConfigError("--connect needs all variables and files: leave out --without-env")
         return _check_without_env(pipeline, as_json=as_json)
-    from transporter.pipeline.config import load_with_lines  # noqa: PLC0415 - heavy
+    from transporter.cli.check_sql import sql_problems  # noqa: PLC0415 - heavy
+    from transporter.pipeline.config import load_with_lines  # noqa: PLC0415 - the same
     from transporter.pipeline.local_paths import path_problems  # noqa: PLC0415 - the same
     from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415 - the same
 
     found, document = load_with_lines(pipeline, os.environ)
-    if problems := path_problems(found, document):
+    if problems := [*path_problems(found, document), *sql_problems(found, document)]:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
     _warn_of_open_secrets(found, document)
     if not as_json:

@@ -15,6 +15,7 @@ import typer
 from transporter.cli.log_range import From, NamespaceFilter, To, look
 from transporter.cli.log_table import TableOptions, pairs, table_options, write_rows
 from transporter.cli.output import printable, until_closed
+from transporter.cli.spark_process import spark_environment
 from transporter.cli.target import AsJson, Target, log_directory
 from transporter.errors import ActionRefused, HostFailed
 
@@ -76,21 +77,7 @@ def _about(found: LogInfo) -> str:
 
 
 def _environment(request: dict[str, Any]) -> dict[str, str]:
-    from transporter.embed import cache_directory  # noqa: PLC0415 - heavy; `--help` does without
-    from transporter.spark.java import find_java  # noqa: PLC0415
-    from transporter.spark.launch import SAFE_PATH  # noqa: PLC0415
-    from transporter.spark.user import nameless_environment  # noqa: PLC0415
-
-    cache = cache_directory()
-    return {
-        **os.environ,
-        **nameless_environment(os.environ, str(cache)),
-        **SAFE_PATH,
-        "JAVA_HOME": str(find_java(os.environ, cache)),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_HOSTNAME": "localhost",
-        _REQUEST: json.dumps(request),
-    }
+    return {**spark_environment(), _REQUEST: json.dumps(request)}
 
 
 def _open(request: dict[str, Any]) -> int:

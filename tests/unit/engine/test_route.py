@@ -110,8 +110,8 @@ def test_what_is_changed_after_a_slice_was_cut_holds_for_it(
     with pytest.MonkeyPatch.context() as patch, running(pipeline) as engine:
         until(lambda: offsets(tmp_path / "out.jsonl") == [0, 1, 2])
 
-        def cut(self: Cutter, plan: Any) -> Slice | None:
-            asked = original(self, plan)
+        def cut(self: Cutter, plan: Any, most: int | None = None) -> Slice | None:
+            asked = original(self, plan, most)
             if asked is not None and asked.last == 5 and not changed.is_set():
                 change(engine)
                 changed.set()

@@ -1,0 +1,72 @@
+"""Spark's own parser, without Spark: what is wrong with the text of queries and of schemas.
+
+``python -m transporter.spark.sql_parser``. Standard input holds the texts and the settings that
+a pipeline gives to Spark, standard output gets what is wrong, both as JSON. Only the JVM is
+started, because the parser needs no context of Spark's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from typing import Any, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from transporter.spark.jvm import start_jvm
+
+_SQL: Final = "spark.sql."
+_EXTENSIONS: Final = "spark.sql.extensions"
+_SETTINGS: Final = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""A JVM that lives for a second is not worth optimising."""
+_BEHIND: Final = "\n\n"
+"""What comes before the text again, in an error of the parser's."""
+
+
+def main() -> int:
+    """Answer what standard input asks."""
+    request = json.load(sys.stdin)
+    gateway = start_jvm(_SETTINGS | request["config"])
+    try:
+        json.dump(_answer(gateway.jvm, request["texts"]), sys.stdout)
+    finally:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+    return 0
+
+
+def _answer(jvm: Any, texts: list[dict[str, str]]) -> dict[str, Any]:  # noqa: ANN401 - a view of py4j's
+    # As Spark starts: with the defaults of the user's installation, too.
+    settings = {each._1(): each._2() for each in jvm.org.apache.spark.SparkConf().getAll()}  # noqa: SLF001 - Scala's names
+    if settings.get(_EXTENSIONS):
+        return {"unknown": f"{_EXTENSIONS} may add to Spark's grammar"}
+    conf = jvm.org.apache.spark.sql.internal.SQLConf.get()
+    for name, value in settings.items():
+        if name.startswith(_SQL):
+            # A value that makes no sense is no mistake of a query.
+            with suppress(Py4JError):
+                conf.setConfString(name, value)
+    parser = jvm.org.apache.spark.sql.execution.SparkSqlParser()
+    schema = jvm.org.apache.spark.sql.types.StructType
+    kinds = {"query": parser.parsePlan, "schema": schema.fromDDL}
+    return {"problems": [_problem(kinds[each["kind"]], each["text"]) for each in texts]}
+
+
+def _problem(parse: Any, text: str) -> dict[str, Any] | None:  # noqa: ANN401 - a method of Java's
+    """Return what is wrong with *text*, and in which line of it; ``None`` when it is right."""
+    try:
+        parse(text)
+    except Py4JJavaError as error:
+        found = error.java_exception
+        if found.getClass().getSimpleName() != "ParseException":
+            return None
+        line = found.line()
+        reason = str(found.getMessage()).strip().partition(_BEHIND)[0]
+        return {"text": reason, "line": line.get() if line.isDefined() else 1}
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
