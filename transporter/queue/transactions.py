@@ -109,12 +109,20 @@ class Transactions:
             raise
 
     def close(self) -> None:
-        """Disconnect; what is open is aborted, now or by the next one of our name."""
+        """Disconnect; what is open is aborted, now or by the next one of our name.
+
+        After an outage the client has been seen to wait for ever here. It is then left to a
+        thread that ends with this process, and the next one shuts it out.
+        """
         client, self._client = self._client, None
         if client is not None:
-            with suppress(KafkaException):  # One that was shut out says so once more.
-                client.purge()
-                client.close()
+            closing = threading.Thread(
+                target=_disconnect, args=(client,), name="queue-disconnect", daemon=True
+            )
+            closing.start()
+            closing.join(self._settings.transaction_timeout + _GRACE)
+            if closing.is_alive():
+                _LOGGER.warning("%s: its client does not end; a new one goes on", self._name)
 
     def _heard(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - a public code
@@ -244,6 +252,12 @@ class Transactions:
             client.abort_transaction(self._settings.transaction_timeout)
         except KafkaException:
             self.close()
+
+
+def _disconnect(client: Producer) -> None:
+    with suppress(KafkaException):  # One that was shut out says so once more.
+        client.purge()
+        client.close()
 
 
 def end(settings: QueueSettings, name: str) -> None:

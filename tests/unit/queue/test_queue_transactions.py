@@ -66,3 +66,34 @@ def test_a_client_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made[1].done == ["begin", "offsets", "commit"]
     assert made[0].done == ["begin"]
     held.set()
+
+
+class Lingering(Client):
+    """Hangs while it disconnects, as long as it is held."""
+
+    def close(self) -> None:
+        if self.held is not None:
+            self.held.wait(60)
+        super().close()
+
+
+def test_a_client_that_does_not_disconnect_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A close ends within the time-out, and the next transaction has a new client."""
+    held = threading.Event()
+    made = [Lingering(held), Lingering(None)]
+    left = list(made)
+    monkeypatch.setattr(transactions, "_GRACE", 0.0)
+    monkeypatch.setattr(clients, "transactional", lambda *_: left.pop(0))
+    monkeypatch.setattr(transactions, "held_back", lambda *_: [])
+    monkeypatch.setattr(transactions, "group_is_held_back", lambda *_: False)
+    settings = settings_of(bootstrap_servers="x").model_copy(update={"transaction_timeout": 0.01})
+    found = Transactions(settings, "role")
+    first: Any = found.open()
+    found.close()
+    assert (first, first.done) == (made[0], ["purge"])
+    second: Any = found.open()
+    assert second is made[1]
+    monkeypatch.setattr(transactions, "_GRACE", 60.0)
+    found.close()
+    assert second.done == ["purge", "close"]
+    held.set()
