@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from transporter.queue import clients, settings_of, transactions
 from transporter.queue.failures import QueueUnavailable
 from transporter.queue.transactions import Transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Client:
@@ -47,17 +50,22 @@ class Group:
         return None
 
 
-def test_a_client_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told as an outage within the time-out, and the next transaction has a new client."""
-    held = threading.Event()
-    made = [Client(held), Client(None)]
+def impatient(monkeypatch: pytest.MonkeyPatch, made: Sequence[Client]) -> Transactions:
+    """Return transactions that take the clients *made* one by one, and wait for none."""
     left = list(made)
     monkeypatch.setattr(transactions, "_GRACE", 0.0)
     monkeypatch.setattr(clients, "transactional", lambda *_: left.pop(0))
     monkeypatch.setattr(transactions, "held_back", lambda *_: [])
     monkeypatch.setattr(transactions, "group_is_held_back", lambda *_: False)
     settings = settings_of(bootstrap_servers="x").model_copy(update={"transaction_timeout": 0.01})
-    found, group = Transactions(settings, "role"), Group()
+    return Transactions(settings, "role")
+
+
+def test_a_client_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told as an outage within the time-out, and the next transaction has a new client."""
+    held = threading.Event()
+    made = [Client(held), Client(None)]
+    found, group = impatient(monkeypatch, made), Group()
     run: Any = found.run
     with pytest.raises(QueueUnavailable, match="hangs in a transaction"):
         run([], group, [])
@@ -81,13 +89,7 @@ def test_a_client_that_does_not_disconnect_is_left_behind(monkeypatch: pytest.Mo
     """A close ends within the time-out, and the next transaction has a new client."""
     held = threading.Event()
     made = [Lingering(held), Lingering(None)]
-    left = list(made)
-    monkeypatch.setattr(transactions, "_GRACE", 0.0)
-    monkeypatch.setattr(clients, "transactional", lambda *_: left.pop(0))
-    monkeypatch.setattr(transactions, "held_back", lambda *_: [])
-    monkeypatch.setattr(transactions, "group_is_held_back", lambda *_: False)
-    settings = settings_of(bootstrap_servers="x").model_copy(update={"transaction_timeout": 0.01})
-    found = Transactions(settings, "role")
+    found = impatient(monkeypatch, made)
     first: Any = found.open()
     found.close()
     assert (first, first.done) == (made[0], ["purge"])
