@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from transporter.adaptor import Ack, Entries, Resume, WriterContext
     from transporter.engine.channel import WorkerChannel
     from transporter.engine.engine import Engine
+    from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import Pipeline
 
 PATIENCE = 20.0
@@ -358,6 +359,16 @@ def delivered(path: Path) -> list[dict[str, Any]]:
 def offsets(path: Path) -> list[int]:
     """Return the offsets delivered to *path*, in order."""
     return [line["offset"] for line in delivered(path)]
+
+
+@dataclass
+class Holders:
+    """Offset logs that run, with no reader; a ``retention_holds.Holders``."""
+
+    offsets: dict[str, OffsetLog]
+    feeds: tuple[()] = ()
+    handing_over: threading.Lock = field(default_factory=threading.Lock)
+    handovers: int = 0
 
 
 def make_pipeline(folder: Path, lines: list[str], *, end: bool = True, **routes: Any) -> Pipeline:

@@ -13,19 +13,30 @@ def reload(target: Target, *, reason: Reason = "", as_json: AsJson = False) -> N
     """Let the running engine read its pipeline file again, as SIGHUP does.
 
     Routes take up their steps, filters, writers, retries and limits after the slice
-    they are at; modules beside the file are imported anew. What cannot change while
-    the engine runs (readers, the log's place, which routes there are) is refused
-    with its line, and then nothing changes.
+    they are at; readers with other settings are opened anew; modules beside the file
+    are imported anew. New readers and routes begin, and those that the file names no
+    more end. What cannot change while the engine runs (the log's place, Spark) is
+    refused with its line, and then nothing changes.
 
     Example: transporter reload pipeline.yaml --reason "the step divides by zero no more"
     """
+    from transporter.pipeline.reloading import named  # noqa: PLC0415 - imports the configuration
+
     result = act(target, Reload(reason))
     if as_json:
         write_json(result)
         return
-    routes = ", ".join(map(printable, result["routes"]))
-    write(
-        f"{printable(result['file'])}: {f'taken up by {routes}' if routes else 'no route changed'}"
-    )
+    said = {
+        "taken up by": result["routes"],
+        "opened anew:": result["readers"],
+        "new:": named(result["added"]),
+        "removed:": named(result["removed"]),
+    }
+    parts = [f"{what} {', '.join(map(printable, names))}" for what, names in said.items() if names]
+    write(f"{printable(result['file'])}: {'; '.join(parts) or 'no reader or route changed'}")
     for route in result["pending"]:
         note(f"route {route} is still delivering a slice; it takes that up behind it")
+    for name in result["leaving"]:
+        note(f"{name} is removed, and has not ended yet: it ends behind what it is at")
+    for reader, problem in result["problems"].items():
+        note(printable(f"reader {reader}: {problem}"))

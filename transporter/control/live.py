@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import defaultdict
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as TooLong
 from contextlib import suppress
@@ -23,7 +24,7 @@ from transporter.offsets.offset_log import read_state
 from transporter.pipeline.reloading import changes, reread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from transporter.audit import Operator
@@ -64,8 +65,7 @@ class Live:
     def __init__(self, engine: Engine, environ: Mapping[str, str], observe: Observer) -> None:
         """Take variables of a file that is read again from *environ*."""
         self._engine, self._environ, self._observe = engine, dict(environ), observe
-        names = [route.name for route in engine.pipeline.routes]
-        self._locks = {name: threading.Lock() for name in names}
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._reloading, self._operating_readers = threading.Lock(), threading.Lock()
 
     def perform(
@@ -256,8 +256,8 @@ class Live:
     def _forget(self, request: requests.Forget, by: Operator) -> dict[str, Any]:
         if self._engine.route(request.route) is not None:
             raise ActionRefused(
-                f"route {request.route} is running; remove it from the pipeline file, start the "
-                "engine again, and forget it then"
+                f"route {request.route} is running; remove it from the pipeline file, 'transporter "
+                "reload', and forget it then"
             )
         state = read_state(self._engine.log.directory, request.route)
         details = {"watermark": state.watermark, "reason": request.reason}
@@ -269,23 +269,43 @@ class Live:
         with self._reloading:
             running = self._engine.pipeline
             wanted = reread(running, self._environ)
-            details = {"file": str(running.file), "reason": request.reason}
-            details |= changes(running, wanted)
+            changed = changes(running, wanted)
+            details = {"file": str(running.file), "reason": request.reason} | changed
             with self._engine.audit.change("reload", by, **details):
                 taken_up = self._engine.reconfigure(wanted)
         deadline = time.monotonic() + NOTICE
-        names = [name for name, _ in taken_up]
         pending = [
             name
             for name, future in taken_up
             if not _done_by(future, max(0.0, deadline - time.monotonic()))
         ]
-        return {"file": str(running.file), "routes": names, "pending": pending, "done": "reloaded"}
+        while (leaving := self._engine.see_off()) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+        opened = [*changed["readers"], *changed["added"]["readers"]]
+        return {
+            "file": str(running.file),
+            "done": "reloaded",
+            "pending": pending,
+            "leaving": leaving,
+            "problems": self._problems(opened, deadline),
+            **{part: changed[part] for part in ("routes", "readers", "added", "removed")},
+        }
+
+    def _problems(self, readers: Sequence[str], deadline: float) -> dict[str, str]:
+        """Wait until it is known what comes of *readers* that are being opened; return what fails.
+
+        Those that are paused, or not open by the *deadline*, have no problem yet.
+        """
+        feeds = [feed for name in readers if (feed := self._engine.feed(name)) is not None]
+        while not all(feed.settled for feed in feeds) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+        found = {feed.name: feed.status().problem for feed in feeds}
+        return {name: self._engine.redacted(text) for name, text in found.items() if text}
 
     def _running(self, name: str) -> tuple[Route, OffsetLog]:
         found = self._engine.route(name)
         if found is None:
-            known = ", ".join(self._locks)
+            known = ", ".join(each.name for each in self._engine.pipeline.routes)
             raise ActionRefused(f"there is no route {name!r} in the running pipeline ({known})")
         return found
 

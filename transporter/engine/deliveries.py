@@ -64,6 +64,14 @@ class Waiting(Protocol):
     """A feed whose source waits for deliveries."""
 
     @property
+    def name(self) -> str:
+        """Its reader's name."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it was removed, and ends."""
+
+    @property
     def untold(self) -> int | None:
         """The first offset that its source still has to be told of."""
 
@@ -74,7 +82,7 @@ class Waiting(Protocol):
 class Deliveries:
     """Stands between the routes and the feeds whose sources wait for them. Thread-safe.
 
-    ``routes`` and ``feeds`` are filled before any of them starts.
+    Each change of ``routes`` and ``feeds`` puts other ones in place.
     """
 
     def __init__(self, durable: Callable[[], int]) -> None:
@@ -83,6 +91,24 @@ class Deliveries:
         self.routes: Sequence[Delivering] = ()
         self.feeds: Sequence[Waiting] = ()
         self._told = threading.Condition()
+        self._changing = threading.RLock()
+
+    def add(self, route: Delivering) -> None:
+        """Have every source wait for *route*, too, which has not begun to deliver.
+
+        It delivers what the log holds of them already: they may have been told of that.
+        """
+        with self._changing:
+            readers = [feed.name for feed in self.feeds]
+            asked = {reader: self.superseded(reader) for reader in readers}
+            for reader in readers:
+                self._spare(route, reader, asked[reader])
+            self.routes = (*self.routes, route)
+
+    def remove(self, offsets: OffsetLog) -> None:
+        """Have no source wait any more for the route with *offsets*."""
+        with self._changing:
+            self.routes = tuple(each for each in self.routes if each.offsets is not offsets)
 
     @property
     def through(self) -> int:
@@ -144,10 +170,14 @@ class Deliveries:
         That source gives nothing of it again: it was told without that route. Only to be
         called before anything is read and delivered.
         """
-        durable, asked = self._durable(), self.superseded(reader)
-        for route in self.routes:
-            if reader not in route.offsets.state.superseded:
-                route.offsets.spare(reader, durable, asked)
+        with self._changing:
+            asked = self.superseded(reader)
+            for route in self.routes:
+                self._spare(route, reader, asked)
+
+    def _spare(self, route: Delivering, reader: str, asked: int) -> None:
+        if reader not in route.offsets.state.superseded:
+            route.offsets.spare(reader, self._durable(), asked)
 
     def supersede(self, reader: str, through: int) -> None:
         """Have each route pass what *reader* has logged up to *through* and it has not delivered.
@@ -155,9 +185,10 @@ class Deliveries:
         A route does so before its next slice. Returns when it is durable that it has to: what
         is logged from now on is not among it, whatever crashes (Invariant 10).
         """
-        for route in self.routes:
-            if _has_left(route, reader, through):
-                route.supersede(reader, through)
+        with self._changing:
+            for route in self.routes:
+                if _has_left(route, reader, through):
+                    route.supersede(reader, through)
 
     def told(self) -> None:
         """Take note that a source was told of something."""
@@ -204,5 +235,5 @@ def refuse_strangers(pipeline: Pipeline, known: Container[str]) -> None:
             f"route {name} has an offset log in {directory} and is not in the pipeline. A source "
             "that waits for delivery would be told without it, so what is logged meanwhile would "
             "be lost to it: put it back, or end it for good with 'transporter route forget "
-            f"{pipeline.file} {name}'"
+            f"{pipeline.file} {name}' while no engine runs"
         )

@@ -6,39 +6,37 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transporter.audit import AuditFile
 from transporter.engine.carrier import Carrier
-from transporter.engine.deliveries import Deliveries, Delivering, refuse_strangers
+from transporter.engine.deliveries import Deliveries
 from transporter.engine.events import EngineStatus, State
-from transporter.engine.feed import Feed
 from transporter.engine.housekeeper import Housekeeper
 from transporter.engine.log_watch import LogWatch
-from transporter.engine.naming import refuse_renamed, tell_names
+from transporter.engine.naming import tell_names
 from transporter.engine.network import network_of
 from transporter.engine.retention_holds import RetentionHolds
-from transporter.engine.route import Route
+from transporter.engine.running import Running
 from transporter.engine.surroundings import Surroundings
 from transporter.engine.timings import TimedFileSystem
-from transporter.errors import Corrupt, LogFull
+from transporter.errors import EngineUnreachable, LogFull
 from transporter.log.commit_log import CommitLog
 from transporter.log.inspect import segments_size
-from transporter.log.maintenance import read_record
-from transporter.log.paused_readers import PausedReaders
-from transporter.log.reader import LogReader
-from transporter.log.search import first_since
-from transporter.offsets.offset_log import OffsetLog, StoredRoutes, declared_routes
-from transporter.pipeline.reloading import changed_routes
+from transporter.offsets.offset_log import StoredRoutes, declared_routes
+from transporter.pipeline.reloading import changes, named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from transporter.engine.carrier import Launch
     from transporter.engine.events import Observer, RouteStatus
-    from transporter.pipeline.config import Pipeline, ReaderConfig, RouteConfig
+    from transporter.engine.feed import Feed
+    from transporter.engine.route import Route
+    from transporter.log.paused_readers import PausedReaders
+    from transporter.offsets.offset_log import OffsetLog
+    from transporter.pipeline.config import Pipeline
     from transporter.pipeline.secrets import Secrets
 
 
@@ -102,116 +100,38 @@ class Engine:
     def _assemble(self, launch: Launch, opened: ExitStack) -> None:
         """Make all that runs over the log; *opened* takes what is to be closed if that fails."""
         pipeline, observe = self._pipeline, self._observe
-        refuse_renamed(pipeline, declared_routes(self._log.directory))
-        self.paused_readers = PausedReaders(self._log.directory, guard=self._log.check_lock)
-        # Declared before the first append that could follow (Invariant 11).
-        self._offsets = self._declared(opened)
-        refuse_strangers(pipeline, self._offsets)
         self._carrier = Carrier(launch, observe, self._fail, network_of(pipeline.spark))
         opened.callback(self._carrier.stop)
-        deliveries = self._deliveries = Deliveries(lambda: self._log.durable)
-        self._feeds = [self._feed(reader) for reader in pipeline.readers]
         around = Surroundings(
             pipeline,
             self._log,
-            self._offsets,
+            self._files,
             self._carrier,
-            deliveries,
+            Deliveries(lambda: self._log.durable),
             observe,
             self._fail,
             self._learn,
         )
-        self._routes = [Route(route, around) for route in pipeline.routes]
-        deliveries.routes = [
-            Delivering(offsets, route.parking, route.supersede)
-            for route, offsets in zip(self._routes, self._offsets.values(), strict=True)
-        ]
-        waiting = zip(pipeline.readers, self._feeds, strict=True)
-        deliveries.feeds = [feed for config, feed in waiting if config.waits_for_delivery]
-        self._holds = RetentionHolds(
-            self._log, self._offsets, self._feeds, observe, self.audit, self._stored
-        )
+        stored = self._stored
+        self._running = Running(around, stored, self.audit, fail_fast=self._fail_fast)
+        self._running.assemble(opened)
+        self._holds = RetentionHolds(self._log, self._running, observe, self.audit, stored)
         self._services: list[Service] = []
-        self._stopping = False
+        self._changing, self._stopping = threading.Lock(), False
         self._housekeeper = Housekeeper(self._log, pipeline.log, self._holds, observe, self._fail)
         self._watch = LogWatch(self._log, observe)
         self._committer = threading.Thread(target=self._commit_regularly, name="committer")
         self._stopped = threading.Event()
-
-    def _feed(self, config: ReaderConfig) -> Feed:
-        deliveries = self._deliveries if config.waits_for_delivery else None
-        return Feed(
-            config,
-            self._log,
-            self._observe,
-            self._fail,
-            deliveries,
-            self._superseded_through,
-            self._learn,
-            fail_fast=self._fail_fast,
-            paused_behind=self._paused_behind(config.name),
-        )
-
-    def _paused_behind(self, reader: str) -> int | None:
-        """Return up to where a paused reader needs nothing of the log; ``None``: not paused."""
-        if reader not in self.paused_readers.names:
-            return None
-        with suppress(Corrupt):
-            record = read_record(self._files, self._log.directory)
-            return record.readers.get(reader, -1) if record is not None else -1
-        return -1
 
     def _learn(self, secrets: Secrets) -> None:
         """Hide *secrets* as well from now on."""
         with self._learning:
             self._secrets |= secrets
 
-    def _superseded_through(self, reader: str) -> int:
-        """Return up to where any route of this log has passed *reader*'s entries; else -1."""
-        states = [offsets.state for offsets in self._offsets.values()]
-        names = declared_routes(self._log.directory)
-        states += [self._stored.state(name) for name in names if name not in self._offsets]
-        return max((state.superseding.get(reader, -1) for state in states), default=-1)
-
-    def _declared(self, opened: ExitStack) -> dict[str, OffsetLog]:
-        found: dict[str, OffsetLog] = {}
-        for route in self._pipeline.routes:
-            found[route.name] = self._declare(route)
-            opened.callback(found[route.name].close)
-        return found
-
-    def _declare(self, route: RouteConfig) -> OffsetLog:
-        """Open the route's offset log; a new route begins where its ``start`` says."""
-        offsets = OffsetLog(
-            self._log.directory,
-            route.name,
-            begin=lambda: self._first_of(route),
-            gate=self._log.gate,
-            stored=self._stored,
-            epoch=self._log.epoch,
-            audit=self.audit,
-            guard=self._log.check_lock,
-        )
-        if offsets.is_new:
-            self._observe("route-begins", route=route.name, offset=offsets.state.next_live())
-        return offsets
-
-    def _first_of(self, route: RouteConfig) -> int:
-        with LogReader(self._log.directory) as reader:
-            match route.start:
-                case ("latest", _):
-                    return self._log.durable + 1
-                case ("offset", offset):
-                    return min(offset, self._log.durable + 1)
-                case ("time", time):
-                    return first_since(reader, time, self._log.durable)
-                case _:
-                    return reader.first_offset()
-
     def _tell_of_strangers(self) -> None:
         """Name the offset logs that no route of this pipeline uses: they hold the log back."""
         for name in declared_routes(self._log.directory):
-            if name not in self._offsets:
+            if name not in self._running.offsets:
                 self._observe("offset-log-unused", route=name)
 
     def attach(self, service: Service) -> None:
@@ -231,10 +151,10 @@ class Engine:
         tell_names(self._pipeline, self._files, self._observe)
         self._housekeeper.begin()
         self._watch.begin()
-        for feed in self._feeds:
+        for feed in self._running.feeds:
             feed.start()
         self._carrier.start()
-        for route in self._routes:
+        for route in self._running.routes:
             route.start()
         self._committer.start()
         self._housekeeper.start()
@@ -256,15 +176,17 @@ class Engine:
             TransporterError: why the engine failed, if it did.
 
         """
-        self._stopping = True
+        with self._changing:
+            self._stopping = True
         limit = self._pipeline.shutdown_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
-        for feed in self._feeds:
+        feeds = self._running.feeds
+        for feed in feeds:
             feed.stop()
-        for feed in self._feeds:
+        for feed in feeds:
             feed.wait_until_read()
         self._end_routes(deadline)
-        for feed in self._feeds:
+        for feed in feeds:
             feed.finish()
         self._housekeeper.stop()
         self._carrier.stop()
@@ -273,7 +195,7 @@ class Engine:
             self._committer.join()
         for service in self._services:
             service.stop()
-        for offsets in self._offsets.values():
+        for offsets in self._running.offsets.values():
             offsets.close()
         self._log.close()
         self._observe("engine-stopped", last_offset=self._log.durable)
@@ -301,29 +223,50 @@ class Engine:
 
     def route(self, name: str) -> tuple[Route, OffsetLog] | None:
         """Return the running route *name* and its offset log; ``None`` when there is none."""
-        found = (route for route in self._routes if route.config.name == name)
-        return next(((route, self._offsets[name]) for route in found), None)
+        running = self._running.offsets
+        found = self._running.route(name)
+        return (found, running[name]) if found is not None and name in running else None
 
     def feed(self, name: str) -> Feed | None:
         """Return the feed of the reader *name*; ``None`` when there is none."""
-        return next((feed for feed in self._feeds if feed.name == name), None)
+        return self._running.feed(name)
+
+    @property
+    def paused_readers(self) -> PausedReaders:
+        """Which readers are paused, whatever restarts."""
+        return self._running.paused_readers
 
     def reconfigure(self, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
         """Go on as *wanted* says, which ``reread`` gave; see :mod:`transporter.pipeline.reloading`.
 
         Returns the changed routes, each with what is done when it has taken that up: after
-        the slice it is at.
+        the slice it is at. If it raises, nothing has changed.
+
+        Raises:
+            ActionRefused: the engine is stopping, or who is to come is still leaving.
+            EnvironmentFault: a route may have been renamed, or would be left out.
+
         """
-        changed = {route.name: route for route in changed_routes(self._pipeline, wanted)}
-        self._pipeline = wanted
-        self._learn(wanted.secrets)
-        self._log.limit(wanted.log.max_bytes)
-        self._log.roll_after(wanted.log.roll_after)
-        self._housekeeper.configure(wanted.log)
-        asked = ((each, changed.get(each.config.name)) for each in self._routes)
-        told = [(new.name, each.ask(partial(each.configure, new))) for each, new in asked if new]
-        self._observe("pipeline-reloaded", file=str(wanted.file), routes=", ".join(changed))
+        with self._changing:
+            if self._stopping:
+                raise EngineUnreachable("the engine is stopping; nothing was changed")
+            changed = changes(self._pipeline, wanted)
+            self._learn(wanted.secrets)
+            told = self._running.change(wanted)
+            self._pipeline = wanted
+            self._log.limit(wanted.log.max_bytes)
+            self._log.roll_after(wanted.log.roll_after)
+            self._housekeeper.configure(wanted.log)
+        parts = {kind: ", ".join(changed[kind]) for kind in ("routes", "readers")}
+        parts |= {kind: ", ".join(named(changed[kind])) for kind in ("added", "removed")}
+        self._observe("pipeline-reloaded", file=str(wanted.file), **parts)
         return told
+
+    def see_off(self) -> list[str]:
+        """Let go of what a reload has removed and has ended; name what has not ended yet."""
+        for route in self._running.see_off():
+            self._observe("offset-log-unused", route=route)
+        return self._running.leaving()
 
     def forget(self, route: str) -> None:
         """Remove the offset log of *route*, which this pipeline does not run, durably.
@@ -350,8 +293,8 @@ class Engine:
             last=self._log.durable,
             size=size,
             spark=self._carrier.ready,
-            readers=tuple(feed.status() for feed in self._feeds),
-            routes=tuple(self._route_status(route) for route in self._routes),
+            readers=tuple(feed.status() for feed in self._running.feeds),
+            routes=tuple(self._route_status(route) for route in self._running.routes),
             used=self._log.used if budget and not self._stopped.is_set() else size,
             max_bytes=budget,
             syncs=self._files.syncs.read(),
@@ -368,8 +311,8 @@ class Engine:
         """Name the threads that should be running and are not: each ends the engine."""
         threads = [self._committer, *self._housekeeper.threads, *self._carrier.threads]
         dead = [each.name for each in threads if each.ident is not None and not each.is_alive()]
-        dead += [f"reader-{each.status().name}" for each in self._feeds if each.lost]
-        dead += [f"route-{each.status().name}" for each in self._routes if each.lost]
+        dead += [f"reader-{each.name}" for each in self._running.feeds if each.lost]
+        dead += [f"route-{each.name}" for each in self._running.routes if each.lost]
         return [] if self._stopped.is_set() else dead
 
     def _route_status(self, route: Route) -> RouteStatus:
@@ -382,22 +325,11 @@ class Engine:
         return replace(status, problem="; ".join(filter(None, (status.problem, held))))
 
     def _end_routes(self, deadline: float) -> None:
-        for wave in self._waves():
+        routes = self._running.routes
+        for wave in _waves(routes):
             self._drain(wave, deadline)
-        for route in self._routes:
+        for route in routes:
             route.join()
-
-    def _waves(self) -> list[list[Route]]:
-        """Return the routes so that each comes in a later wave than the one it follows."""
-        waves: list[list[Route]] = []
-        placed: set[str | None] = {None}
-        named = zip(self._pipeline.routes, self._routes, strict=True)
-        rest = {config.name: (config.after, route) for config, route in named}
-        while rest:
-            ready = [name for name, (after, _) in rest.items() if after in placed]
-            waves.append([rest.pop(name)[1] for name in ready])
-            placed |= set(ready)
-        return waves
 
     def _drain(self, routes: list[Route], deadline: float) -> None:
         for route in routes:
@@ -406,12 +338,12 @@ class Engine:
             # A failed engine has nothing to wait for, least of all a Spark that never came.
             patience = 0.0 if self._failure else max(0.0, deadline - time.monotonic())
             if not route.join(patience):
-                self._observe("route-abandoned", route=route.status().name)
+                self._observe("route-abandoned", route=route.name)
                 route.stop()
 
     def _finished(self) -> bool:
-        return all(feed.ended for feed in self._feeds) and all(
-            route.halted or route.caught_up for route in self._routes
+        return all(feed.ended for feed in self._running.feeds) and all(
+            route.halted or route.caught_up for route in self._running.routes
         )
 
     def fail(self, error: BaseException) -> None:
@@ -429,12 +361,25 @@ class Engine:
         try:
             while not self._stopped.wait(self._pipeline.commit_interval):
                 self._watch.look()
-                for offsets in self._offsets.values():
+                self.see_off()
+                for offsets in self._running.offsets.values():
                     # Its route says that it waits for room, and delivers nothing (Invariant 14).
                     with suppress(LogFull):
                         offsets.sync()
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             self._fail(error)
+
+
+def _waves(routes: Sequence[Route]) -> list[list[Route]]:
+    """Return *routes* so that each comes in a later wave than the one it follows."""
+    waves: list[list[Route]] = []
+    placed: set[str | None] = {None}
+    rest = {route.name: route for route in routes}
+    while rest:
+        ready = [name for name, route in rest.items() if route.config.after in placed]
+        waves.append([rest.pop(name) for name in ready])
+        placed |= set(ready)
+    return waves
 
 
 def _hiding(secrets: Callable[[], Secrets], observe: Observer) -> Observer:

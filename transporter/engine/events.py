@@ -238,7 +238,10 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             "a control socket cannot be made or opened; its callers are not heard",
         ),
         "pipeline-reloaded": Event(
-            "info", ("file", "routes"), "the file was read again; these routes get new workers"
+            "info",
+            ("file", "routes", "readers", "added", "removed"),
+            "the file was read again; these routes get new workers, these readers are opened "
+            "anew, and these readers and routes come and go",
         ),
         "operator-acted": Event(
             "info",

@@ -79,14 +79,16 @@ class Feed:
         learn: Callable[[Secrets], None] = lambda _: None,
         *,
         fail_fast: bool = False,
+        late: bool = False,
         paused_behind: int | None = None,
     ) -> None:
         """Read as *config* says; with *deliveries* the source waits for what they tell.
 
         *superseded_through* is for :class:`LogResume`. *learn* is called with the secrets of
         files that were read again. With *fail_fast* a source that is away at the very first
-        open ends the engine. A reader that is paused from the start needs nothing of the log up to
-        *paused_behind*; ``None``: it is not paused.
+        open ends the engine; one that comes *late*, when the engine runs, never does. A reader that
+        is paused from the start needs nothing of the log up to *paused_behind*; ``None``: it is
+        not paused.
         """
         self._config, self._log = config, log
         self._observe, self._on_failure, self._learn = observe, on_failure, learn
@@ -108,9 +110,12 @@ class Feed:
         self._stopping, self._finishing = threading.Event(), threading.Event()
         self._called = threading.Event()
         self._paused, self._reopen = paused_behind is not None, False
+        self._settings: ReaderConfig | None = None
+        self.leaving = False
+        """Whether it was removed from the pipeline, and ends."""
         self._polled = False
         # Until something was opened, or put off, an error is of the start, and ends the engine.
-        self._fresh, self._to_take_up = True, deliveries is not None
+        self._fresh, self._to_take_up = not late, deliveries is not None
         self._over, self._abandoned = threading.Event(), False
         self._backoff = Backoff()
         self._state, self._problem, self._logged = State.STARTING, "", 0
@@ -180,6 +185,25 @@ class Feed:
         self._thread.start()
         return True
 
+    def configure(self, config: ReaderConfig) -> None:
+        """Go on as *config* says, with the reader opened anew, also one that has stopped."""
+        self._settings = config
+        self.restart()
+
+    def leave(self) -> None:
+        """End as at a stop, for the engine goes on without this reader.
+
+        Its source is told what is delivered by now, and routes pass what other engines deliver.
+        """
+        self.leaving = True
+        self._finishing.set()
+        self.stop()
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was removed and has ended."""
+        return self.leaving and not self._thread.is_alive()
+
     def wait_until_read(self) -> None:
         """Wait until nothing more is appended; the source may still wait for deliveries."""
         if self._thread.ident is not None and not self._over.wait(GRACE):
@@ -220,6 +244,11 @@ class Feed:
     def name(self) -> str:
         """The reader's name."""
         return self._config.name
+
+    @property
+    def waits_for_delivery(self) -> bool:
+        """Whether its source is told only of what every route has delivered."""
+        return self._deliveries is not None
 
     @property
     def halted(self) -> bool:
@@ -324,6 +353,9 @@ class Feed:
             self._read_until_stopped()
             if not self._over.is_set():
                 self._end_reading()
+            if self.leaving and self._shared:
+                # Invariant 10: whoever leads next gives it again, and nobody decides here any more.
+                self._resume.supersede()
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             # Of one that was left behind that has been told; the log may be closed by now.
             if not self._abandoned:
@@ -355,6 +387,7 @@ class Feed:
             if self._reopen:
                 self._state, self._problem, self._reopen = State.STARTING, "", False
                 self._backoff.reset()
+            self._take_up_settings()
             if not self._renew():
                 continue
             reader = self._config.cls(self._config.config)
@@ -382,6 +415,10 @@ class Feed:
                 reader.close()
                 # Whoever is closed leads no more.
                 self._measured, self._term = {}, None
+
+    def _take_up_settings(self) -> None:
+        if (settings := self._settings) is not None:
+            self._config, self._settings = settings, None
 
     def _renew(self) -> bool:
         """Read secret files again before a connection is made; wait where that cannot be done."""

@@ -5,15 +5,14 @@ DESIGN.md, "Holds". Thread-safe: the housekeeper and the compactor ask, operator
 
 from __future__ import annotations
 
-import threading
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from transporter.offsets.holds import Hold, confirmed_hold, hold_of, least, release
 from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from threading import Lock
 
     from transporter.audit import AuditFile
     from transporter.engine.events import Observer
@@ -22,26 +21,40 @@ if TYPE_CHECKING:
     from transporter.offsets.offset_log import StoredRoutes
 
 
+class Holders(Protocol):
+    """The readers and routes of an engine; see ``running.Running``."""
+
+    handing_over: Lock
+    handovers: int
+
+    @property
+    def feeds(self) -> Sequence[Feed]:
+        """Those that read."""
+
+    @property
+    def offsets(self) -> Mapping[str, OffsetLog]:
+        """The offset logs of the routes that run."""
+
+
 class RetentionHolds:
     """The holds of the routes and readers of one engine, and of routes that it does not run."""
 
     def __init__(
         self,
         log: CommitLog,
-        offsets: Mapping[str, OffsetLog],
-        feeds: Sequence[Feed],
+        running: Holders,
         observe: Observer,
         audit: AuditFile,
         stored: StoredRoutes | None = None,
     ) -> None:
-        """Look at *log*, the *offsets* of the routes that run, and their *feeds*.
+        """Look at *log*, and at what is *running*.
 
         *stored* may have read the offset logs of the others already. *audit* is the engine's.
         """
         self._stored, self._audit = stored, audit
-        self._log, self._offsets, self._feeds, self._observe = log, offsets, feeds, observe
+        self._log, self._running, self._observe = log, running, observe
         self._strangers: dict[str, Hold] = {}
-        self._strangers_lock = threading.Lock()
+        self._handovers = 0
 
     def least(self) -> Hold:
         """Return the hold on the oldest entry, as no power cut can take it back (Invariant 11).
@@ -51,11 +64,12 @@ class RetentionHolds:
 
         """
         self._log.check_lock()
-        holds = [each for feed in self._feeds if (each := feed.hold()) is not None]
-        with self._strangers_lock:
-            routes = declared_routes(self._log.directory)
-            holds += [self._stranger(route) for route in routes if route not in self._offsets]
-        for route, offsets in self._offsets.items():
+        feeds = self._running.feeds
+        holds = [each for feed in feeds if (each := feed.hold()) is not None]
+        with self._running.handing_over:
+            running, routes = self._running.offsets, declared_routes(self._log.directory)
+            holds += [self._stranger(route) for route in routes if route not in running]
+        for route, offsets in running.items():
             holds.append(hold_of(route, offsets.confirmed()))
         return least(holds) or Hold(-1, "no route")
 
@@ -63,7 +77,7 @@ class RetentionHolds:
         """Return for each reader an offset up to which its source needs nothing any more."""
         # In this order: a reader that holds nothing now appends behind it.
         durable = self._log.durable
-        holds = {feed.name: feed.hold() for feed in self._feeds}
+        holds = {feed.name: feed.hold() for feed in self._running.feeds}
         return {
             name: durable if hold is None else min(hold.through, durable)
             for name, hold in holds.items()
@@ -71,19 +85,19 @@ class RetentionHolds:
 
     def releasable(self) -> int:
         """Return the offset up to which a release makes room: no reader holds the log there."""
-        limits = (feed.releasable() for feed in self._feeds)
+        limits = (feed.releasable() for feed in self._running.feeds)
         return min((each for each in limits if each is not None), default=self._log.durable)
 
     def release(self, route: str, through: int) -> None:
         """Take from *route* what it needs up to *through* (``on_full: stop-route``)."""
-        offsets = self._offsets.get(route)
-        if offsets is not None:
-            self._release(offsets, through)
-            return
-        self._log.check_lock()
-        opened = partial(OffsetLog, self._log.directory, route, audit=self._audit)
-        with self._strangers_lock, opened() as stranger:
-            self._release(stranger, through)
+        with self._running.handing_over:
+            offsets = self._running.offsets.get(route)
+            if offsets is not None:
+                self._release(offsets, through)
+                return
+            self._log.check_lock()
+            with OffsetLog(self._log.directory, route, audit=self._audit) as stranger:
+                self._release(stranger, through)
             self._strangers.pop(route, None)
 
     def forget(self, route: str) -> None:
@@ -94,12 +108,14 @@ class RetentionHolds:
 
         """
         self._log.check_lock()
-        with self._strangers_lock:
+        with self._running.handing_over:
             delete_route(self._log.directory, route)
             self._strangers.pop(route, None)
 
     def _stranger(self, route: str) -> Hold:
         """Return the hold of a route that does not run, so nothing changes it."""
+        if self._handovers != self._running.handovers:
+            self._handovers, self._strangers = self._running.handovers, {}
         if route not in self._strangers:
             self._strangers[route] = confirmed_hold(self._log.directory, route, stored=self._stored)
         return self._strangers[route]

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from transporter.engine.protocol import WorkerSpec
     from transporter.engine.surroundings import Surroundings
     from transporter.engine.team import Team
-    from transporter.pipeline.config import RouteConfig
+    from transporter.offsets.offset_log import OffsetLog
+    from transporter.pipeline.config import Pipeline, RouteConfig
 
 T = TypeVar("T")
 
@@ -54,19 +55,24 @@ class Route:
     one back (Invariant 15). ``parking`` belongs to the route's thread: see :meth:`ask`.
     """
 
-    def __init__(self, config: RouteConfig, around: Surroundings) -> None:
-        """Prepare the route of *config*."""
+    def __init__(
+        self,
+        config: RouteConfig,
+        around: Surroundings,
+        offsets: OffsetLog,
+        ahead: OffsetLog | None = None,
+    ) -> None:
+        """Prepare the route of *config* with its *offsets*; it follows the one of *ahead*."""
         self._config, self._pipeline = config, around.pipeline
         self._deliveries, self._carrier = around.deliveries, around.carrier
-        self._log, self._offsets = around.log, around.offsets[config.name]
+        log = self._log = around.log
+        self._offsets = offsets
         self._observe, self._on_failure = around.observe, around.on_failure
         self._learn = around.learn
-        log, offsets = around.log, around.offsets
         self._reader = LogReader(log.directory)
         self._stopping, self._draining = threading.Event(), threading.Event()
         self._called = threading.Event()
         self._errands = Errands(self._call)
-        ahead = offsets[config.after] if config.after else None
         hurried = self._in_a_hurry
         self._cutter = Cutter(config, log, self._reader, self._offsets, ahead, hurried)
         self.parking = Parking(config, log, self._reader, self._offsets, wall_clock)
@@ -81,6 +87,8 @@ class Route:
         self._attempt, self._outdated, self._paused = 0, False, False
         self._state, self._problem = State.STARTING, ""
         self._meter = Meter()
+        self.leaving = False
+        """Whether it was removed from the pipeline, and ends."""
         self._thread = threading.Thread(target=self._run, name=f"route-{config.name}")
 
     def start(self) -> None:
@@ -96,6 +104,17 @@ class Route:
         """Ask for the end at once; the next start repeats a slice that was in flight."""
         self._stopping.set()
         self._call()
+
+    def leave(self) -> None:
+        """End after the slice that it is at, for the engine goes on without this route."""
+        self.leaving = True
+        with suppress(EngineUnreachable):
+            self._errands.order(self._stopping.set)
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was removed and has ended."""
+        return self.leaving and not self._thread.is_alive()
 
     def _call(self) -> None:
         """End every wait, so that the route looks anew at what it is to do."""
@@ -148,14 +167,20 @@ class Route:
         newest = self._judge.newest
         return newest if newest.offset == offset else EntryOutcome(offset)
 
-    def configure(self, config: RouteConfig) -> None:
+    def configure(self, config: RouteConfig, pipeline: Pipeline) -> None:
         """Go on with other settings and a new worker; only to be called through :meth:`ask`."""
+        self._pipeline = pipeline
         self._config = self._cutter.config = self._judge.config = config
         self.parking.configure(config)
         self._backoff = Backoff(*config.retry.backoff)
         self._pace = Pace(config.max_rate)
         self._outdated = True
         self.revive()
+
+    @property
+    def name(self) -> str:
+        """The route's name."""
+        return self._config.name
 
     @property
     def config(self) -> RouteConfig:

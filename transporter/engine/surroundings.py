@@ -1,30 +1,30 @@
-"""What every route of an engine has around it."""
+"""What every reader and route of an engine has around it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from transporter.engine.carrier import Carrier
     from transporter.engine.deliveries import Deliveries
     from transporter.engine.events import Observer
     from transporter.log.commit_log import CommitLog
-    from transporter.offsets.offset_log import OffsetLog
+    from transporter.log.filesystem import FileSystem
     from transporter.pipeline.config import Pipeline
     from transporter.pipeline.secrets import Secrets
 
 
 class Surroundings(NamedTuple):
-    """What a route has around it; ``offsets`` are those of all routes, by name.
+    """What a reader or a route has around it.
 
     ``learn`` is called with the secrets of files that were read again.
     """
 
     pipeline: Pipeline
     log: CommitLog
-    offsets: Mapping[str, OffsetLog]
+    files: FileSystem
     carrier: Carrier
     deliveries: Deliveries
     observe: Observer

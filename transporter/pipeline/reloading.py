@@ -27,41 +27,77 @@ _RESTART: Final = "stop the engine and start it again for that; nothing was chan
 def reread(running: Pipeline, environ: Mapping[str, str]) -> Pipeline:
     """Read the file of the *running* pipeline again, its modules beside it included.
 
-    The routes come in the order in which they run. Raise :class:`InvalidPipeline`
-    when it cannot be used, or changes what cannot change while the engine runs.
+    Raise :class:`InvalidPipeline` when it cannot be used, or changes what cannot change
+    while the engine runs.
     """
     forget_modules(running.file.parent)
     wanted, document = load_with_lines(running.file, environ)
     problems = list(_refusals(running, wanted, document))
     if problems:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
-    named = {route.name: route for route in wanted.routes}
-    return wanted.model_copy(update={"routes": tuple(named[each.name] for each in running.routes)})
+    return wanted
+
+
+def changed_readers(running: Pipeline, wanted: Pipeline) -> list[ReaderConfig]:
+    """Return the readers of *wanted* that run, and are to be opened anew.
+
+    Those whose settings are others now, and those that are code of the user's own, for nobody
+    knows whether that is the same.
+    """
+    before = {reader.name: _settings(reader) for reader in running.readers}
+    return [
+        each
+        for each in wanted.readers
+        if each.name in before and (_settings(each) != before[each.name] or ":" in each.adaptor)
+    ]
 
 
 def changed_routes(running: Pipeline, wanted: Pipeline) -> list[RouteConfig]:
-    """Return the routes of *wanted* that need a new worker.
+    """Return the routes of *wanted* that run, and need a new worker.
 
-    Those whose settings are others now, and those that run code of the user's own,
-    for nobody knows whether that is the same.
+    Those whose settings are others now, or who else takes turns with them, and those that run
+    code of the user's own, for nobody knows whether that is the same.
     """
     before = {route.name: route for route in running.routes}
-    return [each for each in wanted.routes if each != before[each.name] or _own_code(each)]
+    known = [each for each in wanted.routes if each.name in before]
+    if running.turns != wanted.turns:
+        return known
+    return [each for each in known if each != before[each.name] or _own_code(each)]
 
 
 def changes(running: Pipeline, wanted: Pipeline) -> dict[str, Any]:
     """Return what a reload changes, as plain values without secrets, for the audit file.
 
-    ``routes`` names the routes that need a new worker; ``settings`` has the new value of each
-    setting that is not a route's.
+    ``routes`` names the routes that need a new worker, ``readers`` the readers that are opened
+    anew, ``added`` and ``removed`` whoever comes and goes; ``settings`` has the new value of each
+    setting that is none of theirs.
     """
     kept = {*_LIVE, "log"}
     before, after = (
         _flat(each.model_dump(include=kept, mode="json")) for each in (running, wanted)
     )
+    had, has = _members(running), _members(wanted)
     return {
         "routes": [route.name for route in changed_routes(running, wanted)],
+        "readers": [reader.name for reader in changed_readers(running, wanted)],
+        "added": _without(has, had),
+        "removed": _without(had, has),
         "settings": {name: value for name, value in after.items() if before[name] != value},
+    }
+
+
+def named(members: Mapping[str, list[str]]) -> list[str]:
+    """Return the *added* or *removed* of :func:`changes` as a text each, as ``reader orders``."""
+    return [f"{kind[:-1]} {name}" for kind, names in members.items() for name in names]
+
+
+def _members(pipeline: Pipeline) -> dict[str, list[str]]:
+    return {kind: [each.name for each in getattr(pipeline, kind)] for kind in ("readers", "routes")}
+
+
+def _without(these: dict[str, list[str]], those: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {
+        kind: [name for name in names if name not in those[kind]] for kind, names in these.items()
     }
 
 
@@ -98,28 +134,26 @@ def _refused(document: Document, path: KeyPath, what: str) -> ConfigError:
 
 
 def _reader_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
-    before = {reader.name: _identity(reader) for reader in old.readers}
+    before = {reader.name: _source(reader) for reader in old.readers}
     for index, reader in enumerate(new.readers):
-        if before.pop(reader.name, None) != _identity(reader):
-            yield _refused(document, ("readers", index), f"reader {reader.name!r}")
-    for name in before:
-        yield _refused(document, ("readers",), f"the list of readers, which lacks {name!r},")
+        if before.get(reader.name, _source(reader)) != _source(reader):
+            what = f"the adaptor of reader {reader.name!r}, and when its source hears of an entry,"
+            yield _refused(document, ("readers", index), what)
 
 
-def _identity(reader: ReaderConfig) -> tuple[object, ...]:
+def _source(reader: ReaderConfig) -> tuple[object, ...]:
+    """Return what the engine around a reader is made for."""
+    return reader.adaptor, reader.waits_for_delivery, reader.config.shared
+
+
+def _settings(reader: ReaderConfig) -> tuple[object, ...]:
     # Not the class: a module of the user's own was imported anew.
-    return reader.adaptor, reader.marked
+    return reader.marked, reader.max_in_flight
 
 
 def _route_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
-    before = {route.name: route for route in old.routes}
+    before = {route.name: route.after for route in old.routes}
     for index, route in enumerate(new.routes):
-        known = before.pop(route.name, None)
-        if known is None:
-            path: KeyPath = ("routes", index, "name")
-            yield _refused(document, path, f"the list of routes, which has {route.name!r} now,")
-        elif known.after != route.after:
-            path = ("routes", index, "after")
+        if before.get(route.name, route.after) != route.after:
+            path: KeyPath = ("routes", index, "after")
             yield _refused(document, path, f"what route {route.name!r} comes after")
-    for name in before:
-        yield _refused(document, ("routes",), f"the list of routes, which lacks {name!r},")

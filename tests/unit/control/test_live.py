@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engine_tools import PATIENCE, Events, delivered, make_pipeline, offsets, running, until
+from engine_tools import PATIENCE, delivered, offsets, until
+from live_tools import ME, Operated, lines, operated, sink
 
-from transporter.audit import AUDIT, Operator, read_audit
+from transporter.audit import AUDIT
 from transporter.control import live as module
 from transporter.control import requests
-from transporter.control.live import Live
 from transporter.errors import ActionRefused, EngineUnreachable, EnvironmentFault, OffsetRefused
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
@@ -25,62 +23,6 @@ from transporter.pipeline.problems import InvalidPipeline
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from transporter.engine.engine import Engine
-
-ME = Operator("somebody", 7, 42)
-
-
-class Operated:
-    """A running engine and its operator."""
-
-    def __init__(self, folder: Path, engine: Engine, events: Events) -> None:
-        self.folder, self.engine, self.events = folder, engine, events
-        self.live = Live(engine, {}, events)
-
-    def __call__(self, request: requests.Request) -> dict[str, Any]:
-        """Do it."""
-        return self.live.perform(request, ME)
-
-    def route(self, name: str = "out") -> dict[str, Any]:
-        """Return the status of a route."""
-        return next(each for each in self(requests.Status())["routes"] if each["name"] == name)
-
-    def feed(self, *lines: str) -> None:
-        """Add to the source."""
-        with (self.folder / "source.txt").open("a") as file:
-            file.writelines(f"{line}\n" for line in lines)
-
-    def change(self, edit: Callable[[dict[str, Any]], object]) -> None:
-        """Change the pipeline file."""
-        path = self.folder / "pipeline.yaml"
-        document = json.loads(path.read_text())
-        edit(document)
-        path.write_text(json.dumps(document, indent=1))
-
-    def audited(self) -> list[dict[str, Any]]:
-        """Return the changes in the audit file."""
-        with (self.folder / "log" / AUDIT).open("rb") as lines_:
-            return list(read_audit(lines_))
-
-
-@contextmanager
-def operated(folder: Path, lines: list[str], **routes: Any) -> Iterator[Operated]:
-    """Run a pipeline whose source does not end, and operate it."""
-    events = Events()
-    pipeline = make_pipeline(folder, lines, end=False, **routes)
-    with running(pipeline, events=events) as engine:
-        yield Operated(folder, engine, events)
-
-
-def lines(count: int, first: int = 0) -> list[str]:
-    """Return *count* lines; the namespaces take turns."""
-    return [f"{'ab'[number % 2]} {number}" for number in range(first, first + count)]
-
-
-def sink(folder: Path, name: str = "out") -> Path:
-    """Return what a route has delivered to."""
-    return folder / f"{name}.jsonl"
 
 
 def test_a_paused_route_delivers_nothing_until_it_is_resumed(tmp_path: Path) -> None:
@@ -573,7 +515,7 @@ def test_a_reload_that_changes_what_it_may_not_changes_nothing(tmp_path: Path) -
     def edit(document: dict[str, Any]) -> None:
         document["log"]["segment_bytes"] = "1MiB"
         document["routes"][0]["namespace"] = "^b"
-        document["routes"].append({**document["routes"][0], "name": "new"})
+        document["spark"] = {"master": "local[2]"}
 
     with operated(tmp_path, lines(2), out={}) as op:
         until(lambda: op.route()["watermark"] == 1)
@@ -581,9 +523,7 @@ def test_a_reload_that_changes_what_it_may_not_changes_nothing(tmp_path: Path) -
         with pytest.raises(InvalidPipeline, match="while the engine runs") as raised:
             op(requests.Reload())
         text = (tmp_path / "pipeline.yaml").read_text().splitlines()
-        for problem, key in zip(
-            raised.value.problems, ('"name": "new"', '"segment_bytes"'), strict=True
-        ):
+        for problem, key in zip(raised.value.problems, ('"segment_bytes"', '"spark"'), strict=True):
             assert key in text[problem.line - 1]
         op.feed("a 2")
         until(lambda: offsets(sink(tmp_path)) == [0, 1, 2])

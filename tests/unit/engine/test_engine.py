@@ -246,7 +246,7 @@ def test_a_replay_begun_during_a_slice_is_not_taken_for_done(tmp_path: Path) -> 
     pipeline = make_pipeline(tmp_path, LINES, out={"slice_rows": 4, "writer": {"pause_at": 4}})
     with running(pipeline) as engine:
         until((tmp_path / "out.waiting").exists)
-        engine._offsets["out"].begin_replay(0, 3)
+        engine._running.offsets["out"].begin_replay(0, 3)
         (tmp_path / "out.paused").unlink()
     assert offsets(tmp_path / "out.jsonl") == [0, 1, 2, 3, 4, 0, 1, 2, 3]
 
@@ -422,7 +422,7 @@ def test_an_engine_that_cannot_be_made_gives_the_log_back(
         raise EnvironmentFault(f"{directory}/{route}: no space")
 
     pipeline = make_pipeline(tmp_path, LINES, out={})
-    monkeypatch.setattr("transporter.engine.engine.OffsetLog", refuse)
+    monkeypatch.setattr("transporter.engine.running.OffsetLog", refuse)
     with pytest.raises(EnvironmentFault, match="no space"):
         Engine(pipeline, SparklessHost(), Events())
     CommitLog.open(tmp_path / "log").close()
@@ -467,7 +467,11 @@ def test_a_stop_with_nothing_to_deliver_waits_for_no_spark(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "part", ["refuse_strangers", "Carrier", "Deliveries", "Feed", "Route", "Housekeeper"]
+    "part",
+    [
+        *("engine.Carrier", "engine.Deliveries", "engine.Housekeeper"),
+        *("running.refuse_strangers", "running.Feed", "running.Route"),
+    ],
 )
 def test_an_engine_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, part: str) -> None:
     """Whatever of it fails: the directory's lock is free, also for this very process."""
@@ -477,7 +481,7 @@ def test_an_engine_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, part:
 
     pipeline = make_pipeline(tmp_path, ["a 1"], out={})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"transporter.engine.engine.{part}", fails)
+        patch.setattr(f"transporter.engine.{part}", fails)
         with pytest.raises(EnvironmentFault, match="not today"):
             Engine(pipeline, SparklessHost(), Events())
     assert not [each for each in threading.enumerate() if each.name == "listener"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from compaction_tools import Frame, append_segments, everything, letters
-from engine_tools import Events, make_pipeline, running, until
+from engine_tools import Events, Holders, make_pipeline, running, until
 
 from transporter.adaptor import AdaptorConfig, Batch
 from transporter.audit import AUDIT
@@ -177,7 +177,7 @@ def test_an_engine_that_lost_its_lock_removes_nothing(log: CommitLog) -> None:
     settings = config(log.directory, retention={"bytes": 1})
     with OffsetLog(log.directory, "out") as out:
         out.settle(Range(0, log.durable), log.durable)
-        holds = RetentionHolds(log, {"out": out}, [], Events(), out._audit)
+        holds = RetentionHolds(log, Holders({"out": out}), Events(), out._audit)
         keeper = Housekeeper(log, settings, holds, Events(), Events())
         (log.directory / "lock").unlink()
         before = bases(log)
@@ -519,7 +519,7 @@ def test_everybody_who_is_declared_holds_the_log(tmp_path: Path) -> None:
     with OffsetLog(pipeline.log.dir, "out") as out:
         out.begin_replay(2, 5)
     with running(pipeline) as engine:
-        until(lambda: engine._feeds[0].hold() is None)
+        until(lambda: engine._running.feeds[0].hold() is None)
         assert engine._holds.least() == Hold(1, "out", "replay")
         (tmp_path / "out.down").unlink()
         until(lambda: engine._holds.least() == Hold(3, "gone"))

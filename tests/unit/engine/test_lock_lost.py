@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from engine_tools import Events
+from engine_tools import Events, Holders
 from table_tools import RouteParts
 
 from transporter.engine.housekeeper import Housekeeper
@@ -102,7 +102,7 @@ def test_offset_logs_stay_as_they_are(world: World) -> None:
 def test_nothing_is_held_or_compacted_by_what_it_knows(world: World) -> None:
     """Routes of the other engine may need what its own have passed."""
     events = Events()
-    holds = RetentionHolds(world.log, {"out": world.offsets}, [], events, world.offsets._audit)
+    holds = RetentionHolds(world.log, Holders({"out": world.offsets}), events, world.offsets._audit)
     settings = LogConfig.model_validate({"dir": world.log.directory})
     keeper = Housekeeper(world.log, settings, holds, events, events)
     world.lose()
