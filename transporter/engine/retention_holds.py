@@ -49,12 +49,13 @@ class RetentionHolds:
     ) -> None:
         """Look at *log*, and at what is *running*.
 
-        *stored* may have read the offset logs of the others already. *audit* is the engine's.
+        *stored* may have read the offset logs of the others, before any changed hands. *audit* is
+        the engine's.
         """
         self._stored, self._audit = stored, audit
         self._log, self._running, self._observe = log, running, observe
         self._strangers: dict[str, Hold] = {}
-        self._handovers = 0
+        self._handovers = running.handovers
 
     def least(self) -> Hold:
         """Return the hold on the oldest entry, as no power cut can take it back (Invariant 11).
@@ -110,12 +111,13 @@ class RetentionHolds:
         self._log.check_lock()
         with self._running.handing_over:
             delete_route(self._log.directory, route)
-            self._strangers.pop(route, None)
+            self._running.handovers += 1
 
     def _stranger(self, route: str) -> Hold:
         """Return the hold of a route that does not run, so nothing changes it."""
         if self._handovers != self._running.handovers:
             self._handovers, self._strangers = self._running.handovers, {}
+            self._stored = None
         if route not in self._strangers:
             self._strangers[route] = confirmed_hold(self._log.directory, route, stored=self._stored)
         return self._strangers[route]

@@ -16,8 +16,10 @@ from transporter.control import requests
 from transporter.engine.events import State
 from transporter.errors import ActionRefused, EngineUnreachable, EnvironmentFault
 from transporter.log.commit_log import CommitLog
+from transporter.message import Message, messages_to_batch
 from transporter.offsets.holds import Hold
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state
+from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +105,22 @@ def test_what_holds_the_log_is_what_a_route_has_left_and_not_what_it_had(tmp_pat
     assert offsets(sink(tmp_path, "old")) == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_route_that_was_forgotten_and_comes_anew_begins_anew(tmp_path: Path) -> None:
+    """Nothing that the start has read of its offset log is taken for what it is now."""
+    with CommitLog.open(tmp_path / "log") as log, OffsetLog(tmp_path / "log", "old") as old:
+        first, last = log.append(messages_to_batch([Message("a", b"x")] * 3), "before")
+        old.settle(Range(first, last), last)
+    with operated(tmp_path, lines(1), out={"start": "earliest"}) as op:
+        op(requests.Forget("old"))
+        reload(op, routes=[route("out"), route("old", start="earliest")])
+        until(lambda: offsets(sink(tmp_path, "old")) == [0, 1, 2, 3])
+        reload(op, routes=[route("out")])
+        op.events.await_count("offset-log-unused", 2)
+        op.feed("a 4")
+        until(lambda: op.route()["watermark"] == 4)
+        assert op.engine._holds.least() == Hold(3, "old")
+
+
 def test_a_route_is_not_declared_while_entries_are_given_up(tmp_path: Path) -> None:
     """Invariant 11: what a new route begins at is still there when it is declared."""
     with operated(tmp_path, lines(3), out={}) as op:
@@ -126,7 +144,7 @@ def test_a_route_that_leaves_ends_behind_its_slice(
     paused = tmp_path / "slow.paused"
     paused.touch()
     with operated(tmp_path, lines(3), out={}, slow={"writer": writer}) as op:
-        until(lambda: op.route()["watermark"] == 2)
+        until((tmp_path / "slow.waiting").exists)
         with monkeypatch.context() as patch:
             patch.setattr("transporter.control.live.NOTICE", 0.1)
             assert reload(op, routes=[route("out")])["leaving"] == ["slow"]
@@ -161,8 +179,7 @@ def test_a_stop_takes_those_with_it_that_are_leaving(tmp_path: Path) -> None:
     paused = tmp_path / "slow.paused"
     paused.touch()
     with operated(tmp_path, lines(3), out={}, slow={"writer": {"pause_at": 1}}) as op:
-        until(lambda: op.route()["watermark"] == 2)
-        op.change(lambda document: document.update(routes=[route("out")]))
+        until((tmp_path / "slow.waiting").exists)
         op.engine.reconfigure(
             op.engine.pipeline.model_copy(update={"routes": op.engine.pipeline.routes[:1]})
         )
@@ -253,13 +270,14 @@ def test_a_reader_with_other_settings_is_opened_anew(tmp_path: Path) -> None:
     assert data == ["0", "y", "z", "4"]
 
 
-def test_a_new_reader_that_cannot_be_opened_stops_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("adaptor", ["engine_tools:LinesReader", GOING_ON])
+def test_a_new_reader_that_cannot_be_opened_stops_alone(tmp_path: Path, adaptor: str) -> None:
     """At a start that ends the engine; here others run, and the operator is told."""
     first = reader("in", "source.txt")
     with operated(tmp_path, lines(1), out={}) as op:
         until(lambda: op.route()["watermark"] == 0)
-        answer = reload(op, readers=[first, reader("bad", "none.txt")])
-        assert "none.txt" in answer["problems"]["bad"]
+        answer = reload(op, readers=[first, reader("bad", "none/table.txt", adaptor=adaptor)])
+        assert "none/table" in answer["problems"]["bad"]
         assert op.engine.halted == ["bad"]
         op.feed("a 1")
         until(lambda: op.route()["watermark"] == 1)
