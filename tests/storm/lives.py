@@ -82,6 +82,8 @@ class Lives:
         self._asking: list[threading.Thread] = []
         self._looked: dict[str, tuple[float, int]] = {}
         self._routes = {name: dict(keys) for name, keys in plan.routes.items()}
+        self.away: set[str] = set()
+        """The sources and routes that pipeline files do not name."""
         for source in plan.sources:
             self.switch(f"{source}.available").set(0)
             self.switch(f"{source}.elected").set(plan.engines[0])
@@ -322,8 +324,12 @@ class Lives:
             document = {
                 "name": "storm",
                 "log": {"dir": str(engine.directory), **self.plan.log},
-                "readers": [self._reader(name, engine.name) for name in self.plan.sources],
-                "routes": [self._route(name) for name in self._routes],
+                "readers": [
+                    self._reader(name, engine.name)
+                    for name in self.plan.sources
+                    if name not in self.away
+                ],
+                "routes": [self._route(name) for name in self._routes if name not in self.away],
                 "commit_interval": "50ms",
                 "shutdown_timeout": "1s",
             }

@@ -35,6 +35,9 @@ WEIGHTS: Final[dict[str, float]] = {
     "reader_pause": 1.5,
     "reader_resume": 3,
     "reader_restart": 1.5,
+    "reader_leave": 1,
+    "route_leave": 1,
+    "come_back": 2,
     "ack": 5,
     "replay": 7,
     "dry_replay": 1.5,
@@ -194,6 +197,8 @@ def _route(rng: Random, before: list[str]) -> dict[str, Any]:
         "retry": {"attempts": rng.choice((1, 2, 3)), "backoff": f"{first}ms..20ms"},
         "slice_timeout": "700ms",
         "worker_memory": None,
+        # Whoever comes back, forgotten meanwhile, is a new one, and not an old one renamed.
+        "start": "earliest",
     }
     if before and rng.random() < 0.15:
         keys["after"] = rng.choice(before)
@@ -286,12 +291,12 @@ def _of_route(rng: Random, name: str) -> dict[str, Any]:
 
 _OF_SOURCE: Final = (
     *("produce", "source_fault", "source_heal", "elect"),
-    *("reader_pause", "reader_resume", "reader_restart"),
+    *("reader_pause", "reader_resume", "reader_restart", "reader_leave"),
 )
 _OF_ENGINE: Final = (
     *("wait", "clock", "disk_fault", "power_cut", "stray"),
     *("start", "stop", "stop_engine_hung", "kill", "disk_heal", "backup", "restore", "remove_lock"),
-    *("status", "look", "compact", "export", "verify", "reload_file", "settle"),
+    *("status", "look", "compact", "export", "verify", "reload_file", "come_back", "settle"),
 )
 _STRAYS: Final = ("20260101.log", "notes.txt", "00000000000000000000.log.bak", "x.log")
 

@@ -75,6 +75,8 @@ class Settling:
             world.do_source_heal(source)
         for engine in world.engines.values():
             world.set_fault(engine, {})
+        world.do_come_back()
+        for engine in world.engines.values():
             if engine.may_fail.startswith("a source has ended"):
                 world.stop(engine)  # from now on it may not fail
 
@@ -99,6 +101,12 @@ class Settling:
             if status is None:
                 found.append(f"{engine.name} does not answer")
                 continue
+            there = {each["name"] for each in (*status["readers"], *status["routes"])}
+            plan = self._world.plan
+            if missing := [each for each in (*plan.sources, *plan.routes) if each not in there]:
+                # Who was still leaving when all were asked back is asked again.
+                found.append(f"{engine.name} lacks {missing}")
+                self._act(engine, "reload", "")
             for route in status["routes"]:
                 if (problem := self._route_blocks(engine, route, status["last"])) is not None:
                     found.append(f"{engine.name}/{problem}")
@@ -196,7 +204,8 @@ class Settling:
         now = time.monotonic()
         if now - self._acted.get(mark, 0.0) > PACE:
             self._acted[mark] = now
-            self._world.ask(engine.name, kind, route=route, **fields)
+            named = {"route": route} if route else {}
+            self._world.ask(engine.name, kind, **named, **fields)
 
     def _restart(self, engine: Engine) -> None:
         mark = f"restart {engine.name}"

@@ -120,6 +120,31 @@ class World(Lives):
     def do_reader_restart(self, source: str, engine: str) -> None:
         self.ask(engine, "reader-restart", reader=source)
 
+    def do_reader_leave(self, source: str, engine: str) -> None:
+        # Of a source at which engines take turns the journals do not tell why it was given up.
+        staying = [each for each in self.plan.sources if each not in (source, *self.away)]
+        if staying and not self.plan.sources[source]["turns"]:
+            self._reload_without(engine, source)
+
+    def do_route_leave(self, route: str, engine: str) -> None:
+        staying = [each for each in self.plan.routes if each not in (route, *self.away)]
+        followed = any(self.plan.routes[each].get("after") == route for each in staying)
+        # Else it is refused: no source that waits for deliveries is told without a route.
+        waited_for = any(each["release"] == "delivered" for each in self.plan.sources.values())
+        if staying and not followed and not waited_for:
+            self._reload_without(engine, route)
+
+    def _reload_without(self, engine: str, name: str) -> None:
+        self.away.add(name)
+        self.write_pipelines()
+        self.ask(engine, "reload")
+
+    def do_come_back(self, engine: str = "", **_: Any) -> None:
+        self.away.clear()
+        self.write_pipelines()
+        for each in [engine] if engine else self.engines:
+            self.ask(each, "reload")
+
     def do_step(self, route: str, engine: str) -> None:
         self.ask(engine, "step", route=route)
 
