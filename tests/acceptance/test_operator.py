@@ -86,6 +86,40 @@ def test_a_poison_entry_is_set_aside_mended_and_delivered_in_order(tmp_path: Pat
     assert [each["action"] for each in audit] == ["reload", "parked retry"]
 
 
+def test_readers_and_routes_come_and_go_while_it_runs(tmp_path: Path) -> None:
+    """The command names who is new, who is gone and who could not be opened; entries flow on."""
+    pipeline = write_file(tmp_path, [route()])
+    feed(tmp_path, "orders 1")
+    (tmp_path / "more.txt").write_text("users 2\n")
+    document = json.loads(pipeline.read_text())
+    lines = document["readers"][0]
+    more = lines | {"name": "more", "path": "more.txt"}
+    bad = lines | {"name": "bad", "path": "not_there.txt"}
+    with operated(pipeline) as engine:
+        until(lambda: data(tmp_path / "out.jsonl") == ["1"])
+        late = route("late", start="earliest")
+        write_file(tmp_path, [route(), late], readers=[lines, more, bad])
+        said = command("reload", str(pipeline))
+        assert said.returncode == 0
+        for name in ("taken up by out", "opened anew: in", "reader more", "route late"):
+            assert name in said.stdout
+        assert "reader bad: " in said.stderr
+        until(lambda: sorted(data(tmp_path / "late.jsonl")) == ["1", "2"])
+        write_file(tmp_path, [late], readers=[more])
+        gone = told(pipeline, "reload", "--reason", "moved away")
+        assert gone["removed"] == {"readers": ["in", "bad"], "routes": ["out"]}
+        assert gone["leaving"] == []
+        engine.await_event("offset-log-unused", route="out")
+        (tmp_path / "more.txt").write_text("users 2\nusers 3\n")
+        until(lambda: sorted(data(tmp_path / "late.jsonl")) == ["1", "2", "3"])
+        write_file(tmp_path, [route("renamed")], readers=[more])
+        refusal = command("reload", str(pipeline))
+        assert refusal.returncode != 0
+        assert "offsets rename" in refusal.stderr
+        told(pipeline, "route", "forget", "out", "--yes")
+    assert sorted(data(tmp_path / "out.jsonl")) == ["1", "2"]
+
+
 def test_a_wrong_step_is_replayed_from_a_time(tmp_path: Path) -> None:
     """Of what a wrong step spoilt, one namespace is delivered again, from a time on, mended."""
     steps = [{"omit": {"fields": ["total"]}}]
@@ -196,6 +230,13 @@ def test_an_operator_on_a_real_run_with_spark(tmp_path: Path) -> None:
         until(lambda: "TransporterEntriesParked" not in firing(page(metrics)[1]))
         told(pipeline, "replay", "out", "--from", "0", "--to", "1")
         until(lambda: data(tmp_path / "out.jsonl")[5:] == ["100", "100"])
+        # A first query, to a Spark that was started without any, in a route of its own.
+        query = {"sql": "SELECT * FROM entries WHERE data <> '0'"}
+        asked = route("asked", steps=[query], start="earliest")
+        write_file(tmp_path, [asked], observe=observe)
+        answer = told(pipeline, "reload")
+        assert (answer["added"]["routes"], answer["removed"]["routes"]) == (["asked"], ["out"])
+        until(lambda: data(tmp_path / "asked.jsonl") == ["1", "4", "5", "10"])
         assert engine.stop() == 0
 
 
