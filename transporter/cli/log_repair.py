@@ -60,7 +60,8 @@ def repair(
 
     What is whole is kept. Routes that had not passed lost entries halt there until
     these offsets are acked; routes whose offset log was damaged deliver everything
-    again. No engine may be running.
+    again; a damaged list of paused readers is removed, so none is paused. No engine
+    may be running.
 
     Example: transporter log repair pipeline.yaml
     """

@@ -3,7 +3,8 @@
 :func:`verify` looks at every byte and changes nothing; :func:`mend` makes what
 is damaged usable again. An offset log that cannot be read is begun anew at the
 oldest entry: its route delivers everything again, and nothing is lost. A parked
-entry is taken from the log again as long as that holds it.
+entry is taken from the log again as long as that holds it. Without a readable list
+of paused readers none is paused.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.damage import Damage, examine
 from transporter.log.filesystem import RealFileSystem, faults_of, replace_durably
 from transporter.log.meta import META, published, read_meta
+from transporter.log.paused_readers import PAUSED, read_paused
 from transporter.log.reader import LogReader
 from transporter.log.repair import Quarantine, log_id_of, mend_segments
 from transporter.log.segment import segment_bases
@@ -121,6 +123,7 @@ def _verified(directory: Path, progress: Callable[[int], None], files: FileSyste
         through=found.floor,
         damages=(
             *_damaged_meta(files, directory),
+            *_damaged_pauses(files, directory),
             *_without_segments(directory, found),
             *found.damages,
         ),
@@ -142,6 +145,9 @@ def mend(directory: Path, found: Health, now: int, files: FileSystem | None = No
     with faults_of(directory):
         if found.damages:
             mend_segments(files, directory, found.examination, quarantine)
+        if any(_damaged_pauses(files, directory)):
+            quarantine.keep(directory / PAUSED)
+            files.remove(directory / PAUSED)
         for route, _ in found.routes:
             _mend_offset_log(files, directory, route, quarantine)
         lost = [
@@ -176,6 +182,13 @@ def _damaged_meta(files: FileSystem, directory: Path) -> Iterator[Damage]:
             yield Damage(path, 0, "the log's meta file is missing", 0, -1)
     except Corrupt as error:
         yield Damage(path, 0, error.problem, 0, -1)
+
+
+def _damaged_pauses(files: FileSystem, directory: Path) -> Iterator[Damage]:
+    try:
+        read_paused(directory, files)
+    except Corrupt as error:
+        yield Damage(error.file, error.byte, error.problem, 0, -1)
 
 
 def _without_segments(directory: Path, found: Examination) -> Iterator[Damage]:

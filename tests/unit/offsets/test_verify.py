@@ -10,8 +10,9 @@ from compaction_tools import Frame, append_segments, letters
 from transporter.errors import EnvironmentFault
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
+from transporter.log.paused_readers import PAUSED, PausedReaders, read_paused
 from transporter.message import messages_to_batch, with_offsets
-from transporter.offsets.health import verify
+from transporter.offsets.health import mend, verify
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.parked import Parked, ParkedStore, Reason
 
@@ -61,3 +62,22 @@ def test_a_log_that_never_holds_still_is_told_of(directory: Path) -> None:
 def test_a_parked_entry_that_is_delivered_meanwhile_is_no_damage(directory: Path) -> None:
     """Its file goes with it."""
     assert verify(directory, files=Vanishing(".entry", 1)).sound
+
+
+def test_a_damaged_list_of_paused_readers_is_found_and_mended(directory: Path) -> None:
+    """No engine starts beside it; a copy is kept, nothing else is touched, and nobody is paused."""
+    PausedReaders(directory).set("orders", paused=True)
+    assert verify(directory).sound
+    path = directory / PAUSED
+    damaged = path.read_bytes().replace(b"orders", b"ordera")
+    path.write_bytes(damaged)
+    before = {each: each.read_bytes() for each in directory.glob("*.log")}
+    found = verify(directory)
+    (damage,) = found.damages
+    assert (damage.file, damage.empty) == (str(path), True)
+    mended = mend(directory, found, 0)
+    assert mended.kept == (PAUSED,)
+    assert (mended.quarantine / PAUSED).read_bytes() == damaged
+    assert {each: each.read_bytes() for each in directory.glob("*.log")} == before
+    assert verify(directory).sound
+    assert read_paused(directory) == frozenset()
