@@ -299,8 +299,14 @@ class Live:
         feeds = [feed for name in readers if (feed := self._engine.feed(name)) is not None]
         while not all(feed.settled for feed in feeds) and time.monotonic() < deadline:
             time.sleep(_LOOK)
-        found = {feed.name: feed.status().problem for feed in feeds}
+        found = {feed.name: self._problem(feed) for feed in feeds}
         return {name: self._engine.redacted(text) for name, text in found.items() if text}
+
+    def _problem(self, feed: Feed) -> str:
+        status = feed.status()
+        if feed.outdated and status.state is not State.PAUSED:
+            return status.problem or "it has not taken up its settings yet"
+        return status.problem
 
     def _running(self, name: str) -> tuple[Route, OffsetLog]:
         found = self._engine.route(name)
@@ -347,7 +353,9 @@ def _route_status(engine: Engine, status: RouteStatus) -> dict[str, Any]:
     return fields | (progress(found[1].state) if found else {})
 
 
-_SHOWN: Final = ("name", "adaptor", "delivered", "skipped", "lag", "parked", "limited", "problem")
+_SHOWN: Final = (
+    *("name", "adaptor", "delivered", "skipped", "lag", "parked", "limited", "problem", "leaving"),
+)
 
 
 def _paused(offsets: OffsetLog) -> RouteState:

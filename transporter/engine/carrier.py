@@ -160,6 +160,14 @@ class Carrier:
             return line
         return self._admission.admit(begin, hello, caller, stopping)
 
+    def forget(self, route: str) -> None:
+        """Keep nothing of *route*, whose workers have all been closed."""
+        with self._changed:
+            self._on_frames.pop(route, None)
+            for key in [key for key in self._problems if key[0] == route]:
+                del self._problems[key]
+        self._admission.forget(route)
+
     def stop(self) -> None:
         """Stop Spark, its host and the listener; every worker must have been closed before.
 

@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transporter.audit import AuditFile
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from transporter.engine.carrier import Launch
-    from transporter.engine.events import Observer, RouteStatus
+    from transporter.engine.events import Observer, ReaderStatus, RouteStatus
     from transporter.engine.feed import Feed
     from transporter.engine.route import Route
     from transporter.log.paused_readers import PausedReaders
@@ -111,6 +112,7 @@ class Engine:
             observe,
             self._fail,
             self._learn,
+            count(1),
         )
         stored = self._stored
         self._running = Running(around, stored, self.audit, fail_fast=self._fail_fast)
@@ -243,7 +245,8 @@ class Engine:
         the slice it is at. If it raises, nothing has changed.
 
         Raises:
-            ActionRefused: the engine is stopping, or who is to come is still leaving.
+            EngineUnreachable: the engine is stopping.
+            ActionRefused: who is to come is still leaving.
             EnvironmentFault: a route may have been renamed, or would be left out.
 
         """
@@ -262,9 +265,12 @@ class Engine:
         self._observe("pipeline-reloaded", file=str(wanted.file), **parts)
         return told
 
-    def see_off(self) -> list[str]:
-        """Let go of what a reload has removed and has ended; name what has not ended yet."""
-        for route in self._running.see_off():
+    def see_off(self, *, wait: bool = True) -> list[str]:
+        """Let go of what a reload has removed and has ended; name what has not ended yet.
+
+        While a reload is under way it waits for that, or does nothing.
+        """
+        for route in self._running.see_off(wait=wait):
             self._observe("offset-log-unused", route=route)
         return self._running.leaving()
 
@@ -281,9 +287,8 @@ class Engine:
     def halted(self) -> list[str]:
         """The readers and routes that wait for an operator."""
         status = self.status()
-        stopped = (each.name for each in status.readers if each.state is State.STOPPED)
-        halted = (each.name for each in status.routes if each.state is State.STOPPED)
-        return [*stopped, *halted]
+        both: tuple[ReaderStatus | RouteStatus, ...] = (*status.readers, *status.routes)
+        return [each.name for each in both if each.state is State.STOPPED and not each.leaving]
 
     def status(self) -> EngineStatus:
         """Return what everything is doing now."""
@@ -342,8 +347,10 @@ class Engine:
                 route.stop()
 
     def _finished(self) -> bool:
-        return all(feed.ended for feed in self._running.feeds) and all(
-            route.halted or route.caught_up for route in self._running.routes
+        feeds = (each for each in self._running.feeds if not each.leaving)
+        routes = (each for each in self._running.routes if not each.leaving)
+        return all(feed.ended for feed in feeds) and all(
+            route.halted or route.caught_up for route in routes
         )
 
     def fail(self, error: BaseException) -> None:
@@ -361,7 +368,7 @@ class Engine:
         try:
             while not self._stopped.wait(self._pipeline.commit_interval):
                 self._watch.look()
-                self.see_off()
+                self.see_off(wait=False)
                 for offsets in self._running.offsets.values():
                     # Its route says that it waits for room, and delivers nothing (Invariant 14).
                     with suppress(LogFull):
@@ -371,14 +378,15 @@ class Engine:
 
 
 def _waves(routes: Sequence[Route]) -> list[list[Route]]:
-    """Return *routes* so that each comes in a later wave than the one it follows."""
+    """Return *routes* so that each comes in a later wave than the one it follows.
+
+    One that was removed may be left behind alone.
+    """
     waves: list[list[Route]] = []
-    placed: set[str | None] = {None}
     rest = {route.name: route for route in routes}
     while rest:
-        ready = [name for name, route in rest.items() if route.config.after in placed]
+        ready = [name for name, route in rest.items() if route.config.after not in rest]
         waves.append([rest.pop(name) for name in ready])
-        placed |= set(ready)
     return waves
 
 

@@ -295,6 +295,8 @@ class ReaderStatus:
     still: float = 0.0
     term: int | None = None
     measured: dict[Gauge, float] = field(default_factory=dict)
+    leaving: bool = False
+    """Whether it was removed from the pipeline, and ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +324,8 @@ class RouteStatus:
     slices: Histogram = NOTHING
     waiting: Waiting | None = None
     limited: float = 0.0
+    leaving: bool = False
+    """Whether it was removed from the pipeline, and ends."""
 
     @property
     def patience(self) -> Waiting | None:

@@ -113,6 +113,9 @@ class Feed:
         self._settings: ReaderConfig | None = None
         self.leaving = False
         """Whether it was removed from the pipeline, and ends."""
+        self._leave_by, self._parted = 0.0, False
+        self._acting = threading.Lock()
+        """Held while something is appended, or the source is told: see :meth:`let_go`."""
         self._polled = False
         # Until something was opened, or put off, an error is of the start, and ends the engine.
         self._fresh, self._to_take_up = not late, deliveries is not None
@@ -149,7 +152,15 @@ class Feed:
 
     def start(self) -> None:
         """Begin to read; before any route begins to deliver."""
+        self.prepare()
+        self.run()
+
+    def prepare(self) -> None:
+        """Find out what earlier runs have left; before any route begins to deliver."""
         self._resume.begin()
+
+    def run(self) -> None:
+        """Begin to read, prepared."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -168,11 +179,11 @@ class Feed:
         self._called.set()
 
     def restart(self) -> bool:
-        """Close the reader in order and open it again, also one that has stopped.
+        """Close the reader in order and open it again, also one that has stopped or ended.
 
-        Returns whether that is under way: one that is just stopping cannot be restarted yet.
+        Returns whether that is under way: one that is just ending cannot be restarted yet.
         """
-        if not self.halted:
+        if not self.ended:
             self._reopen = True
             self._called.set()
             return True
@@ -195,14 +206,42 @@ class Feed:
 
         Its source is told what is delivered by now, and routes pass what other engines deliver.
         """
-        self.leaving = True
+        self.leaving, self._leave_by = True, time.monotonic() + GRACE
         self._finishing.set()
         self.stop()
 
+    def let_go(self) -> bool:
+        """Tell whether one that was removed has ended, or does not answer and is left behind.
+
+        What it had logged and no route has delivered is superseded by then (Invariant 10).
+        """
+        if not self.leaving:
+            return False
+        if self._thread.is_alive():
+            if not self._left_in_time():
+                return False
+            self._left_behind()
+        if self._shared and not self._parted:
+            self._part_from_routes()
+        return True
+
+    def _left_in_time(self) -> bool:
+        """Leave a thread behind that is late; from then on it appends and tells nothing more."""
+        if time.monotonic() < self._leave_by or not self._acting.acquire(blocking=False):
+            return False
+        self._abandoned = True
+        self._acting.release()
+        return True
+
+    def _part_from_routes(self) -> None:
+        # Whoever leads next gives it again, and nobody decides here any more.
+        self._parted = True
+        self._resume.supersede()
+
     @property
-    def gone(self) -> bool:
-        """Whether it was removed and has ended."""
-        return self.leaving and not self._thread.is_alive()
+    def outdated(self) -> bool:
+        """Whether it has not taken up its settings yet."""
+        return self._settings is not None
 
     def wait_until_read(self) -> None:
         """Wait until nothing more is appended; the source may still wait for deliveries."""
@@ -320,6 +359,7 @@ class Feed:
             still,
             self._term,
             dict(self._measured),
+            self.leaving,
         )
 
     def _measure(self, gauge: Gauge, value: float | None) -> None:
@@ -353,9 +393,8 @@ class Feed:
             self._read_until_stopped()
             if not self._over.is_set():
                 self._end_reading()
-            if self.leaving and self._shared:
-                # Invariant 10: whoever leads next gives it again, and nobody decides here any more.
-                self._resume.supersede()
+            if self.leaving and self._shared and not self._abandoned:
+                self._part_from_routes()  # Invariant 10
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             # Of one that was left behind that has been told; the log may be closed by now.
             if not self._abandoned:
@@ -607,7 +646,10 @@ class Feed:
             # wait, for what they have logged meanwhile must not be held by who waits for its room.
             self._hold_from(self._log.durable + 1 if begun is None else begun)
             try:
-                found = self._log.append(messages, self._config.name, position, term)
+                with self._acting:
+                    if self._abandoned:
+                        return None
+                    found = self._log.append(messages, self._config.name, position, term)
             except LogFull as error:
                 self._state, self._problem = State.WAITING, str(error)
                 self._observe("log-full", reader=self._config.name, problem=str(error))
@@ -648,10 +690,13 @@ class Feed:
 
     def _tell(self, reader: Reader, deliveries: Deliveries) -> None:
         """Tell the source what every route has delivered since."""
-        # In this order: an entry is parked before a watermark passes it.
-        through = deliveries.through
-        known = self._open.given_up
-        told = self._open.deliver(through, deliveries.parked, deliveries.released)
+        with self._acting:
+            if self._abandoned:
+                return  # It may be told without a route that was removed, too.
+            # In this order: an entry is parked before a watermark passes it.
+            through = deliveries.through
+            known = self._open.given_up
+            told = self._open.deliver(through, deliveries.parked, deliveries.released)
         whole = self._open.whole()
         if self._by_rows is not None:
             for position, rows in told:

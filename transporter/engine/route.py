@@ -83,8 +83,10 @@ class Route:
         self._starts = Backoff()
         self._talk = Talk(self._stopping)
         self._not_before, self._pace = 0.0, Pace(config.max_rate)
-        self._sure = self._opened = False
-        self._attempt, self._outdated, self._paused = 0, False, False
+        self._sure: object = None
+        """The feeds that have made sure that they lead."""
+        self._opened = False
+        self._attempts, self._outdated, self._paused = around.attempts, False, False
         self._state, self._problem = State.STARTING, ""
         self._meter = Meter()
         self.leaving = False
@@ -116,6 +118,11 @@ class Route:
         """Whether it was removed and has ended."""
         return self.leaving and not self._thread.is_alive()
 
+    def discard(self) -> None:
+        """Close what a route has open that was never started."""
+        self._errands.end()
+        self._reader.close()
+
     def _call(self) -> None:
         """End every wait, so that the route looks anew at what it is to do."""
         self._called.set()
@@ -139,9 +146,10 @@ class Route:
 
         It is durable on return that this is to be done.
         """
-        if self._errands.over:
+        if self._errands.over and not self.leaving:
             # A route that has ended delivers nothing any more: whether this is to be passed
-            # is found out at the next start.
+            # is found out at the next start. One that was removed may come back without the
+            # reader, so it is written down here.
             return
         self._offsets.begin_superseding(reader, through)
         with suppress(EngineUnreachable):
@@ -234,6 +242,7 @@ class Route:
             replaying=state.replay is not None,
             slices=self._meter.slices(),
             waiting=self._backoff.waiting() or self._starts.waiting(),
+            leaving=self.leaving,
         )
 
     def _run(self) -> None:
@@ -319,14 +328,13 @@ class Route:
 
     def _specs(self) -> list[WorkerSpec]:
         self._outdated = False
-        self._attempt += 1
         self._renew()
         return specs_of(
             self._config,
             self._pipeline,
             self._log,
             self._offsets.state,
-            self._attempt,
+            next(self._attempts),
             self._adoption.handed,
         )
 
@@ -346,7 +354,7 @@ class Route:
         self._state = State.STARTING
         if not self._is_open(worker):
             return
-        self._sure = False
+        self._sure = None
         while self._goes_on() and not self._drained():
             left = max(self._not_before - time.monotonic(), self._pace.left())
             if left > 0 or (self._held() and not self._draining.is_set()):
@@ -399,8 +407,10 @@ class Route:
         Whoever leads then does so alone: a later leader's writer will shut out ours
         (Invariant 10). Who does not has had its entries superseded.
         """
-        self._sure = self._sure or self._deliveries.confirmed(self._unwanted)
-        return self._sure
+        feeds = self._deliveries.feeds
+        if self._sure is not feeds and self._deliveries.confirmed(self._unwanted):
+            self._sure = feeds
+        return self._sure is feeds
 
     def _sources_know(self) -> bool:
         """Wait until a shared source knows what was delivered, where a key's entries are to wait.
@@ -498,11 +508,11 @@ class Route:
                 self._backoff.reset()
             case _ if self._config.writer.outdated():
                 # The sink may have refused a secret that was replaced since: a new worker.
-                self._sure, self._outdated = False, True
+                self._sure, self._outdated = None, True
                 self._retry_later(verdict.problem)
             case Action.WAIT:
                 # Its writer may take the sink anew.
-                self._sure = False
+                self._sure = None
                 self._not_before = time.monotonic() + verdict.wait
                 self._retry_later(verdict.problem, least=verdict.wait)
             case Action.HALT:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from transporter.audit import AuditFile
 from transporter.errors import (
     Corrupt,
+    EngineUnreachable,
     EnvironmentFault,
     LockLost,
     LogFull,
@@ -391,6 +392,8 @@ class OffsetLog:
 
         """
         with self._lock:
+            if self._file is None:
+                return  # As it was closed, what it has is durable.
             self.write_pending()
             if self._dirty:
                 self._sync()
@@ -475,6 +478,8 @@ class OffsetLog:
         """
         if self._failure is not None:
             raise self._poisoned()
+        if self._file is None:
+            raise EngineUnreachable(f"route {self.route} has ended; nothing was changed")
         self._guard()
         try:
             self._append(records.snapshot(after) if self._pending else event, after)
