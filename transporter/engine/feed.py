@@ -235,8 +235,8 @@ class Feed:
 
     def _part_from_routes(self) -> None:
         # Whoever leads next gives it again, and nobody decides here any more.
-        self._parted = True
         self._resume.supersede()
+        self._parted = True
 
     @property
     def outdated(self) -> bool:
@@ -273,11 +273,14 @@ class Feed:
         with self._confirming:
             self._asked += 1
             mine = self._asked
-            while self._sure < mine and (self._thread.is_alive() or self._undecided):
+            while self._sure < mine and self._may_make_sure():
                 if unwanted():
                     return False
                 self._confirming.wait(HASTY)
         return True
+
+    def _may_make_sure(self) -> bool:
+        return not self._parted and (self._thread.is_alive() or self._undecided)
 
     @property
     def name(self) -> str:
