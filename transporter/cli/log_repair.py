@@ -133,7 +133,8 @@ def _show(health: Health) -> None:
     for first, last in health.lost:
         write(f"offsets {first}..{last} were lost before; a repair has declared that")
     if health.sound:
-        write(f"{health.segments} segments, whole through offset {health.through}")
+        segments = "1 segment" if health.segments == 1 else f"{health.segments} segments"
+        write(f"{segments}, whole through offset {health.through}")
         return
     rows = [_row("", damage) for damage in health.damages]
     rows += [_row(route, damage) for route, damage in (*health.routes, *health.parked)]

@@ -18,7 +18,7 @@ from transporter.control.disk import progress
 from transporter.control.metadata import metadata
 from transporter.control.stepping import next_entry
 from transporter.engine.events import State
-from transporter.errors import ActionRefused, EngineUnreachable
+from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import read_state
 from transporter.pipeline.reloading import changes, reread
@@ -215,7 +215,7 @@ class Live:
         engine, name = self._engine, request.reader
         if (feed := engine.feed(name)) is None:
             known = ", ".join(each.name for each in engine.pipeline.readers)
-            raise ActionRefused(f"there is no reader {name!r} in the running pipeline ({known})")
+            raise UnknownName(f"there is no reader {name!r} in the running pipeline ({known})")
         with self._operating_readers:
             self._refuse_ended(feed, request)
             if isinstance(request, requests.RestartReader):
@@ -312,7 +312,7 @@ class Live:
         found = self._engine.route(name)
         if found is None:
             known = ", ".join(each.name for each in self._engine.pipeline.routes)
-            raise ActionRefused(f"there is no route {name!r} in the running pipeline ({known})")
+            raise UnknownName(f"there is no route {name!r} in the running pipeline ({known})")
         return found
 
     def _tell(self, request: Any, by: Operator) -> None:  # noqa: ANN401 - any request

@@ -16,6 +16,7 @@ from transporter.errors import (
     LogFull,
     LogPoisoned,
     OffsetRefused,
+    UnknownName,
 )
 from transporter.log.filesystem import (
     NO_SPACE,
@@ -74,7 +75,7 @@ def read_state(directory: Path, route: str, files: FileSystem | None = None) -> 
     folder = route_folder(directory, route)
     if route not in declared_routes(directory, files):
         known = ", ".join(declared_routes(directory, files)) or "none"
-        raise EnvironmentFault(f"{folder}: no route of this name has run here (known: {known})")
+        raise UnknownName(f"{folder}: no route of this name has run here (known: {known})")
     return _read(files, folder).state
 
 
@@ -120,7 +121,8 @@ def rename_route(directory: Path, route: str, new: str, files: FileSystem | None
     """Give the offset log of *route* the name *new*, durably; no engine may be running.
 
     Raises:
-        EnvironmentFault: there is no such route, or *new* has an offset log already.
+        UnknownName: there is no such route.
+        EnvironmentFault: *new* has an offset log already.
 
     """
     files = files or RealFileSystem()
