@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SHORT_LIVED: Final = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
 """What lives for seconds is not worth optimising."""
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def spark_environment() -> dict[str, str]:
@@ -50,19 +51,27 @@ def spark_environment() -> dict[str, str]:
 def trial_spark() -> Iterator[TrialSpark]:
     """Give a Spark for ``sql`` steps, which starts when it is first needed and ends with the block.
 
-    Ctrl-C ends the block, but does not keep Spark from ending.
+    A signal ends the block, but does not keep Spark from ending in order.
     """
     from transporter.trial.on_spark import TrialSpark  # noqa: PLC0415 - imports pyarrow
 
     spark = TrialSpark(_launcher, lambda: note("starting Spark for sql steps …"))
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         yield spark
     finally:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         try:
             spark.close()
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _terminated(number: int, _: object) -> None:
+    sys.exit(128 + number)
 
 
 def _launcher(folder: Path, spark: SparkConfig, secrets: Secrets) -> SparkLauncher:
