@@ -163,7 +163,9 @@ def test_cases_run_on_one_spark_until_ctrl_c(place: Path, temporary: Path) -> No
     )
     children: list[psutil.Process] = []
     try:
-        await_true((place / "mark").exists, 240, "the last case runs")
+        mark = place / "mark"
+        await_true(lambda: mark.exists() or process.poll() is not None, 240, "the last case runs")
+        assert process.poll() is None, process.communicate()
         children = psutil.Process(process.pid).children(recursive=True)
         for _ in range(2):
             process.send_signal(signal.SIGINT)
