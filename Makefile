@@ -25,7 +25,8 @@ soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an 
 		tests/integration/test_outbox_crashes.py tests/integration/test_outbox_restarts.py \
 		tests/acceptance/test_nameless_user.py tests/acceptance/test_processes.py \
 		tests/acceptance/test_neighbours.py \
-		tests/acceptance/test_dataframe_threads.py --exhaustive $(if $(PART),--part $(PART))
+		tests/acceptance/test_dataframe_threads.py \
+		tests/acceptance/test_sql_trials.py --exhaustive $(if $(PART),--part $(PART))
 
 crash: $(VENV)/dev  ## Every crash, damage and failing call, real power cuts (as root); PART=1/2: half
 	$(BIN)/pytest -n 2 --dist loadfile tests/crash tests/power --exhaustive \
