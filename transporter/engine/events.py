@@ -7,7 +7,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from transporter.engine.timings import NOTHING, Histogram
+from transporter.engine.timings import NO_LATENCY, NOTHING, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -280,7 +280,8 @@ class ReaderStatus:
 
     ``size`` is in bytes; ``still`` tells for how many seconds it has got nowhere; ``term``
     is the number of the term under which it leads, where engines take turns. ``measured`` is
-    what the reader has measured at its source, by the names of ``adaptor.Gauge``.
+    what the reader has measured at its source, by the names of ``adaptor.Gauge``; ``latency``
+    how long before they were logged its messages were made.
     """
 
     name: str
@@ -292,6 +293,7 @@ class ReaderStatus:
     still: float = 0.0
     term: int | None = None
     measured: dict[Gauge, float] = field(default_factory=dict)
+    latency: Histogram = NO_LATENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +303,8 @@ class RouteStatus:
     ``size`` counts delivered bytes; ``still`` tells for how many seconds it has settled
     nothing while there was something to do; ``slices`` how long its slices took;
     ``waiting`` since when it has only failed, and when it tries again, if it still does;
-    ``limited`` the entries a second of ``max_rate`` while that makes it wait, else 0.
+    ``limited`` the entries a second of ``max_rate`` while that makes it wait, else 0;
+    ``latency`` how long after they were logged its entries were delivered.
     """
 
     name: str
@@ -319,6 +322,7 @@ class RouteStatus:
     slices: Histogram = NOTHING
     waiting: Waiting | None = None
     limited: float = 0.0
+    latency: Histogram = NO_LATENCY
 
     @property
     def patience(self) -> Waiting | None:

@@ -11,9 +11,11 @@ import pyarrow as pa
 from transporter.adaptor import DeliveredReader, EndOfSource, KeepAliveReader
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import ReaderStatus, State
+from transporter.engine.latency import add_source_latency
 from transporter.engine.open_batches import OpenBatches, ranges_of
 from transporter.engine.oversized import loggable
 from transporter.engine.resume import LogResume
+from transporter.engine.timings import LATENCY_BOUNDS, Timings
 from transporter.errors import (
     EnvironmentFault,
     LogFull,
@@ -21,6 +23,7 @@ from transporter.errors import (
     SourceUnavailable,
     TransporterError,
 )
+from transporter.log.commit_log import wall_clock
 from transporter.message import messages_to_batch, size_of
 from transporter.offsets.holds import Hold
 
@@ -102,6 +105,7 @@ class Feed:
             measured=self._measure,
         )
         self._measured: dict[Gauge, float] = {}
+        self._latency = Timings(LATENCY_BOUNDS)
         self._shared = deliveries is not None and config.config.shared
         self._term: int | None = None
         self._look_again = 0.0
@@ -291,6 +295,7 @@ class Feed:
             still,
             self._term,
             dict(self._measured),
+            self._latency.read(),
         )
 
     def _measure(self, gauge: Gauge, value: float | None) -> None:
@@ -586,6 +591,7 @@ class Feed:
                 self._logged += messages.num_rows
                 self._resume.last = found[1]
                 self._size += size_of(messages)
+                add_source_latency(self._latency, messages.column("timestamp"), wall_clock())
                 self._backoff.reset()
                 return found
 

@@ -14,6 +14,7 @@ from transporter.engine.cutter import Cutter
 from transporter.engine.errands import Errands
 from transporter.engine.events import RouteStatus, State
 from transporter.engine.judge import GO, Action, EntryOutcome, Judge, Verdict
+from transporter.engine.latency import RouteLatency
 from transporter.engine.pace import Pace
 from transporter.engine.parking import Parking
 from transporter.engine.protocol import Failure, Opened, OpenFailed, Outcome, Retry, Slice
@@ -80,7 +81,7 @@ class Route:
         self._sure = self._opened = False
         self._attempt, self._outdated, self._paused = 0, False, False
         self._state, self._problem = State.STARTING, ""
-        self._meter = Meter()
+        self._meter, self._latency = Meter(), RouteLatency(wall_clock)
         self._thread = threading.Thread(target=self._run, name=f"route-{config.name}")
 
     def start(self) -> None:
@@ -209,6 +210,7 @@ class Route:
             replaying=state.replay is not None,
             slices=self._meter.slices(),
             waiting=self._backoff.waiting() or self._starts.waiting(),
+            latency=self._latency.read(),
         )
 
     def _run(self) -> None:
@@ -403,11 +405,13 @@ class Route:
             self._follow(self._judge.no_room(asked.first))
             return
         begun = time.monotonic()
+        self._latency.begin(self._cutter.appends)
         self._adoption.note_handed(screened.last)
         died = partial(self._judge.died, screened)
         outcome = self._outcome(worker, screened, died, partial(self._settle_part, screened))
         if outcome is not None:
             self._meter.add(screened.first, outcome, begun)
+            self._latency.settle(outcome)
             verdict = self._judge.judge(screened, outcome)
             if (
                 verdict.action is Action.HALT
@@ -420,6 +424,7 @@ class Route:
     def _settle_part(self, asked: Slice, part: Outcome) -> None:
         """Settle what the worker reports of *asked* before its end: a kill repeats the rest."""
         self._meter.add_part(asked.first, part)
+        self._latency.settle(part)
         self._judge.settle(asked, part)
 
     def _retry(self, worker: Line | Team, offset: int) -> None:

@@ -64,6 +64,7 @@ def _of_a_reader(reader: ReaderStatus, counts: Counts) -> Iterator[Reading]:
     name = (reader.name,)
     yield "transporter_reader_entries_total", name, reader.logged
     yield "transporter_reader_bytes_total", name, reader.size
+    yield "transporter_reader_log_latency_seconds", name, reader.latency
     retries = "transporter_reader_retries_total"
     yield retries, name, counts.of(retries, reader.name)
     yield "transporter_reader_term", name, reader.term or 0
@@ -86,6 +87,7 @@ def _of_a_route(route: RouteStatus, counts: Counts) -> Iterator[Reading]:
     yield "transporter_route_lag_entries", name, route.lag
     yield "transporter_route_still_seconds", name, route.still
     yield "transporter_route_slice_seconds", name, route.slices
+    yield "transporter_route_ack_latency_seconds", name, route.latency
     yield "transporter_route_replaying", name, route.replaying
     for metric in (
         "transporter_released_entries_total",

@@ -125,6 +125,13 @@ METRICS: Final = (
         "Bytes of these entries in memory, before compression",
     ),
     Metric(
+        "transporter_reader_log_latency_seconds",
+        "histogram",
+        _READER,
+        "seconds",
+        "From a message's own timestamp to its durable append; see below",
+    ),
+    Metric(
         "transporter_reader_term",
         "gauge",
         _READER,
@@ -242,6 +249,13 @@ METRICS: Final = (
         _ROUTE,
         "seconds",
         "From handing a slice to the worker to its outcome",
+    ),
+    Metric(
+        "transporter_route_ack_latency_seconds",
+        "histogram",
+        _ROUTE,
+        "seconds",
+        "From an entry's log time to the ack of its first delivery; see below",
     ),
     Metric(
         "transporter_route_retries_total",
