@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from transporter.engine.carrier import Launch
     from transporter.engine.events import Observer, RouteStatus
+    from transporter.engine.tracing import Tracer
     from transporter.pipeline.config import Pipeline, ReaderConfig, RouteConfig
     from transporter.pipeline.secrets import Secrets
 
@@ -60,12 +61,19 @@ class Engine:
     """
 
     def __init__(
-        self, pipeline: Pipeline, launch: Launch, observe: Observer, *, fail_fast: bool = False
+        self,
+        pipeline: Pipeline,
+        launch: Launch,
+        observe: Observer,
+        *,
+        fail_fast: bool = False,
+        tracer: Tracer | None = None,
     ) -> None:
         """Open the log and declare the routes; nothing runs yet.
 
         With *fail_fast* a source that is away when it is opened for the first time ends the
-        engine; else it is tried again, and everything else runs meanwhile.
+        engine; else it is tried again, and everything else runs meanwhile. *tracer* follows
+        single entries.
 
         Raises:
             LogLocked: another engine runs on this log.
@@ -74,7 +82,7 @@ class Engine:
 
         """
         self._pipeline, self._secrets = pipeline, pipeline.secrets
-        self._fail_fast = fail_fast
+        self._fail_fast, self._tracer = fail_fast, tracer
         self._learning = threading.Lock()
         self._observe = observe = _hiding(lambda: self._secrets, observe)
         directory = pipeline.log.dir
@@ -120,6 +128,7 @@ class Engine:
             observe,
             self._fail,
             self._learn,
+            self._tracer,
         )
         self._routes = [Route(route, around) for route in pipeline.routes]
         deliveries.routes = [
@@ -150,6 +159,7 @@ class Engine:
             self._learn,
             fail_fast=self._fail_fast,
             paused_behind=self._paused_behind(config.name),
+            tracer=self._tracer,
         )
 
     def _paused_behind(self, reader: str) -> int | None:

@@ -49,6 +49,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("problem",),
             "the default port is taken, so this engine serves no metrics and no health",
         ),
+        "tracing-unavailable": Event(
+            "warning",
+            ("problem",),
+            "a collector does not take the spans; they are dropped and counted until it does",
+        ),
         "spark-host-connected": Event(
             "info", ("pid",), "the Spark host is there; Spark is not yet"
         ),

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from transporter.adaptor import Batch, Gauge, Reader
     from transporter.engine.deliveries import Deliveries
     from transporter.engine.events import Observer
+    from transporter.engine.tracing import Tracer
     from transporter.log.commit_log import CommitLog
     from transporter.pipeline.config import ReaderConfig
     from transporter.pipeline.secrets import Secrets
@@ -83,13 +84,14 @@ class Feed:
         *,
         fail_fast: bool = False,
         paused_behind: int | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Read as *config* says; with *deliveries* the source waits for what they tell.
 
         *superseded_through* is for :class:`LogResume`. *learn* is called with the secrets of
         files that were read again. With *fail_fast* a source that is away at the very first
         open ends the engine. A reader that is paused from the start needs nothing of the log up to
-        *paused_behind*; ``None``: it is not paused.
+        *paused_behind*; ``None``: it is not paused. *tracer* follows single entries.
         """
         self._config, self._log = config, log
         self._observe, self._on_failure, self._learn = observe, on_failure, learn
@@ -105,7 +107,7 @@ class Feed:
             measured=self._measure,
         )
         self._measured: dict[Gauge, float] = {}
-        self._latency = Timings(LATENCY_BOUNDS)
+        self._latency, self._tracer = Timings(LATENCY_BOUNDS), tracer
         self._shared = deliveries is not None and config.config.shared
         self._term: int | None = None
         self._look_again = 0.0
@@ -592,6 +594,8 @@ class Feed:
                 self._resume.last = found[1]
                 self._size += size_of(messages)
                 add_source_latency(self._latency, messages.column("timestamp"), wall_clock())
+                if self._tracer is not None:
+                    self._tracer.logged(self._config.name, messages, found[0])
                 self._backoff.reset()
                 return found
 

@@ -61,7 +61,7 @@ class Route:
         self._deliveries, self._carrier = around.deliveries, around.carrier
         self._log, self._offsets = around.log, around.offsets[config.name]
         self._observe, self._on_failure = around.observe, around.on_failure
-        self._learn = around.learn
+        self._learn, self._tracer = around.learn, around.tracer
         log, offsets = around.log, around.offsets
         self._reader = LogReader(log.directory)
         self._stopping, self._draining = threading.Event(), threading.Event()
@@ -411,7 +411,7 @@ class Route:
         outcome = self._outcome(worker, screened, died, partial(self._settle_part, screened))
         if outcome is not None:
             self._meter.add(screened.first, outcome, begun)
-            self._latency.settle(outcome)
+            self._follow_entries(screened, outcome)
             verdict = self._judge.judge(screened, outcome)
             if (
                 verdict.action is Action.HALT
@@ -424,8 +424,14 @@ class Route:
     def _settle_part(self, asked: Slice, part: Outcome) -> None:
         """Settle what the worker reports of *asked* before its end: a kill repeats the rest."""
         self._meter.add_part(asked.first, part)
-        self._latency.settle(part)
+        self._follow_entries(asked, part)
         self._judge.settle(asked, part)
+
+    def _follow_entries(self, asked: Slice, outcome: Outcome) -> None:
+        """Count how long the entries were under way, and trace them; none of a replay's."""
+        self._latency.settle(outcome)
+        if self._tracer is not None and self._cutter.appends:
+            self._tracer.settled(self._config, asked, outcome)
 
     def _retry(self, worker: Line | Team, offset: int) -> None:
         """Deliver a parked entry that an operator wants delivered."""

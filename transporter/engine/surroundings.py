@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from transporter.engine.carrier import Carrier
     from transporter.engine.deliveries import Deliveries
     from transporter.engine.events import Observer
+    from transporter.engine.tracing import Tracer
     from transporter.log.commit_log import CommitLog
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import Pipeline
@@ -30,3 +31,4 @@ class Surroundings(NamedTuple):
     observe: Observer
     on_failure: Callable[[BaseException], None]
     learn: Callable[[Secrets], None]
+    tracer: Tracer | None = None

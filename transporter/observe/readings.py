@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from transporter.engine.timings import Histogram
     from transporter.observe.ages import Age
     from transporter.observe.counts import Counts
+    from transporter.observe.tracing import SpanCounts
 
 Reading = tuple[str, tuple[str, ...], "float | Histogram"]
 """A metric's name, the values of its labels in the table's order, and its value."""
@@ -25,6 +26,7 @@ def readings(
     *,
     ready: bool,
     version: str,
+    spans: SpanCounts | None = None,
 ) -> Iterator[Reading]:
     """Yield what every metric of the table stands at."""
     yield "transporter_info", (version,), 1
@@ -40,6 +42,9 @@ def readings(
         "transporter_retention_removed_bytes_total",
     ):
         yield metric, (), counts.of(metric)
+    if spans is not None:
+        yield "transporter_spans_exported_total", (), spans.exported
+        yield "transporter_spans_dropped_total", (), spans.dropped
     for reader in status.readers:
         yield from _of_a_reader(reader, counts)
     for route in status.routes:

@@ -279,4 +279,18 @@ METRICS: Final = (
         "",
         "1 for the state that the route is in, else 0",
     ),
+    Metric(
+        "transporter_spans_exported_total",
+        "counter",
+        (),
+        "spans",
+        "Spans that a collector has taken; only with observe.tracing",
+    ),
+    Metric(
+        "transporter_spans_dropped_total",
+        "counter",
+        (),
+        "spans",
+        "Spans that were not exported, because the collector was slow or away",
+    ),
 )

@@ -18,6 +18,7 @@ from transporter.observe.ages import Age
 from transporter.observe.counts import Counts
 from transporter.observe.readings import readings
 from transporter.observe.table import METRICS, PIPELINE
+from transporter.observe.tracing import SpanCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,12 @@ def test_every_metric_is_read_and_nothing_else() -> None:
     """The readings name each metric of the table, with as many labels as it has."""
     found = list(
         readings(
-            STATUS, Counts(lambda *_, **__: None), lambda _: Age(2, 1), ready=True, version="1"
+            STATUS,
+            Counts(lambda *_, **__: None),
+            lambda _: Age(2, 1),
+            ready=True,
+            version="1",
+            spans=SpanCounts(3, 4),
         )
     )
     assert {name for name, _, _ in found} == set(TABLE)
