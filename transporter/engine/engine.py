@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from transporter.engine.events import Observer, ReaderStatus, RouteStatus
     from transporter.engine.feed import Feed
     from transporter.engine.route import Route
+    from transporter.engine.tracing import Tracer
     from transporter.log.paused_readers import PausedReaders
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import Pipeline
@@ -59,12 +60,19 @@ class Engine:
     """
 
     def __init__(
-        self, pipeline: Pipeline, launch: Launch, observe: Observer, *, fail_fast: bool = False
+        self,
+        pipeline: Pipeline,
+        launch: Launch,
+        observe: Observer,
+        *,
+        fail_fast: bool = False,
+        tracer: Tracer | None = None,
     ) -> None:
         """Open the log and declare the routes; nothing runs yet.
 
         With *fail_fast* a source that is away when it is opened for the first time ends the
-        engine; else it is tried again, and everything else runs meanwhile.
+        engine; else it is tried again, and everything else runs meanwhile. *tracer* follows
+        single entries.
 
         Raises:
             LogLocked: another engine runs on this log.
@@ -73,7 +81,7 @@ class Engine:
 
         """
         self._pipeline, self._secrets = pipeline, pipeline.secrets
-        self._fail_fast = fail_fast
+        self._fail_fast, self._tracer = fail_fast, tracer
         self._learning = threading.Lock()
         self._observe = observe = _hiding(lambda: self._secrets, observe)
         directory = pipeline.log.dir
@@ -113,6 +121,7 @@ class Engine:
             self._fail,
             self._learn,
             count(1),
+            self._tracer,
         )
         stored = self._stored
         self._running = Running(around, stored, self.audit, fail_fast=self._fail_fast)

@@ -11,9 +11,11 @@ import pyarrow as pa
 from transporter.adaptor import DeliveredReader, EndOfSource, KeepAliveReader
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import ReaderStatus, State
+from transporter.engine.latency import add_source_latency
 from transporter.engine.open_batches import OpenBatches, ranges_of
 from transporter.engine.oversized import loggable
 from transporter.engine.resume import LogResume
+from transporter.engine.timings import LATENCY_BOUNDS, Timings
 from transporter.errors import (
     EnvironmentFault,
     LogFull,
@@ -21,6 +23,7 @@ from transporter.errors import (
     SourceUnavailable,
     TransporterError,
 )
+from transporter.log.commit_log import wall_clock
 from transporter.message import messages_to_batch, size_of
 from transporter.offsets.holds import Hold
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from transporter.adaptor import Batch, Gauge, Reader
     from transporter.engine.deliveries import Deliveries
     from transporter.engine.events import Observer
+    from transporter.engine.tracing import Tracer
     from transporter.log.commit_log import CommitLog
     from transporter.pipeline.config import ReaderConfig
     from transporter.pipeline.secrets import Secrets
@@ -81,6 +85,7 @@ class Feed:
         fail_fast: bool = False,
         late: bool = False,
         paused_behind: int | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Read as *config* says; with *deliveries* the source waits for what they tell.
 
@@ -88,7 +93,7 @@ class Feed:
         files that were read again. With *fail_fast* a source that is away at the very first
         open ends the engine; one that comes *late*, when the engine runs, never does. A reader that
         is paused from the start needs nothing of the log up to *paused_behind*; ``None``: it is
-        not paused.
+        not paused. *tracer* follows single entries.
         """
         self._config, self._log = config, log
         self._observe, self._on_failure, self._learn = observe, on_failure, learn
@@ -104,6 +109,7 @@ class Feed:
             measured=self._measure,
         )
         self._measured: dict[Gauge, float] = {}
+        self._latency, self._tracer = Timings(LATENCY_BOUNDS), tracer
         self._shared = deliveries is not None and config.config.shared
         self._term: int | None = None
         self._look_again = 0.0
@@ -363,6 +369,7 @@ class Feed:
             self._term,
             dict(self._measured),
             self.leaving,
+            self._latency.read(),
         )
 
     def _measure(self, gauge: Gauge, value: float | None) -> None:
@@ -668,6 +675,9 @@ class Feed:
                 self._logged += messages.num_rows
                 self._resume.last = found[1]
                 self._size += size_of(messages)
+                add_source_latency(self._latency, messages.column("timestamp"), wall_clock())
+                if self._tracer is not None:
+                    self._tracer.logged(self._config.name, messages, found[0])
                 self._backoff.reset()
                 return found
 

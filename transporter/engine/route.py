@@ -14,6 +14,7 @@ from transporter.engine.cutter import Cutter
 from transporter.engine.errands import Errands
 from transporter.engine.events import RouteStatus, State
 from transporter.engine.judge import GO, Action, EntryOutcome, Judge, Verdict
+from transporter.engine.latency import RouteLatency
 from transporter.engine.pace import Pace
 from transporter.engine.parking import Parking
 from transporter.engine.protocol import Failure, Opened, OpenFailed, Outcome, Retry, Slice
@@ -68,7 +69,7 @@ class Route:
         log = self._log = around.log
         self._offsets = offsets
         self._observe, self._on_failure = around.observe, around.on_failure
-        self._learn = around.learn
+        self._learn, self._tracer = around.learn, around.tracer
         self._reader = LogReader(log.directory)
         self._stopping, self._draining = threading.Event(), threading.Event()
         self._called = threading.Event()
@@ -88,9 +89,9 @@ class Route:
         self._opened = False
         self._attempts, self._outdated, self._paused = around.attempts, False, False
         self._state, self._problem = State.STARTING, ""
-        self._meter = Meter()
         self.leaving = False
         """Whether it was removed from the pipeline, and ends."""
+        self._meter, self._latency = Meter(), RouteLatency(wall_clock)
         self._thread = threading.Thread(target=self._run, name=f"route-{config.name}")
 
     def start(self) -> None:
@@ -243,6 +244,7 @@ class Route:
             slices=self._meter.slices(),
             waiting=self._backoff.waiting() or self._starts.waiting(),
             leaving=self.leaving,
+            latency=self._latency.read(),
         )
 
     def _run(self) -> None:
@@ -438,11 +440,13 @@ class Route:
             self._follow(self._judge.no_room(asked.first))
             return
         begun = time.monotonic()
+        self._latency.begin(self._cutter.appends)
         self._adoption.note_handed(screened.last)
         died = partial(self._judge.died, screened)
         outcome = self._outcome(worker, screened, died, partial(self._settle_part, screened))
         if outcome is not None:
             self._meter.add(screened.first, outcome, begun)
+            self._follow_entries(screened, outcome)
             verdict = self._judge.judge(screened, outcome)
             if (
                 verdict.action is Action.HALT
@@ -455,7 +459,14 @@ class Route:
     def _settle_part(self, asked: Slice, part: Outcome) -> None:
         """Settle what the worker reports of *asked* before its end: a kill repeats the rest."""
         self._meter.add_part(asked.first, part)
+        self._follow_entries(asked, part)
         self._judge.settle(asked, part)
+
+    def _follow_entries(self, asked: Slice, outcome: Outcome) -> None:
+        """Count how long the entries were under way, and trace them; none of a replay's."""
+        self._latency.settle(outcome)
+        if self._tracer is not None and self._cutter.appends:
+            self._tracer.settled(self._config, asked, outcome)
 
     def _retry(self, worker: Line | Team, offset: int) -> None:
         """Deliver a parked entry that an operator wants delivered."""

@@ -262,6 +262,7 @@ class Running:
             fail_fast=self._fail_fast,
             late=late,
             paused_behind=self._paused_behind(config.name),
+            tracer=around.tracer,
         )
 
     def _wait_for_deliveries(self) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from transporter.engine.carrier import Carrier
     from transporter.engine.deliveries import Deliveries
     from transporter.engine.events import Observer
+    from transporter.engine.tracing import Tracer
     from transporter.log.commit_log import CommitLog
     from transporter.log.filesystem import FileSystem
     from transporter.pipeline.config import Pipeline
@@ -32,3 +33,4 @@ class Surroundings(NamedTuple):
     on_failure: Callable[[BaseException], None]
     learn: Callable[[Secrets], None]
     attempts: Iterator[int]
+    tracer: Tracer | None = None
