@@ -143,8 +143,10 @@ def _until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # n
                 signals.hung_up.clear()
                 _reload(engine.log.directory, report)
     finally:
-        report.show(running_status(engine), "stopping")
-        engine.stop()
+        try:
+            report.show(running_status(engine), "stopping")
+        finally:
+            engine.stop()
         report.show(running_status(engine), "stopped")
 
 

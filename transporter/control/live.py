@@ -24,7 +24,7 @@ from transporter.offsets.offset_log import read_state
 from transporter.pipeline.reloading import changes, reread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from transporter.audit import Operator
@@ -342,15 +342,21 @@ def running_status(engine: Engine) -> dict[str, Any]:
         "size": status.size,
         "spark": status.spark,
         "readers": [asdict(each) | {"state": each.state.value} for each in status.readers],
-        "routes": [_route_status(engine, each) for each in status.routes],
+        "routes": list(_route_statuses(engine, status.routes)),
     }
 
 
-def _route_status(engine: Engine, status: RouteStatus) -> dict[str, Any]:
+def _route_statuses(engine: Engine, routes: Iterable[RouteStatus]) -> Iterator[dict[str, Any]]:
+    """Yield the status of each of *routes*; one that a reload has removed may be gone by now."""
+    for each in routes:
+        if (offsets := engine.offsets(each.name)) is not None:
+            yield _route_status(each, offsets.state)
+
+
+def _route_status(status: RouteStatus, state: RouteState) -> dict[str, Any]:
     fields = {name: getattr(status, name) for name in _SHOWN} | {"state": status.state.value}
     fields["waiting"] = asdict(status.patience) if status.patience else None
-    found = engine.route(status.name)
-    return fields | (progress(found[1].state) if found else {})
+    return fields | progress(state)
 
 
 _SHOWN: Final = (

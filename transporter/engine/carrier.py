@@ -357,7 +357,10 @@ class Carrier:
                     self._heard(host.recv())
         if time.monotonic() < deadline:
             return "the Spark host ended before Spark was up"
-        return f"Spark was not up within {HOST_START:.0f} s"
+        return (
+            f"Spark was not up within {HOST_START:.0f} s; spark.log beside the log may say why, "
+            "or the machine is too busy: run again"
+        )
 
     def _called_host(
         self, process: subprocess.Popen[bytes], deadline: float

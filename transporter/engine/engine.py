@@ -238,6 +238,10 @@ class Engine:
         found = self._running.route(name)
         return (found, running[name]) if found is not None and name in running else None
 
+    def offsets(self, route: str) -> OffsetLog | None:
+        """Return the offset log of *route*, also while it leaves; ``None`` without such a route."""
+        return self._running.offsets.get(route)
+
     def feed(self, name: str) -> Feed | None:
         """Return the feed of the reader *name*; ``None`` when there is none."""
         return self._running.feed(name)
