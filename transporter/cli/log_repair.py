@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transporter.cli.acting import Reason  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.output import confirm, printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def repair(
         if not as_json:
             _show(found)
         if not yes:
-            typer.confirm("Repair this log?", abort=True, err=True)
+            confirm("Repair this log?")
         details = {**_damaged(found), "reason": reason}
         with AuditFile(directory).change("log repair", this_operator(), **details) as results:
             mended = health.mend(directory, found, wall_clock())

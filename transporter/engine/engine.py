@@ -100,6 +100,7 @@ class Engine:
         self._size = 0
         self.audit = AuditFile(directory)
         self._failure: BaseException | None = None
+        self._reason = ""
         self._ending = threading.Event()
         with ExitStack() as opened:
             opened.callback(self._log.close)
@@ -176,8 +177,9 @@ class Engine:
         """Wait up to *timeout* seconds; return whether there is nothing more to wait for."""
         return self._ending.wait(timeout) or self._finished()
 
-    def request_stop(self) -> None:
-        """Let :meth:`wait` return."""
+    def request_stop(self, reason: str = "it was asked to stop") -> None:
+        """Let :meth:`wait` return; *reason* is for the event ``engine-stopping``."""
+        self._reason = self._reason or reason
         self._ending.set()
 
     def stop(self, timeout: float | None = None) -> None:
@@ -189,6 +191,7 @@ class Engine:
         """
         with self._changing:
             self._stopping = True
+        self._observe("engine-stopping", reason=self._why_it_stops())
         limit = self._pipeline.shutdown_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         feeds = self._running.feeds
@@ -212,6 +215,13 @@ class Engine:
         self._observe("engine-stopped", last_offset=self._log.durable)
         if self._failure is not None:
             raise self._failure
+
+    def _why_it_stops(self) -> str:
+        if self._failure is not None:
+            return f"it has failed: {self._failure}"
+        if not self._reason and self._finished():
+            return "its sources have ended, and no route has anything left that it can deliver"
+        return self._reason or "it was asked to stop"
 
     def redacted(self, text: str) -> str:
         """Return *text* without the values of secrets (Invariant 20)."""

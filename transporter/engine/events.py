@@ -42,6 +42,7 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("log", "log_id", "epoch", "last_offset"),
             "the log is open, and everything is about to start",
         ),
+        "engine-stopping": Event("info", ("reason",), "readers end, and routes drain; why"),
         "engine-stopped": Event("info", ("last_offset",), "everything was left in order"),
         "endpoint-opened": Event("info", ("url",), "metrics and health are served below this URL"),
         "endpoint-unavailable": Event(
