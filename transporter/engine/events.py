@@ -243,6 +243,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("problem",),
             "a control socket cannot be made or opened; its callers are not heard",
         ),
+        "control-opened": Event(
+            "info",
+            ("socket",),
+            "the disk has room again for this control socket; callers are heard",
+        ),
         "pipeline-reloaded": Event(
             "info",
             ("file", "routes", "readers", "added", "removed"),
