@@ -177,7 +177,7 @@ def test_a_log_that_extends_a_file_left_by_a_failed_sync_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Control: without recovery's copy, what is appended behind dropped pages is lost with them."""
-    monkeypatch.setattr(opening, "copy_tail", lambda *_, **__: None)
+    monkeypatch.setattr(opening, "copy_tail", lambda _, segment, *__, **___: segment.path)
     assert any("not there" in loss or "Corrupt" in loss for loss in losses(4))
 
 

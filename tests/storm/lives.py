@@ -36,7 +36,14 @@ ANSWER: Final = 20.0
 """Seconds within which an operator has an answer, whatever else goes on."""
 END: Final = 40.0
 """Seconds within which a stop must end an engine: its own deadlines are shorter."""
-_REFUSALS: Final = ("ActionRefused", "OffsetRefused", "EngineUnreachable", "LogFull", "LogLocked")
+_REFUSALS: Final = (
+    "ActionRefused",
+    "UnknownName",
+    "OffsetRefused",
+    "EngineUnreachable",
+    "LogFull",
+    "LogLocked",
+)
 
 
 client._ANSWER = ANSWER + 2  # whoever gives no answer is found out sooner
