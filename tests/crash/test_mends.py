@@ -756,10 +756,57 @@ MENDS = (
         "what routes of another engine need",
         "engine/retention_holds.py",
         """        self._log.check_lock()
-        holds = [each""",
-        "        holds = [each",
+        feeds = """,
+        "        feeds = ",
         "engine/test_lock_lost.py",
         ("test_nothing_is_held_or_compacted_by_what_it_knows",),
+    ),
+    # Who comes and goes while the engine runs.
+    Mend(
+        "what a new route begins at stays",
+        "engine/running.py",
+        "with self._log.gate.registering(), self.handing_over:",
+        "with self.handing_over:",
+        "engine/test_running.py",
+        ("test_a_route_is_not_declared_while_entries_are_given_up",),
+    ),
+    Mend(
+        "a hold that changed hands is read anew",
+        "engine/running.py",
+        "            self.handovers += 1\n            if found",
+        "            if found",
+        "engine/test_running.py",
+        ("test_what_holds_the_log_is_what_a_route_has_left_and_not_what_it_had",),
+    ),
+    Mend(
+        "a route that comes is waited for at once",
+        "engine/deliveries.py",
+        """            self.routes = (*self.routes, route)
+            for reader in readers:
+                self._spare(route, reader, asked[reader])
+""",
+        """            for reader in readers:
+                self._spare(route, reader, asked[reader])
+            self.routes = (*self.routes, route)
+""",
+        "engine/test_leaving.py",
+        ("test_a_source_is_not_told_without_a_route_that_comes",),
+    ),
+    Mend(
+        "a leader that leaves is superseded",
+        "engine/feed.py",
+        "        if self._shared and not self._parted:\n",
+        "        if False:\n",
+        "engine/test_leaving.py",
+        ("test_a_leader_that_has_ended_otherwise_or_hangs_leaves_its_entries_to_the_next",),
+    ),
+    Mend(
+        "only a route that has ended is forgotten",
+        "engine/retention_holds.py",
+        "            if route in self._running.offsets:\n                raise",
+        "            if False:\n                raise",
+        "engine/test_leaving.py",
+        ("test_only_a_route_that_has_ended_is_forgotten",),
     ),
     # What others on the host get, and what operators leave behind.
     Mend(
