@@ -773,8 +773,8 @@ MENDS = (
     Mend(
         "a hold that changed hands is read anew",
         "engine/running.py",
-        "            self.handovers += 1\n            if found",
-        "            if found",
+        "            self.handovers += 1\n        if offsets.is_new",
+        "        if offsets.is_new",
         "engine/test_running.py",
         ("test_what_holds_the_log_is_what_a_route_has_left_and_not_what_it_had",),
     ),

@@ -78,7 +78,7 @@ class Running:
         self.handing_over = threading.Lock()
         """Held while an offset log changes hands, between those that run and those on the disk."""
         self.handovers = 0
-        """How often that was: what was read of those on the disk before holds no more."""
+        """How many began to run, or were forgotten: what was read of them before holds no more."""
         self._left: dict[str, int] = {}
         """Up to where each reader that has left needed nothing of the log any more."""
         self.feeds: tuple[Feed, ...] = ()
@@ -303,7 +303,6 @@ class Running:
         with self.handing_over:
             found = self.offsets.get(route)
             self.offsets = {name: each for name, each in self.offsets.items() if name != route}
-            self.handovers += 1
             if found is not None:
                 found.close()
             if new and route in declared_routes(self._log.directory):
