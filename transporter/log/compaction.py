@@ -1,13 +1,13 @@
 """Compaction: sealed segments lose the entries that later ones made obsolete (Invariant 11).
 
-Each segment is replaced by one of the same base that covers the same offsets;
-original offsets stay. An entry is obsoleted only by a later one that itself lies
-in a sealed segment below the least watermark. Kept in any case: the last entry
-of each namespace; the last of each key, and every keyless entry, with ``keep:
-key``; and the last entry of each segment, which marks its end.
+Each segment is replaced by one of the same base that covers the same offsets. Original
+offsets stay. An entry is obsoleted only by a later one that itself lies in a sealed
+segment below the least watermark. Some entries are always kept: the last entry of each
+namespace; with ``keep: key``, the last of each key and every keyless entry; and the last
+entry of each segment, which marks its end.
 
-It reads for hours and stands in nobody's way: others may remove segments and begin
-replays meanwhile. Only the switch of two files is done in the retention gate.
+A compaction may read for hours and blocks nothing. Segments may be removed and replays
+begun meanwhile. Only the switch of two files is done in the retention gate.
 """
 
 from __future__ import annotations
@@ -48,20 +48,24 @@ if TYPE_CHECKING:
 _LONG: Final = 1 << 16
 _SECOND: Final = 1_000_000
 _STEP: Final = 256 << 10
-"""Bytes read after which a compaction looks whether its segment is still there."""
+"""Bytes read between two checks that the segment still exists."""
 
 
 class _Gone(Exception):
-    """Retention has removed the segment."""
+    """Raised when retention has removed the segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """What is compacted, and how.
+    """Settings of a compaction.
 
-    ``after``: seconds since its newest entry was logged after which a segment is
-    compacted. ``tombstones``: seconds more for which a tombstone that is the last of its key
-    is kept (``keep: key`` only). ``compression`` is that of the frames written anew.
+    Attributes:
+        after: seconds since its newest entry was logged after which a segment is compacted.
+        keep: the unit whose last entry is kept.
+        tombstones: further seconds for which a tombstone that is the last of its key is kept
+            (``keep: key`` only).
+        compression: that of rewritten frames.
+
     """
 
     after: float = 7 * 86400.0
@@ -72,7 +76,7 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What became of one segment; without *after*, nothing, in a dry run."""
+    """Result for one segment; *after* is ``None`` in a dry run, which changes nothing."""
 
     name: str
     entries: int
@@ -83,11 +87,15 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a compaction did, or would do: ``looked_at`` counts the segments it could choose from.
+    """Result of a compaction or of its preview.
 
-    ``problems`` name the segments that were left as they are because they are damaged.
-    ``through`` is the last offset of those that it has dealt with, -1 without any: behind
-    it somebody began to need a segment meanwhile.
+    Attributes:
+        looked_at: the number of segments that it could choose from.
+        segments: the segments that it replaced.
+        problems: the segments that were left unchanged because they are damaged.
+        through: the last offset of the processed segments, -1 without any. Segments behind
+            it became needed meanwhile.
+
     """
 
     looked_at: int
@@ -97,12 +105,12 @@ class Report:
 
     @property
     def dropped(self) -> int:
-        """Entries that went."""
+        """Number of entries dropped."""
         return sum(each.entries - each.kept for each in self.segments)
 
     @property
     def freed(self) -> int:
-        """Bytes that became free."""
+        """Bytes freed."""
         return sum(each.before - each.after for each in self.segments if each.after is not None)
 
 
@@ -121,17 +129,17 @@ def compact(
     Args:
         directory: the log's; the caller owns it, by its lock.
         files: the file system, the real one by default.
-        watermark: gives the last offset that no route needs any more, durably so; asked again
-            in the gate before each replacement takes a segment's place.
-        settings: what to do.
+        watermark: returns the last offset that no route needs any more, durably so. Called
+            again in the gate before each replacement takes a segment's place.
+        settings: the settings of the compaction.
         now: the wall time, µs UTC.
-        progress: is told how many more bytes were read; what it raises ends the compaction
-            and leaves the segment it was at as it was.
-        gate: the one of the log's engine.
+        progress: called with the number of further bytes read. An exception that it raises
+            ends the compaction and leaves the current segment unchanged.
+        gate: the gate of the log's engine.
 
     Raises:
         Corrupt: a segment's header is damaged.
-        LogFull: there was no room for a replacement; the segment is as it was.
+        LogFull: there was no room for a replacement; the segment is unchanged.
         LogPoisoned: a sync failed (Invariant 13).
 
     """
@@ -149,7 +157,7 @@ def preview(
     settings: CompactionSettings,
     now: int,
 ) -> Report:
-    """Return what :func:`compact` would do; changes nothing and needs no lock.
+    """Return the report that :func:`compact` would give; changes nothing and needs no lock.
 
     Raises:
         Corrupt: a segment's header is damaged.
@@ -175,9 +183,9 @@ class _Run:
     ends: list[bytes] = field(default_factory=list)
     """The keys of the last entries of the segments that were passed, obsolete or not."""
     sound: bool = True
-    """Whether every older segment is compacted: else a tombstone may hide what it holds."""
+    """Whether every older segment is compacted. Otherwise a tombstone may hide older entries."""
     needed: int | None = None
-    """The first offset of a segment that somebody began to need meanwhile."""
+    """The first offset of a segment that became needed meanwhile."""
     times: WallTimes | None = None
 
     def dry(self, directory: Path) -> Report:
@@ -213,7 +221,7 @@ class _Run:
         return self.needed is not None and sealed.end >= self.needed
 
     def _choose(self, directory: Path) -> tuple[list[Sealed], list[Sealed]]:
-        """Return what may make entries obsolete, and what may lose them: the oldest of it."""
+        """Return the segments that may obsolete entries, and the oldest, which may lose some."""
         least = self.watermark()
         found = each_sealed(self.files, directory)
         below = list(takewhile(lambda each: each.end <= least, found))
@@ -224,7 +232,7 @@ class _Run:
     def _judge(
         self, group: Sequence[Sealed], sealed: Sequence[Sealed]
     ) -> tuple[list[Target], NewestOf]:
-        """Find what is obsolete in *group*, in as many passes as memory allows."""
+        """Find the obsolete entries of *group*, in as many passes as memory requires."""
         targets = {each.base: target for each in group if (target := self._target(each))}
         newest = NewestOf()
         lower, first = None, True
@@ -238,7 +246,7 @@ class _Run:
         return list(targets.values()), newest
 
     def _target(self, sealed: Sealed) -> Target | None:
-        """Return the segment with nothing obsolete yet; ``None`` where it is damaged, or gone."""
+        """Return the segment with nothing obsolete yet; ``None`` if it is damaged or gone."""
         chunks = []
         try:
             with self._opened(sealed) as segment:
@@ -264,7 +272,7 @@ class _Run:
             yield segment
 
     def _spend(self, sealed: Sealed, size: int) -> None:
-        """Count *size* bytes of *sealed* as read, unless it is gone: its room is wanted now."""
+        """Count *size* bytes of *sealed* as read; stop if it is gone: its room is needed now."""
         for start in range(0, size, _STEP):
             self._refuse_gone(sealed)
             self.progress(min(_STEP, size - start))
@@ -281,11 +289,11 @@ class _Run:
     def _look(
         self, sealed: Sealed, target: Target | None, going: Pass, newest: NewestOf | None
     ) -> None:
-        """Go backwards through a segment, to mark what of *target* is obsolete.
+        """Scan a segment backwards and mark the obsolete rows of *target*.
 
-        *newest* of the namespaces is noted in the first pass.
+        The first pass also notes the *newest* entry of each namespace.
         """
-        # A segment that is gone makes nothing obsolete: all before it is gone too.
+        # A segment that is gone obsoletes nothing: all segments before it are gone too.
         with suppress(_Gone), self._opened(sealed) as segment:
             spend = partial(self._spend, sealed)
             chunks = target.chunks if target else whole_chunks(segment, sealed.end, spend)
@@ -294,7 +302,7 @@ class _Run:
                 try:
                     found = entries_of(segment, stored(segment, chunks[number]))
                 except Corrupt as error:
-                    # What cannot be read makes nothing obsolete.
+                    # Unreadable entries obsolete nothing.
                     self._damaged(error)
                     continue
                 keys = keys_of(found, self.settings.keep)
@@ -305,7 +313,7 @@ class _Run:
                         target.deletes += _deletes(found)
 
     def _replace(self, target: Target, newest: NewestOf) -> Compacted | None:
-        """Put what is left of *target* in its place; ``None`` when it stays as it is."""
+        """Replace *target* by its remaining entries; return ``None`` if it stays as it is."""
         sealed = target.sealed
         try:
             if self._held(sealed):
@@ -318,12 +326,12 @@ class _Run:
         except Corrupt as error:
             self._damaged(error)
         except _Gone:
-            # Nothing of it can come back to life, and the half-made file is removed.
+            # None of its entries can come back, and the incomplete file is removed.
             pass
         return None
 
     def _held(self, sealed: Sealed) -> bool:
-        """Tell whether somebody needs *sealed* by now: a replay has begun (Invariant 11)."""
+        """Return whether *sealed* is needed by now, because a replay has begun (Invariant 11)."""
         held = self.watermark() < sealed.end
         if held:
             self.sound = False
@@ -349,9 +357,9 @@ class _Run:
         return Compacted(sealed.path.name, target.rows, kept, sealed.size, made.size)
 
     def _switched(self, sealed: Sealed, segment: Segment, made: Replacement) -> bool:
-        """Let *made* take the place of *segment*; false if that is needed by now.
+        """Replace *segment* by *made*; return false if the segment is needed by now.
 
-        In the gate, from the last look to the rename: no replay begins in between, and a
+        Runs in the gate from the last check to the rename. No replay begins in between, and a
         segment that was removed is not brought back.
         """
         with self.gate, self._opened(sealed) as there:
@@ -364,7 +372,7 @@ class _Run:
             return True
 
     def _cold(self, sealed: Sealed) -> bool:
-        """Tell whether tombstones of this segment may go."""
+        """Return whether tombstones of this segment may be dropped."""
         settings = self.settings
         grace = round((settings.after + settings.tombstones) * _SECOND)
         return settings.keep == "key" and self.sound and self._is_older(sealed, grace)
@@ -380,7 +388,7 @@ class _Run:
             self.ends.append(key[:_LONG])
 
     def _copy(self, segment: Segment, target: Target, made: Replacement, newest: NewestOf) -> int:
-        """Give every frame of *segment* to *made*; return how many entries are left."""
+        """Copy every frame of *segment* to *made*; return the number of remaining entries."""
         kept = 0
         for chunk, obsolete in zip(target.chunks, target.obsolete, strict=True):
             self._spend(target.sealed, chunk.size)
@@ -412,9 +420,10 @@ class _Run:
             made.keep(each, source)
 
     def _graves(self, rows: pa.Table, target: Target, newest: NewestOf) -> pa.BooleanArray:
-        """Tell which of *rows* are tombstones that nobody needs, if they are the last of their key.
+        """Return a mask of the unneeded tombstones in *rows*, if they are the last of their key.
 
-        Old enough, and no older segment holds anything of the key: it would come back to life.
+        A tombstone is unneeded when it is old enough and no older segment holds an entry of its
+        key, which would otherwise come back to life.
         """
         if not self._cold(target.sealed) or not newest.known:
             return pa.repeat(pa.scalar(value=False), rows.num_rows)

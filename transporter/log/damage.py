@@ -1,6 +1,6 @@
-"""What is damaged in a log: every byte of every segment looked at, nothing changed.
+"""Examination of a log for damage: reads every byte of every segment, changes nothing.
 
-The ground on which ``log verify`` reports and ``log repair`` acts.
+``log verify`` reports its result, and ``log repair`` acts on it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 class Damage:
     """A place in a file that is not as it was written.
 
-    The offsets ``first`` to ``last`` cannot be read because of it: none when
-    ``last < first``, for then only a header or a reader's position is hurt.
-    ``resume`` is the byte where intact frames go on, if any do.
+    Attributes:
+        first: the first offset that cannot be read because of it.
+        last: the last such offset. ``last < first`` means none: only a header or a reader's
+            position is damaged.
+        resume: the byte where intact frames continue, if any do.
+
     """
 
     file: str
@@ -49,10 +52,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A segment and what is damaged in it, or before it, in the order of offsets.
+    """A segment and the damage in it or before it, in the order of offsets.
 
-    ``end`` is the last offset that it must hold, as the next header or the floor
-    tells; ``salvaged`` says that its own header is gone and ``header`` a makeshift.
+    Attributes:
+        end: the last offset that it must hold, by the next header or the floor.
+        salvaged: whether its own header is lost and ``header`` a makeshift.
+
     """
 
     path: Path
@@ -62,13 +67,13 @@ class Examined:
     salvaged: bool = False
 
     def open(self, files: FileSystem) -> Segment:
-        """Open the segment, whatever became of its header."""
+        """Open the segment, even if its header is damaged."""
         return Segment(files, self.path, self.header if self.salvaged else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All segments of a log, the files that are none of it, and how far it is proved."""
+    """All segments of a log, the files that do not belong to it, and its proved floor."""
 
     segments: tuple[Examined, ...]
     useless: tuple[Damage, ...]
@@ -76,7 +81,7 @@ class Examination:
 
     @property
     def damages(self) -> tuple[Damage, ...]:
-        """Everything that is damaged."""
+        """All damage in the log."""
         return (*self.useless, *(each for part in self.segments for each in part.damages))
 
 
@@ -87,14 +92,14 @@ def examine(
     proved: int,
     progress: Progress = lambda _: None,
 ) -> Examination:
-    """Look at every frame of every segment in *directory*.
+    """Examine every frame of every segment in *directory*.
 
     Args:
-        files: where the log lies.
-        directory: the log's.
-        log_id: the log's, which every segment must name.
+        files: the file system of the log.
+        directory: the log's directory.
+        log_id: the log's id, which every segment must name.
         proved: the highest offset that is known to be durable.
-        progress: is told how many more bytes were looked at.
+        progress: called with the number of further bytes examined.
 
     """
     heads = [_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
@@ -111,13 +116,13 @@ def examine(
 
 
 def replaced_segments(files: FileSystem, directory: Path, log_id: str) -> tuple[Damage, ...]:
-    """Return the segments whose place another one has taken; headers only are looked at."""
+    """Return the segments that another segment has replaced, reading only headers."""
     heads = [_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
     return _in_use([head for head in heads if not isinstance(head, Damage)])[1]
 
 
 def _in_use(heads: list[Examined]) -> tuple[list[Examined], tuple[Damage, ...]]:
-    """Part the segments from those that a repair has replaced and did not come to remove."""
+    """Separate the segments from those that an interrupted repair replaced but did not remove."""
     ours: list[Examined] = []
     replaced = []
     for head in reversed(heads):
@@ -131,7 +136,7 @@ def _in_use(heads: list[Examined]) -> tuple[list[Examined], tuple[Damage, ...]]:
 
 
 def _head(files: FileSystem, directory: Path, base: int, log_id: str) -> Examined | Damage:
-    """Read the header of a segment, or make one up; what gives neither is damage altogether."""
+    """Read or make up the header of a segment; return damage if neither is possible."""
     path = directory / segment_name(base)
     makeshift = layout.SegmentHeader(uuid.UUID(log_id).bytes, 0, base, base - 1, base, 0, 0)
     try:
@@ -165,7 +170,7 @@ def _examined(files: FileSystem, head: Examined, end: int, progress: Progress) -
 
 
 def _damages(segment: Segment, end: int, progress: Progress) -> Iterator[Damage]:
-    """Yield what is damaged of the offsets up to *end*, frame by frame."""
+    """Yield the damage among the offsets up to *end*, frame by frame."""
     byte, expected = segment.first_byte, segment.header.base
     while expected <= end:
         frame = segment.frame_at(byte)
@@ -184,7 +189,7 @@ def _damages(segment: Segment, end: int, progress: Progress) -> Iterator[Damage]
 
 
 def _joined(damages: Iterable[Damage]) -> Iterator[Damage]:
-    """Join damages that leave nothing whole between them into one gap."""
+    """Join adjacent damage, with nothing intact in between, into one gap."""
     before: Damage | None = None
     for damage in damages:
         if before is None:
@@ -199,7 +204,7 @@ def _joined(damages: Iterable[Damage]) -> Iterator[Damage]:
 
 
 def _allowed(segment: Segment, expected: int) -> int:
-    """Return the highest offset that may follow: behind frames that were moved some are unused."""
+    """Return the highest offset that may follow; behind moved frames some offsets are unused."""
     return max(expected, segment.header.next_offset)
 
 
@@ -219,7 +224,7 @@ def _damaged(segment: Segment, frame: layout.FrameHeader) -> Iterator[Damage]:
 
 
 def _passed_on(segments: Iterable[Examined]) -> Iterator[Examined]:
-    """Give what is missing at the end of a segment to the next one, whose header must say it."""
+    """Move missing offsets at the end of a segment to the next one, whose header declares them."""
     before: Examined | None = None
     for part in segments:
         missing: tuple[Damage, ...] = ()
@@ -232,14 +237,14 @@ def _passed_on(segments: Iterable[Examined]) -> Iterator[Examined]:
 
 
 def _parted(part: Examined) -> tuple[tuple[Damage, ...], tuple[Damage, ...]]:
-    """Part the damages of a segment from those that it cannot declare itself."""
+    """Separate the damage of a segment from the damage that it cannot declare itself."""
     own = tuple(each for each in part.damages if each.empty or each.last < part.end)
     missing = part.damages[len(own) :]
     if missing and missing[0].first <= part.header.base:
-        # Nothing of this segment is left, so what was missing before it goes along, and so does
-        # the gap that its header declares: one header can tell of one gap only.
+        # Nothing of this segment is left. The missing offsets before it move along, and so
+        # does the gap that its header declares, because one header can declare one gap only.
         own, (foremost, *others) = (), part.damages
         first = min(foremost.first, part.header.previous + 1)
         missing = (replace(foremost, first=first), *others)
-    # Nothing of this file follows them; what does is the next one's business.
+    # Nothing intact of this file follows them, and anything later belongs to the next segment.
     return own, tuple(replace(each, resume=None) for each in missing)

@@ -1,8 +1,8 @@
-"""Following the end of a log from another process, through all that happens to it there.
+"""Following the end of a log from another process.
 
-An engine may run, stop, die and come back; segments are rolled, compacted and
-removed. Nothing can be waited for across processes, so whoever follows looks
-again now and then: one look reads two small files.
+An engine may run, stop, die and come back; segments are rolled, compacted and removed.
+A process cannot wait for events of another one, so a follower polls. One poll reads two
+small files.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Retained(NamedTuple):
 
 
 class Follower:
-    """Hands out every entry once, in order, as soon as it is confirmed. Not thread-safe.
+    """Yields every entry once, in order, as soon as it is confirmed. Not thread-safe.
 
-    ``next`` is the offset to be handed out next. What compaction obsoleted before
-    it was reached is not seen; what was removed or lost is told.
+    ``next`` is the offset of the next entry. Entries that compaction drops first are not
+    seen. Removed and lost entries are reported.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Follower:
         self.close()
 
     def close(self) -> None:
-        """Close what is open of the log."""
+        """Close the reader."""
         self._reader.close()
 
     def news(self) -> Iterator[pa.RecordBatch | Retained | Gap]:
-        """Yield what has come since the last time, and what is missing of it; then end.
+        """Yield the new entries since the last call, and the gaps between them.
 
         Raises:
             Corrupt: an entry is damaged.
@@ -69,7 +69,7 @@ class Follower:
         """
         last = self.confirmed()
         if self.next > last:
-            # It may have nothing to read for long, and would keep what is removed meanwhile.
+            # There may be nothing to read for long, and removed segments would stay open.
             sweep_open_segments()
         while self.next <= last:
             try:
@@ -87,8 +87,8 @@ class Follower:
             running = owner_of(self.directory) is not None
             meta = read_meta(self._files, self.directory)
             if meta is not None:
-                # Without an engine, a mark may be older than the files, or of a copy's original:
-                # only one whose engine was seen running is believed.
+                # Without an engine, a mark may be older than the files, or of a copy's original.
+                # Only the mark of an engine that was seen running is trusted.
                 self._epoch = meta.epoch if running else self._epoch
                 mark = published(self._files, self.directory, self._epoch)
                 known = meta.proved if mark is None else mark

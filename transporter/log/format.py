@@ -2,9 +2,9 @@
 
 All integers are little-endian. DESIGN.md, "Formats", has the diagrams.
 
-A frame's header carries its segment's id and its own place in the file, so
-stale bytes of an earlier file, or bytes that a torn write left elsewhere, are
-never taken for a frame of this segment (Invariant 3).
+A frame's header carries its segment's id and its own place in the file. Stale bytes of an
+earlier file, or bytes that a torn write left elsewhere, are therefore never taken for a
+frame of this segment (Invariant 3).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from transporter.message import ENTRY_SCHEMA
 FORMAT: Final = 1
 ALIGNMENT: Final = 8
 MAX_EXTENSION: Final = 1 << 20
-"""Bytes a reader's position may take in a frame."""
+"""Largest size in bytes of a reader's position in a frame."""
 MAX_PAYLOAD: Final = 16 << 20
-"""Bytes a frame's payload may take; checked before any allocation (Invariant 17)."""
+"""Largest size in bytes of a frame's payload; checked before any allocation (Invariant 17)."""
 MAX_HEADER: Final = 64 << 20
-"""Bytes a segment header may take: it repeats every reader's newest position."""
+"""Largest size in bytes of a segment header, which repeats every reader's newest position."""
 
 MAX_OFFSET: Final = 1 << 62
-"""No log comes that far; what does has been made up."""
+"""Upper bound of offsets. No log reaches it, so a higher offset is forged."""
 _LATEST: Final = (1 << 63) - 1
 
 _SEGMENT: Final = struct.Struct("<8sHHI16sQQqQQQI")
@@ -62,7 +62,7 @@ def _sealed(body: bytes) -> bytes:
 
 
 def _json(data: bytes) -> Any:  # noqa: ANN401 - whatever it holds
-    """Read JSON that anybody may have written; raise ``ValueError`` for what is none."""
+    """Parse JSON from an untrusted writer; raise ``ValueError`` if it is not JSON."""
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -70,7 +70,7 @@ def _json(data: bytes) -> Any:  # noqa: ANN401 - whatever it holds
 
 
 def _positions(value: object) -> dict[str, str]:
-    """Return *value* if it is what readers' positions are; else raise ``ValueError``."""
+    """Return *value* if it is a valid map of readers' positions; else raise ``ValueError``."""
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         raise ValueError("they are not readers' positions")
     return value
@@ -82,14 +82,17 @@ def _intact(data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment says of itself and of all before it.
+    """A segment's description of itself and of all before it.
 
-    ``previous`` is the last offset that the segments before it cover (-1: none),
-    so ``previous + 1 … base - 1`` is a declared gap. ``next_offset`` is the first
-    offset to give behind the frames that recovery copied here: ``base`` in an
-    ordinary segment. ``positions`` holds every reader's newest position. ``lost``
-    tells that the gap was once entries, which a repair could not save; otherwise
-    its offsets were used by a torn tail, which nobody had been promised.
+    Attributes:
+        previous: the last offset that the segments before it cover (-1: none). The offsets
+            ``previous + 1 … base - 1`` are a declared gap.
+        next_offset: the first offset to assign behind the frames that recovery copied here.
+            Equal to ``base`` in an ordinary segment.
+        positions: every reader's newest position.
+        lost: whether the gap was once entries, which a repair could not save. Otherwise its
+            offsets were used by a torn tail, which was not promised.
+
     """
 
     log_id: bytes
@@ -124,10 +127,10 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Self:
-        """Read the header from *data*, which is as long as :func:`header_length` says.
+        """Decode the header from *data*, whose length is that of :func:`header_length`.
 
         Raises:
-            Corrupt: it is damaged; only what is not can be of another version.
+            Corrupt: it is damaged. Only an undamaged header can be of another version.
             UnknownFormat: another format version wrote it (Invariant 19).
 
         """
@@ -156,9 +159,10 @@ class SegmentHeader:
 
 
 def header_length(prefix: bytes, file: str) -> int:
-    """Return the length that a segment header announces in its first bytes.
+    """Return the length that a segment header states in its first bytes.
 
-    Magic, version, length, and the checksum at the header's end stand there in every version.
+    Magic, version, length, and the checksum at the header's end have the same place in every
+    version.
 
     Raises:
         Corrupt: these are not the first bytes of a segment.
@@ -168,7 +172,7 @@ def header_length(prefix: bytes, file: str) -> int:
         raise Corrupt("not a log segment: its first bytes are not a segment header", file, 0)
     length = int.from_bytes(prefix[12:16], "little")
     if not _SEGMENT.size + _CRC.size <= length <= MAX_HEADER:
-        raise Corrupt(f"the segment header gives itself {length} bytes", file, 12)
+        raise Corrupt(f"the segment header claims a length of {length} bytes", file, 12)
     return length
 
 
@@ -176,9 +180,11 @@ def header_length(prefix: bytes, file: str) -> int:
 class FrameHeader:
     """A frame: one record batch of entries, appended at once.
 
-    ``durable`` is the highest offset that was durable when the frame was
-    written: the proof that recovery builds the floor on (Invariant 3).
-    ``entries_bytes`` is what the entries take in memory, decompressed.
+    Attributes:
+        entries_bytes: the size of the entries in memory, decompressed.
+        durable: the highest offset that was durable when the frame was written. Recovery
+            builds the floor on this proof (Invariant 3).
+
     """
 
     extension_length: int
@@ -202,12 +208,12 @@ class FrameHeader:
 
     @property
     def extension_byte(self) -> int:
-        """Where the extension block begins."""
+        """The place where the extension block begins."""
         return self.byte + FRAME_HEADER_BYTES
 
     @property
     def payload_byte(self) -> int:
-        """Where the payload begins."""
+        """The place where the payload begins."""
         return self.extension_byte + self.extension_length
 
     def encode(self) -> bytes:
@@ -234,9 +240,9 @@ class FrameHeader:
 
     @classmethod
     def decode(cls, data: bytes, segment_id: int | None, byte: int) -> Self | None:
-        """Read the header of the frame at *byte*; ``None`` when no valid one is there.
+        """Decode the header of the frame at *byte*; ``None`` if there is no valid one.
 
-        A *segment_id* of ``None`` stands for any: only for a segment whose own header is lost.
+        A *segment_id* of ``None`` accepts any id, for a segment whose own header is lost.
         """
         if len(data) < FRAME_HEADER_BYTES or data[:4] != FRAME_MAGIC:
             return None
@@ -260,11 +266,13 @@ class FrameHeader:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which reader a frame came from, and its position behind that frame, if it gave one.
+    """The reader of a frame, and its position behind that frame, if it gave one.
 
-    ``term`` is the number of the term under which the entries were read.
-    ``checkpoint`` is set in every frame that the index enters: all readers'
-    newest positions before this frame, so that an open need not walk further back.
+    Attributes:
+        checkpoint: all readers' newest positions before this frame. It is set in every frame
+            that the index enters, so that an open need not walk further back.
+        term: the number of the term under which the entries were read.
+
     """
 
     reader: str
@@ -273,8 +281,8 @@ class Source:
     term: int | None = None
 
     def encode(self) -> bytes:
-        """Return the frame's extension block; the checkpoint is left out if there is no room."""
-        # What is not said takes no bytes: a frame may hold one small message.
+        """Return the frame's extension block; omit the checkpoint if there is no room."""
+        # An absent field takes no bytes, because a frame may hold one small message.
         said = {name: value for name, value in asdict(self).items() if value is not None}
         block = json.dumps(said, separators=(",", ":")).encode()
         if len(block) <= MAX_EXTENSION or self.checkpoint is None:
@@ -283,10 +291,10 @@ class Source:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read an extension block.
+        """Decode an extension block.
 
         Raises:
-            ValueError: it is none, whatever its checksum is.
+            ValueError: it is not an extension block, whatever its checksum is.
 
         """
         said = _json(data)
@@ -304,19 +312,19 @@ class Source:
 def encode_frame(header: FrameHeader, extension: bytes, payload: pa.Buffer | bytes) -> bytes:
     """Return the frame's bytes, padded to :data:`ALIGNMENT`; *header* describes the rest."""
     size = FRAME_HEADER_BYTES + len(extension) + len(payload)
-    # In one copy: the frame may be megabytes.
+    # One copy only: the frame may be megabytes.
     return b"".join((header.encode(), extension, payload, bytes(aligned(size) - size)))
 
 
 def encode_payload(entries: pa.RecordBatch, compression: str | None) -> pa.Buffer:
     """Return *entries* as one Arrow IPC record batch message (the schema is the format's).
 
-    With ``"lz4"`` the whole message is one LZ4 block behind its length, for a
-    block a buffer, as Arrow has it, costs five times as long in small frames and
-    leaves the metadata, which is most of a single entry, as large as it is.
+    With ``"lz4"`` the whole message is one LZ4 block behind its length. Arrow's one block per
+    buffer costs five times as much time in small frames. It also leaves the metadata, most of
+    a single entry, uncompressed.
 
     Raises:
-        MessageTooLarge: no reader would take a payload of that many bytes.
+        MessageTooLarge: the payload is larger than any reader would accept.
 
     """
     message = entries.serialize()
@@ -336,15 +344,14 @@ def encode_payload(entries: pa.RecordBatch, compression: str | None) -> pa.Buffe
 def entries_in(
     payload: bytes | pa.Buffer, frame: FrameHeader, file: str, *, own: bool = False
 ) -> pa.RecordBatch:
-    """Return the entries of *frame*, whose payload is *payload*, looked at to the last byte.
+    """Return the entries of *frame* from its *payload*, validated to the last byte.
 
-    Its checksum is no proof: a log may have been copied here by somebody who could
-    compute one. What this returns can be read without harm, and memory is bounded.
-    What this run of the engine has written itself (*own*) matches its checksum, and no more is
-    looked at.
+    The checksum is not a proof, because an attacker could have written the log with valid
+    checksums. The returned entries can be read without harm, and memory is bounded. A frame
+    that this run of the engine has written itself (*own*) is checked by its checksum alone.
 
     Raises:
-        Corrupt: it is not what a log holds (Invariant 2).
+        Corrupt: it is not a valid payload of a log (Invariant 2).
 
     """
     if len(payload) != frame.payload_length or crc32c(payload) != frame.payload_crc:
@@ -361,10 +368,10 @@ def entries_in(
 
 
 def decode_payload(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.RecordBatch:
-    """Read a payload, whoever wrote it; its parts may each be compressed by Arrow.
+    """Decode a payload from an untrusted writer; Arrow may have compressed its parts.
 
     Raises:
-        ValueError: it would take more memory than a payload may, or is no batch of entries.
+        ValueError: it would take more memory than a payload may, or is not a batch of entries.
 
     """
     try:
@@ -372,7 +379,7 @@ def decode_payload(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Recor
         if own:
             return pa.ipc.read_record_batch(message, ENTRY_SCHEMA)
         if (claimed := claimed_bytes(message)) > MAX_PAYLOAD:
-            raise ValueError(f"its buffers give themselves {claimed} bytes")
+            raise ValueError(f"its buffers claim {claimed} bytes")
         entries = pa.ipc.read_record_batch(message, ENTRY_SCHEMA)
         entries.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, struct.error, IndexError) as error:
@@ -387,17 +394,17 @@ def decode_payload(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Recor
 
 
 def unpacked(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Buffer:
-    """Return the Arrow message that *payload* holds; raises as :func:`decode_payload` does."""
+    """Return the Arrow message in *payload*; raises as :func:`decode_payload` does."""
     message = pa.py_buffer(payload)
     magic, size = _PACKED.unpack_from(message)
     if magic != _PACKED_MAGIC:
         return message
     if size > MAX_PAYLOAD:
-        raise ValueError(f"the payload gives itself {size} bytes")
+        raise ValueError(f"the payload claims {size} bytes")
     block = message.slice(_PACKED.size)
     if not own and _fits(block, size - 1):
-        # Arrow does not say how much it got, and the rest would be memory of who knows what.
-        raise ValueError(f"the payload has less than the {size} bytes that it gives itself")
+        # Arrow does not report how much it decompressed, and the rest would be stale memory.
+        raise ValueError(f"the payload has less than the {size} bytes that it claims")
     return _LZ4.decompress(block, size)
 
 
@@ -410,7 +417,7 @@ def _fits(block: pa.Buffer, size: int) -> bool:
 
 
 def _compare(entries: pa.RecordBatch, frame: FrameHeader) -> None:
-    """Raise ``ValueError`` unless *entries* are those that *frame* tells of."""
+    """Raise ``ValueError`` unless *entries* match the header *frame*."""
     if entries.num_rows != frame.count:
         raise ValueError(f"{entries.num_rows} entries in a frame of {frame.count}")
     offsets = entries.column("offset")
@@ -418,7 +425,7 @@ def _compare(entries: pa.RecordBatch, frame: FrameHeader) -> None:
         if not offsets.equals(pa.arange(frame.first, frame.last + 1)):
             raise ValueError("its offsets are not those of its frame")
         return
-    # Compaction has left some out.
+    # Compaction has dropped some.
     known = offsets.to_pylist()
     if not frame.first <= known[0] <= known[-1] <= frame.last or any(map(ge, known, known[1:])):
         raise ValueError("its offsets are not those of its frame")
@@ -426,7 +433,7 @@ def _compare(entries: pa.RecordBatch, frame: FrameHeader) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """The last block of a segment that was sealed: what it covers, for those who only look."""
+    """The last block of a sealed segment: its extent, for read-only access."""
 
     segment_id: int
     byte: int

@@ -1,4 +1,4 @@
-"""What a log directory holds, for those who only look: no lock, no change, no recovery."""
+"""Read-only inspection of a log directory, without the lock, changes or recovery."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """A log directory at a glance.
+    """Summary of a log directory.
 
-    ``last`` is the last readable offset (-1: none). Entries up to ``confirmed``
-    were proved durable; those behind it are readable but, after an unclean stop
-    and before the next start, nobody has promised them. ``owner`` is the pid of
-    the engine that runs on it, if one does.
+    Attributes:
+        last: the last readable offset (-1: none).
+        confirmed: the last offset that was proved durable. Entries behind it are readable,
+            but after an unclean stop and before the next start they are not promised.
+        owner: the pid of the engine that runs on the log, if one does.
+
     """
 
     directory: Path
@@ -52,23 +54,23 @@ class LogInfo:
 
     @property
     def size(self) -> int:
-        """Bytes of all segment files, preallocated ones included."""
+        """Bytes of all segment files, including preallocated bytes."""
         return sum(segment.size for segment in self.segments)
 
 
 def segments_size(directory: Path, files: FileSystem | None = None) -> int:
-    """Return the bytes of all segment files in *directory*, preallocated ones included."""
+    """Return the bytes of all segment files in *directory*, including preallocated bytes."""
     files = files or RealFileSystem()
     total = 0
     for base in segment_bases(files, directory):
-        # Retention may have removed it since it was listed.
+        # Retention may have removed the segment since it was listed.
         with suppress(FileNotFoundError), opened(files, directory / segment_name(base)) as file:
             total += file.size()
     return total
 
 
 def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) -> LogInfo:
-    """Look at the log in *directory*; *proved* is the highest offset of its offset logs.
+    """Inspect the log in *directory*; *proved* is the highest offset of its offset logs.
 
     Raises:
         EnvironmentFault: there is no log.
@@ -77,14 +79,14 @@ def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) 
     """
     files = files or RealFileSystem()
     for _ in range(LOOKS):
-        # An engine that begins meanwhile may roll, and the last segment be removed: look again.
+        # An engine that starts meanwhile may roll and remove the last segment: try again.
         with suppress(FileNotFoundError):
             return _inspected(files, directory, proved)
     raise EnvironmentFault(f"{directory}: its segments go faster than they can be looked at")
 
 
 def _inspected(files: FileSystem, directory: Path, proved: int) -> LogInfo:
-    # The owner first: an engine that stops meanwhile leaves a log that is at least as long.
+    # Read the owner first: an engine that stops meanwhile leaves a log at least as long.
     owner = owner_of(directory)
     meta = read_meta(files, directory)
     bases = segment_bases(files, directory)
@@ -128,6 +130,6 @@ def _segment_infos(files: FileSystem, directory: Path, bases: list[int]) -> Iter
                 created_at = segment.header.created_at
                 yield SegmentInfo(segment.path.name, base, segment.size(), created_at)
         except FileNotFoundError:
-            # Retention may have removed it since it was listed; all of them are not told of.
+            # Retention may have removed it since it was listed; the result then leaves it out.
             if base == bases[-1]:
                 raise

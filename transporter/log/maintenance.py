@@ -1,8 +1,8 @@
 """The maintenance record: facts about the upkeep of a log that outlive its engine.
 
-One small file beside the segments, replaced atomically by the engine, or by a command
-that holds the log's lock. It lets ``log compact`` follow the rules of the last engine,
-and lets a restart skip what was compacted before.
+A small file beside the segments, replaced atomically by the engine or by a command that
+holds the log's lock. It lets ``log compact`` follow the rules of the last engine, and
+lets a restart skip segments that were already compacted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REMEDY: Final = "remove the file, and the next engine writes it again"
 
 
 class Rules(NamedTuple):
-    """Settings of compaction as a pipeline file has them; ``after`` of ``None``: it is off."""
+    """Compaction settings of a pipeline file; ``after`` is ``None`` if compaction is off."""
 
     after: float | None
     keep: Keep
@@ -35,9 +35,9 @@ class Rules(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """A compaction dealt with all segments up to the offset ``through``.
+    """A compaction that has processed all segments up to the offset ``through``.
 
-    The other fields are what it was asked for. With other settings it says nothing.
+    The other fields are its settings. With other settings the record does not count.
     """
 
     through: int
@@ -50,10 +50,12 @@ class Extent(NamedTuple):
 class MaintenanceRecord:
     """The content of the file.
 
-    ``rules`` are those of the last engine, ``None`` before the first one. ``readers`` holds
-    for each of its readers an offset up to which its source needs no entry any more: a
-    lower bound, because it is written now and then. ``compacted`` is how far the log is
-    compacted, ``None`` when that is not known.
+    Attributes:
+        rules: those of the last engine, ``None`` before the first one.
+        readers: for each reader of that engine, an offset up to which its source needs no
+            entry any more. It is a lower bound, because it is written at intervals.
+        compacted: the extent of compaction, ``None`` if that is not known.
+
     """
 
     rules: Rules | None = None
@@ -61,7 +63,7 @@ class MaintenanceRecord:
     compacted: Extent | None = None
 
     def compacted_through(self, settings: CompactionSettings) -> int:
-        """Return up to which offset the log is compacted as *settings* ask; -1: not at all."""
+        """Return the offset up to which the log is compacted with *settings*; -1: not at all."""
         asked = _asked(settings)
         return self.compacted.through if self.compacted and self.compacted[1:] == asked else -1
 
@@ -71,7 +73,7 @@ class MaintenanceRecord:
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Self:
-        """Read what :meth:`encode` wrote."""
+        """Decode the return value of :meth:`encode`."""
         return checked.decode(data, file, "the maintenance record", _REMEDY, cls._read)
 
     @classmethod
@@ -87,9 +89,9 @@ class MaintenanceRecord:
 
 
 def _refuse_other_kinds(record: MaintenanceRecord) -> None:
-    """Raise ``TypeError`` when values of *record* are none that an engine writes.
+    """Raise ``TypeError`` if *record* has values of types that no engine writes.
 
-    A checksum tells of damage, not of who wrote the file (Invariant 17).
+    A checksum proves the absence of damage, not the author of the file (Invariant 17).
     """
     numbers: list[object] = [*record.readers.values()]
     spans: list[object] = []
@@ -107,12 +109,12 @@ def _refuse_other_kinds(record: MaintenanceRecord) -> None:
 
 
 def extent(through: int, settings: CompactionSettings) -> Extent:
-    """Return that a compaction as *settings* ask came to the offset *through*."""
+    """Return the extent of a compaction with *settings* that came to the offset *through*."""
     return Extent(through, *_asked(settings))
 
 
 def read_record(files: FileSystem, directory: Path) -> MaintenanceRecord | None:
-    """Return the record of the log in *directory*, ``None`` when no engine has written one.
+    """Return the record of the log in *directory*, ``None`` if no engine has written one.
 
     Raises:
         Corrupt: it is damaged.

@@ -1,4 +1,4 @@
-"""Times of the log as people name them: ISO 8601, or how long ago."""
+"""Times given by users: ISO 8601, or an age."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class Named(NamedTuple):
-    """A time in µs UTC; ``local`` is it as this machine's zone has it, where none was given."""
+    """A time in µs UTC; ``local`` is the same in this machine's zone if the text named no zone."""
 
     microseconds: int
     local: datetime | None = None
 
 
 def named(text: str, now: datetime) -> Named:
-    """Return the time that *text* names: in ISO 8601, or as an age such as ``10m`` before *now*.
+    """Parse a time in ISO 8601, or an age such as ``10m`` before *now*.
 
-    Raise :class:`ValueError`, with what to write instead, for anything else.
+    Raises:
+        ValueError: it is neither; the message shows valid times.
+
     """
     try:
         time = datetime.fromisoformat(text)
@@ -34,7 +36,7 @@ def microseconds(time: datetime) -> int:
 
 
 def _age(text: str) -> int:
-    """Return the microseconds that a text like ``10m`` or ``10m ago`` stands for."""
+    """Parse an age such as ``10m`` or ``10m ago`` into microseconds."""
     from transporter.units import duration  # noqa: PLC0415 - imports pydantic
 
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PAUSED: Final = "paused-readers"
 _MOST: Final = 1 << 20
-_REMEDY: Final = "remove the file, and pause anew what is to be paused"
+_REMEDY: Final = "remove the file, then pause the readers again"
 
 
 def read_paused(directory: Path, files: FileSystem | None = None) -> frozenset[str]:

@@ -1,6 +1,6 @@
-"""The small file ``pipeline``: which pipeline ran on a log last, as a start finds it.
+"""The small file ``pipeline``: the last pipeline that ran on a log, for the next start.
 
-A hint, not a promise: what cannot be read counts as absent.
+It is a hint, not a promise. An unreadable record counts as absent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PipelineRecord:
 
 
 def read_record(files: FileSystem, directory: Path) -> PipelineRecord | None:
-    """Return which pipeline ran on the log in *directory* last, if that is known."""
+    """Return the last pipeline that ran on the log in *directory*, if that is known."""
     with suppress(OSError, ValueError, TypeError, RecursionError):
         with opened(files, directory / PIPELINE) as file:
             found = PipelineRecord(**json.loads(file.pread(_MOST, 0)))

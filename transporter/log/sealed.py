@@ -1,7 +1,7 @@
-"""Sealed segments: those that a later one follows, so that nobody writes to them any more.
+"""Sealed segments: those followed by a later one, which are not written any more.
 
-What compaction and retention choose from, and how compaction reads them: in
-chunks of frames, each verified.
+Compaction and retention choose from them. Compaction reads them in chunks of frames, each
+verified.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transporter.log.format import FrameHeader
 
 CHUNK_BYTES: Final = 16 << 20
-"""Bytes of entries, in memory, that are looked at together: one append at least."""
+"""Bytes of entries, in memory, that are processed together: one append at least."""
 CHUNK_FRAMES: Final = 8192
 _PAGE: Final = 4096
 _LAST: Final = (1 << 63) - 1
@@ -39,8 +39,11 @@ _LAST: Final = (1 << 63) - 1
 class Sealed:
     """A sealed segment.
 
-    ``end`` is the last offset that it covers, as the next header says; ``newest``
-    the log time (µs UTC) of its newest entry; ``size`` its file's bytes.
+    Attributes:
+        end: the last offset that it covers, by the next header.
+        size: its file's bytes.
+        newest: the log time (µs UTC) of its newest entry.
+
     """
 
     path: Path
@@ -52,7 +55,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive frames of a segment: the bytes ``first`` to ``end``, and what they hold."""
+    """Consecutive frames of a segment: the bytes ``first`` to ``end``, and their counts."""
 
     first: int
     end: int
@@ -66,7 +69,7 @@ class Chunk:
 
     @property
     def walked(self) -> int:
-        """Bytes that a walk over the frame headers has the disk read."""
+        """Bytes that a walk over the frame headers reads from the disk."""
         return min(self.size, self.frames * _PAGE)
 
 
@@ -87,7 +90,8 @@ def each_sealed(
 ) -> Iterator[Sealed]:
     """Yield the sealed segments in *directory*, oldest first, opening one after the other.
 
-    Those that are *known* by their base are not opened. What is removed meanwhile is left out.
+    Those that are *known* by their base are not opened. A segment that is removed meanwhile
+    is left out.
 
     Raises:
         Corrupt: a segment's header is damaged.
@@ -109,9 +113,9 @@ def _sealed(files: FileSystem, directory: Path, base: int, following: int) -> Se
 def newest_time(files: FileSystem, segment: Segment, following: int | None = None) -> int:
     """Return the log time (µs UTC) of the newest entry of a sealed *segment*.
 
-    With *following*, when the next one was begun, at the latest that where telling takes a
-    long walk. Only a segment that an unclean stop has
-    left has no trailer, and its walk is short once its index is complete.
+    *following* is the time when the next segment was begun. It is an upper bound, returned
+    instead where finding the exact time takes a long walk. Only a segment that an unclean
+    stop has left has no trailer, and its walk is short once its index is complete.
     """
     trailer = segment.trailer()
     if trailer is not None:
@@ -163,7 +167,7 @@ def entries_of(segment: Segment, found: Iterable[Stored]) -> pa.Table:
     """Return the entries of the frames *found* in *segment*, each frame a batch.
 
     Raises:
-        Corrupt: one of them is not what was written.
+        Corrupt: one of them is damaged.
 
     """
     file = str(segment.path)
