@@ -1,7 +1,7 @@
 """The active segment: the one file of a log that is being written.
 
-Knows the file and the format. Knows nothing of locks, of waiting for a sync, or of
-the next segment. Not thread-safe, except for :meth:`ActiveSegment.sync`.
+Handles the file and its format only: locks, waiting for a sync and the next segment
+are the log's. Not thread-safe, except for :meth:`ActiveSegment.sync`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ActiveSegment:
         if indexed:
             source = replace(source, checkpoint=self.positions)
         frame, data = self._encode(messages, source, durable)
-        self._put(data)
+        self._write_at_end(data)
         if self.empty:
             self.oldest = frame.logged_at
         if indexed:
@@ -171,7 +171,7 @@ class ActiveSegment:
         )
         return header, layout.encode_frame(header, extension, payload)
 
-    def _put(self, data: bytes) -> None:
+    def _write_at_end(self, data: bytes) -> None:
         try:
             self._reserve(len(data))
             self._file.pwrite(data, self.byte)

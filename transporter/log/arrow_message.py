@@ -32,7 +32,7 @@ _BUFFERS, _COMPRESSION = 2, 3
 
 
 def claimed_bytes(message: pa.Buffer) -> int:
-    """Return the decompressed size of the buffers of *message*; 0 if it is not compressed.
+    """Return the decompressed size of the buffers of *message*, or 0 if it is not compressed.
 
     Raises:
         ValueError: it is not a record batch message, or a buffer makes an impossible claim.
@@ -75,7 +75,7 @@ def _table(metadata: memoryview, at: int) -> int:
 
 
 def _field(metadata: memoryview, table: int, number: int) -> int:
-    """Return the place of the field *number* in *table*; 0 if the field is absent."""
+    """Return the place of the field *number* in *table*, or 0 if the field is absent."""
     vtable = table - _TO_VTABLE.unpack_from(metadata, table)[0]
     if vtable < 0:
         raise ValueError("not an Arrow message")

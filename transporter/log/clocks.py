@@ -33,6 +33,6 @@ class JumpDetector:
         self._last = wall, up
 
     def take(self) -> float:
-        """Return the greatest forward jump since the last call, in seconds; 0 if there was none."""
+        """Return the greatest forward jump since the last call in seconds, or 0 without one."""
         greatest, self._greatest = self._greatest, 0.0
         return greatest

@@ -56,7 +56,7 @@ _ADDED: Final = 16
 
 
 def wall_clock() -> int:
-    """Return the wall time in µs UTC; it only informs (Invariant 16)."""
+    """Return the wall time in µs UTC. It only informs (Invariant 16)."""
     return time.time_ns() // 1000
 
 
@@ -84,7 +84,7 @@ class CommitLog:
         compression: str | None,
         clock: Callable[[], int],
     ) -> None:
-        """Start on a log that is ready for appends; use :meth:`open`."""
+        """Start on a log that is ready for appends. Use :meth:`open`."""
         self.directory = directory
         self.log_id = meta.log_id
         self.epoch, self.runs = meta.epoch, meta.runs
@@ -122,25 +122,25 @@ class CommitLog:
         """Open the log in *directory*, creating or recovering it if necessary.
 
         Args:
-            directory: holds the segments; locked until ``close``.
+            directory: holds the segments. Locked until ``close``.
             proved: returns the highest offset in any offset log, which proves that much durable.
                 Called under the lock.
             segment_bytes: the size at which a segment is sealed and the next one begun.
             compression: of the entries, ``"lz4"`` or ``None``.
-            max_bytes: the limit of all segments together; ``None`` for no limit.
+            max_bytes: the limit of all segments together, ``None`` for no limit.
             files: the file system, the real one by default.
             clock: returns the log time in µs UTC.
 
         Raises:
             LogLocked: another process owns the directory.
             EnvironmentFault: the directory cannot be used, or is out of space.
-            Corrupt: durable bytes are damaged; nothing was changed.
-            UnknownFormat: another version wrote it; nothing was changed.
+            Corrupt: durable bytes are damaged. Nothing was changed.
+            UnknownFormat: another version wrote it. Nothing was changed.
 
         """
         files = files or RealFileSystem()
         _make(files, directory)
-        # A simulated disk has one user; locks are the real system's.
+        # A simulated disk has one user, and locks belong to the real system.
         lock = DirectoryLock(directory) if isinstance(files, RealFileSystem) else None
         try:
             now = clock()
@@ -173,19 +173,19 @@ class CommitLog:
 
     @property
     def durable(self) -> int:
-        """The last offset that is durable; -1 in an empty log."""
+        """The last offset that is durable, or -1 in an empty log."""
         return self._durable
 
     def limit(self, max_bytes: int | None) -> None:
-        """Limit all segments together to *max_bytes* from now on; ``None`` for no limit."""
+        """Limit all segments together to *max_bytes* from now on. ``None``: no limit."""
         self._max_bytes = max_bytes
 
     def roll_after(self, segment_age: float | None) -> None:
-        """Seal a segment *segment_age* seconds after its first entry; ``None``: by size only."""
+        """Seal a segment *segment_age* seconds after its first entry. ``None``: by size only."""
         self._segment_age = segment_age
 
     def roll_if_old(self) -> bool:
-        """Begin the next segment if the active one is old; return whether one was begun.
+        """Begin the next segment if the active one is old, and return whether one was begun.
 
         For regular calls: an append does the same, but an idle log has no appends.
 
@@ -265,11 +265,11 @@ class CommitLog:
             term: the number of the term under which they were read, if there is one.
 
         Raises:
-            LogFull: the disk is full, or the budget is spent; nothing was written.
+            LogFull: the disk is full, or the budget is spent. Nothing was written.
             LogPoisoned: a sync failed, now or earlier (Invariant 13).
             LockLost: another engine can own the log by now (Invariant 12).
-            MessageTooLarge: *messages* or *position* are longer than a frame allows;
-                nothing was written.
+            MessageTooLarge: *messages* or *position* are longer than a frame allows.
+                Nothing was written.
 
         """
         with self._state:
@@ -287,7 +287,7 @@ class CommitLog:
             return first, last
 
     def wait_beyond(self, offset: int, timeout: float) -> int:
-        """Wait up to *timeout* seconds for durable entries beyond *offset*; return the last."""
+        """Wait up to *timeout* seconds for durable entries beyond *offset* and return the last."""
         with self._state:
             self._state.wait_for(lambda: self._durable > offset or self._closed, timeout)
             return self._durable
@@ -362,7 +362,7 @@ class CommitLog:
             )
 
     def _refuse_over_budget(self, size: int) -> None:
-        """Refuse an append beyond the budget; a log of one segment always accepts one more."""
+        """Refuse an append beyond the budget. A log of one segment always accepts one more."""
         most = self._max_bytes
         if most is None:
             return

@@ -3,8 +3,8 @@
 Each segment is replaced by one of the same base that covers the same offsets. Original
 offsets stay. An entry is obsoleted only by a later one that itself lies in a sealed
 segment below the least watermark. Some entries are always kept: the last entry of each
-namespace; with ``keep: key``, the last of each key and every keyless entry; and the last
-entry of each segment, which marks its end.
+namespace, and the last entry of each segment, which marks its end. With ``keep: key`` the
+last entry of each key and every keyless entry are kept, too.
 
 A compaction may read for hours and blocks nothing. Segments may be removed and replays
 begun meanwhile. Only the switch of two files is done in the retention gate.
@@ -76,7 +76,7 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Result for one segment; *after* is ``None`` in a dry run, which changes nothing."""
+    """Result for one segment. *after* is ``None`` in a dry run, which changes nothing."""
 
     name: str
     entries: int
@@ -124,10 +124,10 @@ def compact(
     progress: Callable[[int], None] = lambda _: None,
     gate: RetentionGate | None = None,
 ) -> Report:
-    """Compact the log in *directory*; safe beside its engine, its readers and retention.
+    """Compact the log in *directory*. Safe beside its engine, its readers and retention.
 
     Args:
-        directory: the log's; the caller owns it, by its lock.
+        directory: the log's. The caller owns it, by its lock.
         files: the file system, the real one by default.
         watermark: returns the last offset that no route needs any more, durably so. Called
             again in the gate before each replacement takes a segment's place.
@@ -139,7 +139,7 @@ def compact(
 
     Raises:
         Corrupt: a segment's header is damaged.
-        LogFull: there was no room for a replacement; the segment is unchanged.
+        LogFull: there was no room for a replacement. The segment is unchanged.
         LogPoisoned: a sync failed (Invariant 13).
 
     """
@@ -157,7 +157,7 @@ def preview(
     settings: CompactionSettings,
     now: int,
 ) -> Report:
-    """Return the report that :func:`compact` would give; changes nothing and needs no lock.
+    """Return the report that :func:`compact` would give. Changes nothing and needs no lock.
 
     Raises:
         Corrupt: a segment's header is damaged.
@@ -166,7 +166,7 @@ def preview(
     files = files or RealFileSystem()
     with faults_of(directory):
         run = _Run(files, lambda: watermark, settings, now, lambda _: None, RetentionGate())
-        return run.dry(directory)
+        return run.preview(directory)
 
 
 @dataclass(slots=True)
@@ -188,7 +188,7 @@ class _Run:
     """The first offset of a segment that became needed meanwhile."""
     times: WallTimes | None = None
 
-    def dry(self, directory: Path) -> Report:
+    def preview(self, directory: Path) -> Report:
         sealed, targets = self._choose(directory)
         found = [
             Compacted(
@@ -199,7 +199,7 @@ class _Run:
                 None,
             )
             for group in groups(targets)
-            for target in self._judge(group, sealed)[0]
+            for target in self._find_obsolete(group, sealed)[0]
         ]
         told = tuple(each for each in found if each.kept < each.entries)
         return Report(len(targets), told, tuple(self.problems))
@@ -209,8 +209,8 @@ class _Run:
         refuse_without_room(self.files, directory, max((each.size for each in targets), default=0))
         done = []
         for group in groups(targets):
-            judged, newest = self._judge(group, sealed)
-            for target in judged:
+            targets_of_group, newest = self._find_obsolete(group, sealed)
+            for target in targets_of_group:
                 found = self._replace(target, newest)
                 if found is not None:
                     done.append(found)
@@ -229,7 +229,7 @@ class _Run:
         times = self.times = WallTimes(self.files, directory, self.now)
         return below, list(takewhile(lambda each: times.newest(each) < oldest, below))
 
-    def _judge(
+    def _find_obsolete(
         self, group: Sequence[Sealed], sealed: Sequence[Sealed]
     ) -> tuple[list[Target], NewestOf]:
         """Find the obsolete entries of *group*, in as many passes as memory requires."""
@@ -239,22 +239,22 @@ class _Run:
         while first or lower is not None:
             going = Pass(lower)
             for each in reversed([one for one in sealed if one.base >= group[0].base]):
-                self._look(each, targets.get(each.base), going, newest if first else None)
+                self._scan(each, targets.get(each.base), going, newest if first else None)
             lower, first = going.end(), False
         for target in targets.values():
             target.spare_the_last()
         return list(targets.values()), newest
 
     def _target(self, sealed: Sealed) -> Target | None:
-        """Return the segment with nothing obsolete yet; ``None`` if it is damaged or gone."""
+        """Return the segment with nothing obsolete yet, or ``None`` if it is damaged or gone."""
         chunks = []
         try:
-            with self._opened(sealed) as segment:
+            with self._open(sealed) as segment:
                 for chunk in chunks_of(segment, sealed.end):
-                    self._spend(sealed, chunk.walked)
+                    self._count_read(sealed, chunk.walked)
                     chunks.append(chunk)
         except Corrupt as error:
-            self._damaged(error)
+            self._note_damage(error)
             return None
         except _Gone:
             return None
@@ -262,7 +262,7 @@ class _Run:
         return Target(sealed, chunks, nothing)
 
     @contextmanager
-    def _opened(self, sealed: Sealed) -> Iterator[Segment]:
+    def _open(self, sealed: Sealed) -> Iterator[Segment]:
         self._refuse_gone(sealed)
         try:
             segment = Segment(self.files, sealed.path)
@@ -271,8 +271,8 @@ class _Run:
         with closing(segment):
             yield segment
 
-    def _spend(self, sealed: Sealed, size: int) -> None:
-        """Count *size* bytes of *sealed* as read; stop if it is gone: its room is needed now."""
+    def _count_read(self, sealed: Sealed, size: int) -> None:
+        """Count *size* bytes of *sealed* as read. Stop if it is gone: its room is needed now."""
         for start in range(0, size, _STEP):
             self._refuse_gone(sealed)
             self.progress(min(_STEP, size - start))
@@ -281,12 +281,12 @@ class _Run:
         if sealed.end <= self.gate.removed:
             raise _Gone
 
-    def _damaged(self, error: Corrupt) -> None:
+    def _note_damage(self, error: Corrupt) -> None:
         self.sound = False
         if str(error) not in self.problems:
             self.problems.append(str(error))
 
-    def _look(
+    def _scan(
         self, sealed: Sealed, target: Target | None, going: Pass, newest: NewestOf | None
     ) -> None:
         """Scan a segment backwards and mark the obsolete rows of *target*.
@@ -294,8 +294,8 @@ class _Run:
         The first pass also notes the *newest* entry of each namespace.
         """
         # A segment that is gone obsoletes nothing: all segments before it are gone too.
-        with suppress(_Gone), self._opened(sealed) as segment:
-            spend = partial(self._spend, sealed)
+        with suppress(_Gone), self._open(sealed) as segment:
+            spend = partial(self._count_read, sealed)
             chunks = target.chunks if target else whole_chunks(segment, sealed.end, spend)
             for number in reversed(range(len(chunks))):
                 spend(chunks[number].size)
@@ -303,7 +303,7 @@ class _Run:
                     found = entries_of(segment, stored(segment, chunks[number]))
                 except Corrupt as error:
                     # Unreadable entries obsolete nothing.
-                    self._damaged(error)
+                    self._note_damage(error)
                     continue
                 keys = keys_of(found, self.settings.keep)
                 going.add(keys, partial(target.mark, number) if target else _ignore)
@@ -313,24 +313,28 @@ class _Run:
                         target.deletes += _deletes(found)
 
     def _replace(self, target: Target, newest: NewestOf) -> Compacted | None:
-        """Replace *target* by its remaining entries; return ``None`` if it stays as it is."""
+        """Replace *target* by its remaining entries. Return ``None`` if it stays as it is."""
         sealed = target.sealed
         try:
-            if self._held(sealed):
+            if self._is_held(sealed):
                 return None
-            with self._opened(sealed) as segment:
-                if target.dropped or target.tiny or (target.deletes and self._cold(sealed)):
+            with self._open(sealed) as segment:
+                if (
+                    target.dropped
+                    or target.tiny
+                    or (target.deletes and self._may_drop_tombstones(sealed))
+                ):
                     return self._rewrite(segment, target, newest)
                 last = stored(segment, target.chunks[-1])[-1]
-                self._ends_with(entries_of(segment, [last]))
+                self._note_last_key(entries_of(segment, [last]))
         except Corrupt as error:
-            self._damaged(error)
+            self._note_damage(error)
         except _Gone:
             # None of its entries can come back, and the incomplete file is removed.
             pass
         return None
 
-    def _held(self, sealed: Sealed) -> bool:
+    def _is_held(self, sealed: Sealed) -> bool:
         """Return whether *sealed* is needed by now, because a replay has begun (Invariant 11)."""
         held = self.watermark() < sealed.end
         if held:
@@ -348,7 +352,7 @@ class _Run:
                 made.abandon()
                 return None
             made.finish(sealed.end, segment.header.created_at)
-            if not self._switched(sealed, segment, made):
+            if not self._switch(sealed, segment, made):
                 made.abandon()
                 return None
         except BaseException:
@@ -356,22 +360,22 @@ class _Run:
             raise
         return Compacted(sealed.path.name, target.rows, kept, sealed.size, made.size)
 
-    def _switched(self, sealed: Sealed, segment: Segment, made: Replacement) -> bool:
-        """Replace *segment* by *made*; return false if the segment is needed by now.
+    def _switch(self, sealed: Sealed, segment: Segment, made: Replacement) -> bool:
+        """Replace *segment* by *made*. Return false if the segment is needed by now.
 
         Runs in the gate from the last check to the rename. No replay begins in between, and a
         segment that was removed is not brought back.
         """
-        with self.gate, self._opened(sealed) as there:
+        with self.gate, self._open(sealed) as there:
             if there.header.segment_id != segment.header.segment_id:
                 raise _Gone
-            if self._held(sealed):
+            if self._is_held(sealed):
                 return False
             made.switch()
             self.gate.rewritten += 1
             return True
 
-    def _cold(self, sealed: Sealed) -> bool:
+    def _may_drop_tombstones(self, sealed: Sealed) -> bool:
         """Return whether tombstones of this segment may be dropped."""
         settings = self.settings
         grace = round((settings.after + settings.tombstones) * _SECOND)
@@ -380,7 +384,7 @@ class _Run:
     def _is_older(self, sealed: Sealed, age: int) -> bool:
         return self.times is not None and self.times.newest(sealed) < self.now - age
 
-    def _ends_with(self, entries: pa.Table) -> None:
+    def _note_last_key(self, entries: pa.Table) -> None:
         key = keys_of(entries.slice(entries.num_rows - 1), "key")[0].as_py()
         if key is not None:
             # Invariant 17: a key that is too long to remember keeps all tombstones behind it.
@@ -388,20 +392,20 @@ class _Run:
             self.ends.append(key[:_LONG])
 
     def _copy(self, segment: Segment, target: Target, made: Replacement, newest: NewestOf) -> int:
-        """Copy every frame of *segment* to *made*; return the number of remaining entries."""
+        """Copy every frame of *segment* to *made* and return the number of remaining entries."""
         kept = 0
         for chunk, obsolete in zip(target.chunks, target.obsolete, strict=True):
-            self._spend(target.sealed, chunk.size)
+            self._count_read(target.sealed, chunk.size)
             found = stored(segment, chunk)
             rows = entries_of(segment, found).combine_chunks()
-            mask = pc.invert(pc.or_(obsolete, self._graves(rows, target, newest)))
+            mask = pc.invert(pc.or_(obsolete, self._droppable_tombstones(rows, target, newest)))
             for each, part, left in _frames(found, rows, mask):
-                self._give(segment, each, part, left, made)
+                self._copy_frame(segment, each, part, left, made)
             kept += mask.true_count
-        self._ends_with(rows)
+        self._note_last_key(rows)
         return kept
 
-    def _give(
+    def _copy_frame(
         self,
         segment: Segment,
         each: Stored,
@@ -419,13 +423,15 @@ class _Run:
         else:
             made.keep(each, source)
 
-    def _graves(self, rows: pa.Table, target: Target, newest: NewestOf) -> pa.BooleanArray:
+    def _droppable_tombstones(
+        self, rows: pa.Table, target: Target, newest: NewestOf
+    ) -> pa.BooleanArray:
         """Return a mask of the unneeded tombstones in *rows*, if they are the last of their key.
 
         A tombstone is unneeded when it is old enough and no older segment holds an entry of its
         key, which would otherwise come back to life.
         """
-        if not self._cold(target.sealed) or not newest.known:
+        if not self._may_drop_tombstones(target.sealed) or not newest.known:
             return pa.repeat(pa.scalar(value=False), rows.num_rows)
         keys = keys_of(rows, "key")
         offsets = rows.column("offset").combine_chunks()

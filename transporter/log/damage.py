@@ -98,30 +98,32 @@ def examine(
         files: the file system of the log.
         directory: the log's directory.
         log_id: the log's id, which every segment must name.
-        proved: the highest offset that is known to be durable.
+        proved: the highest proved offset.
         progress: called with the number of further bytes examined.
 
     """
-    heads = [_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
+    heads = [_read_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
     useless = tuple(head for head in heads if isinstance(head, Damage))
-    ours, replaced = _in_use([head for head in heads if not isinstance(head, Damage)])
+    ours, replaced = _split_replaced([head for head in heads if not isinstance(head, Damage)])
     useless += replaced
     if not ours:
         return Examination((), useless, proved)
     with closing(ours[-1].open(files)) as last:
         floor = proved_by(files, last, proved)
     ends = [*(after.header.previous for _, after in pairwise(ours)), floor]
-    examined = [_examined(files, head, end, progress) for head, end in zip(ours, ends, strict=True)]
-    return Examination(tuple(_passed_on(examined)), useless, floor)
+    examined = [
+        _examine_segment(files, head, end, progress) for head, end in zip(ours, ends, strict=True)
+    ]
+    return Examination(tuple(_pass_on_missing(examined)), useless, floor)
 
 
 def replaced_segments(files: FileSystem, directory: Path, log_id: str) -> tuple[Damage, ...]:
     """Return the segments that another segment has replaced, reading only headers."""
-    heads = [_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
-    return _in_use([head for head in heads if not isinstance(head, Damage)])[1]
+    heads = [_read_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
+    return _split_replaced([head for head in heads if not isinstance(head, Damage)])[1]
 
 
-def _in_use(heads: list[Examined]) -> tuple[list[Examined], tuple[Damage, ...]]:
+def _split_replaced(heads: list[Examined]) -> tuple[list[Examined], tuple[Damage, ...]]:
     """Separate the segments from those that an interrupted repair replaced but did not remove."""
     ours: list[Examined] = []
     replaced = []
@@ -135,8 +137,8 @@ def _in_use(heads: list[Examined]) -> tuple[list[Examined], tuple[Damage, ...]]:
     return ours[::-1], tuple(replaced)
 
 
-def _head(files: FileSystem, directory: Path, base: int, log_id: str) -> Examined | Damage:
-    """Read or make up the header of a segment; return damage if neither is possible."""
+def _read_head(files: FileSystem, directory: Path, base: int, log_id: str) -> Examined | Damage:
+    """Read or make up the header of a segment. Return damage if neither is possible."""
     path = directory / segment_name(base)
     makeshift = layout.SegmentHeader(uuid.UUID(log_id).bytes, 0, base, base - 1, base, 0, 0)
     try:
@@ -145,13 +147,13 @@ def _head(files: FileSystem, directory: Path, base: int, log_id: str) -> Examine
     except Misplaced as error:
         return Damage(str(path), 0, error.problem, base, base - 1)
     except Corrupt as error:
-        return _salvaged(files, path, makeshift, error.problem)
+        return _salvage(files, path, makeshift, error.problem)
     if header.log_id != makeshift.log_id:
         return Damage(str(path), 16, "this segment belongs to another log", base, base - 1)
     return Examined(path, header, base - 1, ())
 
 
-def _salvaged(
+def _salvage(
     files: FileSystem, path: Path, makeshift: layout.SegmentHeader, problem: str
 ) -> Examined | Damage:
     base = makeshift.base
@@ -163,9 +165,9 @@ def _salvaged(
     return Examined(path, makeshift, base - 1, (bad,), salvaged=True)
 
 
-def _examined(files: FileSystem, head: Examined, end: int, progress: Progress) -> Examined:
+def _examine_segment(files: FileSystem, head: Examined, end: int, progress: Progress) -> Examined:
     with closing(head.open(files)) as segment:
-        found = _joined(_damages(segment, end, progress))
+        found = _join_adjacent(_damages(segment, end, progress))
         return replace(head, end=end, damages=(*head.damages, *found))
 
 
@@ -174,7 +176,7 @@ def _damages(segment: Segment, end: int, progress: Progress) -> Iterator[Damage]
     byte, expected = segment.first_byte, segment.header.base
     while expected <= end:
         frame = segment.frame_at(byte)
-        if frame is None or frame.first > _allowed(segment, expected):
+        if frame is None or frame.first > _highest_following(segment, expected):
             behind = (later for later in segment.later_frames(byte) if later.first >= expected)
             frame = next(behind, None)
             last = end if frame is None else min(end, frame.first - 1)
@@ -183,12 +185,12 @@ def _damages(segment: Segment, end: int, progress: Progress) -> Iterator[Damage]
             yield Damage(str(segment.path), byte, problem, expected, last, resume)
             if frame is None:
                 return
-        yield from _damaged(segment, frame)
+        yield from _frame_damage(segment, frame)
         progress(frame.end - byte)
         byte, expected = frame.end, frame.last + 1
 
 
-def _joined(damages: Iterable[Damage]) -> Iterator[Damage]:
+def _join_adjacent(damages: Iterable[Damage]) -> Iterator[Damage]:
     """Join adjacent damage, with nothing intact in between, into one gap."""
     before: Damage | None = None
     for damage in damages:
@@ -203,12 +205,12 @@ def _joined(damages: Iterable[Damage]) -> Iterator[Damage]:
         yield before
 
 
-def _allowed(segment: Segment, expected: int) -> int:
-    """Return the highest offset that may follow; behind moved frames some offsets are unused."""
+def _highest_following(segment: Segment, expected: int) -> int:
+    """Return the highest offset that may follow. Behind moved frames, some offsets are unused."""
     return max(expected, segment.header.next_offset)
 
 
-def _damaged(segment: Segment, frame: layout.FrameHeader) -> Iterator[Damage]:
+def _frame_damage(segment: Segment, frame: layout.FrameHeader) -> Iterator[Damage]:
     file = str(segment.path)
     try:
         segment.entries(frame)
@@ -223,20 +225,20 @@ def _damaged(segment: Segment, frame: layout.FrameHeader) -> Iterator[Damage]:
         yield Damage(file, place, error.problem, frame.first, frame.first - 1, frame.byte)
 
 
-def _passed_on(segments: Iterable[Examined]) -> Iterator[Examined]:
+def _pass_on_missing(segments: Iterable[Examined]) -> Iterator[Examined]:
     """Move missing offsets at the end of a segment to the next one, whose header declares them."""
     before: Examined | None = None
     for part in segments:
         missing: tuple[Damage, ...] = ()
         if before is not None:
-            own, missing = _parted(before)
+            own, missing = _split_undeclarable(before)
             yield replace(before, damages=own)
         before = replace(part, damages=(*missing, *part.damages))
     if before is not None:
         yield before
 
 
-def _parted(part: Examined) -> tuple[tuple[Damage, ...], tuple[Damage, ...]]:
+def _split_undeclarable(part: Examined) -> tuple[tuple[Damage, ...], tuple[Damage, ...]]:
     """Separate the damage of a segment from the damage that it cannot declare itself."""
     own = tuple(each for each in part.damages if each.empty or each.last < part.end)
     missing = part.damages[len(own) :]

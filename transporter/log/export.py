@@ -96,8 +96,8 @@ def parquet(
     with ParquetWriter(sink, schema, compression="zstd") as writer:
         for group in _groups(batches):
             writer.write_table(group.cast(schema), row_group_size=group.num_rows)
-            yield from sink.taken()
-    yield from sink.taken()
+            yield from sink.take()
+    yield from sink.take()
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -115,7 +115,7 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class _Sink:
-    """File object for Arrow's output, from which the bytes are taken in between."""
+    """File object for Arrow's output, from which the bytes are taken at intervals."""
 
     closed = False
 
@@ -137,6 +137,6 @@ class _Sink:
     def close(self) -> None:
         """Keep everything until it is taken."""
 
-    def taken(self) -> list[bytes]:
+    def take(self) -> list[bytes]:
         parts, self._parts = self._parts, []
         return parts

@@ -1,6 +1,6 @@
 """The only access to the disk: nothing else in ``log`` and ``offsets`` touches files.
 
-Knows nothing of formats. Every call either completes or raises ``OSError``. Short reads
+Independent of formats. Every call either completes or raises ``OSError``. Short reads
 and writes are handled here.
 """
 
@@ -36,13 +36,13 @@ class SyncFailed(OSError):
 
 
 class File(Protocol):
-    """One open file. Reads are thread-safe; the owner serialises everything else."""
+    """One open file. Reads are thread-safe. The owner serialises everything else."""
 
     def pread(self, size: int, byte: int) -> bytes:
-        """Return up to *size* bytes at *byte*; fewer only at the end of the file."""
+        """Return up to *size* bytes at *byte*, and fewer only at the end of the file."""
 
     def pread_into(self, buffer: memoryview, byte: int) -> int:
-        """Fill *buffer* from *byte* on; return the number read, less only at the file's end."""
+        """Fill *buffer* from *byte* on. Return the number read, less only at the file's end."""
 
     def pwrite(self, data: bytes, byte: int) -> None:
         """Write all of *data* at *byte*, in the page cache only."""
@@ -73,13 +73,13 @@ class FileSystem(Protocol):
         """Open *path*. ``create`` makes it empty if absent, which is not durable."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Replace *target* by *source* atomically; durable after ``sync_directory``."""
+        """Replace *target* by *source* atomically. Durable after ``sync_directory``."""
 
     def remove(self, path: Path) -> None:
         """Remove a file if it exists."""
 
     def names(self, directory: Path) -> list[str]:
-        """Return the sorted names in *directory*; none when it does not exist."""
+        """Return the sorted names in *directory*, or none when it does not exist."""
 
     def is_directory(self, path: Path) -> bool:
         """Return whether *path* is a directory."""
@@ -88,7 +88,7 @@ class FileSystem(Protocol):
         """Return whether *path* is a regular file, or a link to one."""
 
     def create_directory(self, directory: Path) -> None:
-        """Create *directory* in a parent that exists, if it is absent; durable after a sync."""
+        """Create *directory* in a parent that exists, if it is absent. Durable after a sync."""
 
     def remove_directory(self, directory: Path) -> None:
         """Remove *directory*, which is empty."""
@@ -330,7 +330,7 @@ def _write_temporary(files: FileSystem, path: Path, parts: Iterable[bytes]) -> N
 
 
 def make_directory(files: FileSystem, directory: Path) -> None:
-    """Create *directory* and its missing parents from the top; its entry is durable on return.
+    """Create *directory* and its missing parents from the top. Its entry is durable on return.
 
     The parent of an existing directory is synced as well, because a process that was killed
     may have created the directory without syncing its parent.
@@ -339,7 +339,7 @@ def make_directory(files: FileSystem, directory: Path) -> None:
     while not files.is_directory(directory):
         missing.append(directory)
         directory = directory.parent
-    # This user may not be allowed to read the parent; then it did not create the directory.
+    # This user may not be allowed to read the parent. Then it did not create the directory.
     with suppress(PermissionError):
         files.sync_directory(directory.parent)
     for path in reversed(missing):
@@ -348,7 +348,7 @@ def make_directory(files: FileSystem, directory: Path) -> None:
 
 
 def remove_tree(files: FileSystem, directory: Path) -> None:
-    """Remove *directory* and its content; durable on return.
+    """Remove *directory* and its content, durably on return.
 
     Its name is removed first, so that a crash leaves all of it or none.
     """

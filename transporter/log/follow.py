@@ -1,6 +1,6 @@
 """Following the end of a log from another process.
 
-An engine may run, stop, die and come back; segments are rolled, compacted and removed.
+An engine may run, stop, die and come back. Segments are rolled, compacted and removed.
 A process cannot wait for events of another one, so a follower polls. One poll reads two
 small files.
 """
@@ -43,7 +43,7 @@ class Follower:
     def __init__(
         self, directory: Path, first: int, confirmed: int = -1, files: FileSystem | None = None
     ) -> None:
-        """Begin at *first*; entries up to *confirmed* are known to be durable."""
+        """Begin at *first*. Entries up to *confirmed* are durable."""
         self.directory, self.next = directory, first
         self._files = files or RealFileSystem()
         self._reader = LogReader(directory, self._files)
@@ -73,7 +73,7 @@ class Follower:
             sweep_open_segments()
         while self.next <= last:
             try:
-                yield from self._read(last)
+                yield from self._read_through(last)
             except OffsetRefused:
                 missing = Retained(self.next, self._reader.first_offset() - 1)
                 if missing.last < missing.first:
@@ -95,16 +95,16 @@ class Follower:
                 self._confirmed = max(self._confirmed, known)
         return self._confirmed
 
-    def _read(self, last: int) -> Iterator[pa.RecordBatch | Gap]:
+    def _read_through(self, last: int) -> Iterator[pa.RecordBatch | Gap]:
         for found in frames(self._reader, self.next, last):
-            yield from self._lost(found.frame.first - 1)
+            yield from self._report_lost(found.frame.first - 1)
             entries = found.within(self.next, last)
             self.next = found.frame.last + 1
             yield entries
-        yield from self._lost(last)
+        yield from self._report_lost(last)
         self.next = last + 1
 
-    def _lost(self, last: int) -> Iterator[Gap]:
+    def _report_lost(self, last: int) -> Iterator[Gap]:
         while self.next <= last and (gap := self._reader.lost(self.next, last)) is not None:
             self.next = gap.last + 1
             yield gap

@@ -1,4 +1,4 @@
-"""The bytes of a segment file: header, frames, trailer. Pure; knows nothing of files.
+"""The bytes of a segment file: header, frames, trailer. Pure, without file access.
 
 All integers are little-endian. DESIGN.md, "Formats", has the diagrams.
 
@@ -27,7 +27,7 @@ ALIGNMENT: Final = 8
 MAX_EXTENSION: Final = 1 << 20
 """Largest size in bytes of a reader's position in a frame."""
 MAX_PAYLOAD: Final = 16 << 20
-"""Largest size in bytes of a frame's payload; checked before any allocation (Invariant 17)."""
+"""Largest size in bytes of a frame's payload, checked before allocation (Invariant 17)."""
 MAX_HEADER: Final = 64 << 20
 """Largest size in bytes of a segment header, which repeats every reader's newest position."""
 
@@ -52,17 +52,17 @@ TRAILER_BYTES: Final = _TRAILER.size + _CRC.size
 SEGMENT_PREFIX_BYTES: Final = _SEGMENT.size
 
 
-def aligned(size: int) -> int:
+def align(size: int) -> int:
     """Round *size* up to the next multiple of :data:`ALIGNMENT`."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _sealed(body: bytes) -> bytes:
+def _append_checksum(body: bytes) -> bytes:
     return body + _CRC.pack(crc32c(body))
 
 
-def _json(data: bytes) -> Any:  # noqa: ANN401 - whatever it holds
-    """Parse JSON from an untrusted writer; raise ``ValueError`` if it is not JSON."""
+def _json(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """Parse JSON from an untrusted writer, or raise ``ValueError`` if it is not JSON."""
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -70,13 +70,13 @@ def _json(data: bytes) -> Any:  # noqa: ANN401 - whatever it holds
 
 
 def _positions(value: object) -> dict[str, str]:
-    """Return *value* if it is a valid map of readers' positions; else raise ``ValueError``."""
+    """Return *value* if it is a valid map of readers' positions, or raise ``ValueError``."""
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         raise ValueError("they are not readers' positions")
     return value
 
 
-def _intact(data: bytes) -> bool:
+def _matches_checksum(data: bytes) -> bool:
     return int.from_bytes(data[-4:], "little") == crc32c(memoryview(data)[:-4])
 
 
@@ -108,7 +108,7 @@ class SegmentHeader:
     def encode(self) -> bytes:
         """Return the header's bytes, a multiple of :data:`ALIGNMENT`."""
         positions = json.dumps(self.positions).encode()
-        length = aligned(_SEGMENT.size + len(positions) + _CRC.size)
+        length = align(_SEGMENT.size + len(positions) + _CRC.size)
         body = _SEGMENT.pack(
             SEGMENT_MAGIC,
             FORMAT,
@@ -123,7 +123,7 @@ class SegmentHeader:
             self.created_at,
             len(positions),
         )
-        return _sealed((body + positions).ljust(length - _CRC.size, b"\0"))
+        return _append_checksum((body + positions).ljust(length - _CRC.size, b"\0"))
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Self:
@@ -134,7 +134,7 @@ class SegmentHeader:
             UnknownFormat: another format version wrote it (Invariant 19).
 
         """
-        if not _intact(data):
+        if not _matches_checksum(data):
             raise Corrupt("the segment header does not match its checksum", file, 0)
         version = int.from_bytes(data[8:10], "little")
         if version != FORMAT:
@@ -204,7 +204,7 @@ class FrameHeader:
     @property
     def end(self) -> int:
         """The byte behind the frame, where the next one begins."""
-        return self.byte + aligned(FRAME_HEADER_BYTES + self.extension_length + self.payload_length)
+        return self.byte + align(FRAME_HEADER_BYTES + self.extension_length + self.payload_length)
 
     @property
     def extension_byte(self) -> int:
@@ -218,7 +218,7 @@ class FrameHeader:
 
     def encode(self) -> bytes:
         """Return the header's bytes."""
-        return _sealed(
+        return _append_checksum(
             _FRAME.pack(
                 FRAME_MAGIC,
                 FRAME_HEADER_BYTES,
@@ -240,13 +240,13 @@ class FrameHeader:
 
     @classmethod
     def decode(cls, data: bytes, segment_id: int | None, byte: int) -> Self | None:
-        """Decode the header of the frame at *byte*; ``None`` if there is no valid one.
+        """Decode the header of the frame at *byte*, or return ``None`` if there is no valid one.
 
         A *segment_id* of ``None`` accepts any id, for a segment whose own header is lost.
         """
         if len(data) < FRAME_HEADER_BYTES or data[:4] != FRAME_MAGIC:
             return None
-        if not _intact(data[:FRAME_HEADER_BYTES]):
+        if not _matches_checksum(data[:FRAME_HEADER_BYTES]):
             return None
         _, length, *rest = _FRAME.unpack_from(data)
         header = cls(*rest)
@@ -281,10 +281,10 @@ class Source:
     term: int | None = None
 
     def encode(self) -> bytes:
-        """Return the frame's extension block; omit the checkpoint if there is no room."""
+        """Return the frame's extension block. Omit the checkpoint if there is no room."""
         # An absent field takes no bytes, because a frame may hold one small message.
-        said = {name: value for name, value in asdict(self).items() if value is not None}
-        block = json.dumps(said, separators=(",", ":")).encode()
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        block = json.dumps(values, separators=(",", ":")).encode()
         if len(block) <= MAX_EXTENSION or self.checkpoint is None:
             return block
         return replace(self, checkpoint=None).encode()
@@ -297,23 +297,23 @@ class Source:
             ValueError: it is not an extension block, whatever its checksum is.
 
         """
-        said = _json(data)
-        if not isinstance(said, dict) or said.keys() - {each.name for each in fields(cls)}:
-            raise ValueError("it is not what a reader says")
-        found = cls(**{"reader": None, **said})
+        values = _json(data)
+        if not isinstance(values, dict) or values.keys() - {each.name for each in fields(cls)}:
+            raise ValueError("its fields are not those of a source block")
+        found = cls(**{"reader": None, **values})
         texts = isinstance(found.reader, str) and isinstance(found.position, str | None)
         if not texts or not isinstance(found.term, int | None):
-            raise ValueError("it is not what a reader says")
+            raise ValueError("its fields are not those of a source block")
         if found.checkpoint is not None:
             _positions(found.checkpoint)
         return found
 
 
 def encode_frame(header: FrameHeader, extension: bytes, payload: pa.Buffer | bytes) -> bytes:
-    """Return the frame's bytes, padded to :data:`ALIGNMENT`; *header* describes the rest."""
+    """Return the frame's bytes, padded to :data:`ALIGNMENT`. *header* describes the rest."""
     size = FRAME_HEADER_BYTES + len(extension) + len(payload)
     # One copy only: the frame may be megabytes.
-    return b"".join((header.encode(), extension, payload, bytes(aligned(size) - size)))
+    return b"".join((header.encode(), extension, payload, bytes(align(size) - size)))
 
 
 def encode_payload(entries: pa.RecordBatch, compression: str | None) -> pa.Buffer:
@@ -368,14 +368,14 @@ def entries_in(
 
 
 def decode_payload(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.RecordBatch:
-    """Decode a payload from an untrusted writer; Arrow may have compressed its parts.
+    """Decode a payload from an untrusted writer. Arrow may have compressed its parts.
 
     Raises:
         ValueError: it would take more memory than a payload may, or is not a batch of entries.
 
     """
     try:
-        message = unpacked(payload, own=own)
+        message = unpack(payload, own=own)
         if own:
             return pa.ipc.read_record_batch(message, ENTRY_SCHEMA)
         if (claimed := claimed_bytes(message)) > MAX_PAYLOAD:
@@ -393,8 +393,8 @@ def decode_payload(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Recor
     return entries
 
 
-def unpacked(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Buffer:
-    """Return the Arrow message in *payload*; raises as :func:`decode_payload` does."""
+def unpack(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Buffer:
+    """Return the Arrow message in *payload*. Raises as :func:`decode_payload` does."""
     message = pa.py_buffer(payload)
     magic, size = _PACKED.unpack_from(message)
     if magic != _PACKED_MAGIC:
@@ -444,7 +444,7 @@ class Trailer:
     def encode(self) -> bytes:
         """Return the trailer's bytes."""
         # 'last' may be base - 1 = -1 in an empty first segment, so it is stored plus one.
-        return _sealed(
+        return _append_checksum(
             _TRAILER.pack(
                 TRAILER_MAGIC,
                 TRAILER_BYTES,
@@ -458,10 +458,10 @@ class Trailer:
 
     @classmethod
     def decode(cls, data: bytes, segment_id: int, byte: int) -> Self | None:
-        """Read the trailer at *byte*; ``None`` when no valid one is there."""
+        """Decode the trailer at *byte*, or return ``None`` if there is no valid one."""
         if len(data) < TRAILER_BYTES or data[:4] != TRAILER_MAGIC:
             return None
-        if not _intact(data[:TRAILER_BYTES]):
+        if not _matches_checksum(data[:TRAILER_BYTES]):
             return None
         _, _, identity, place, after, oldest, newest = _TRAILER.unpack_from(data)
         if (identity, place) != (segment_id, byte):

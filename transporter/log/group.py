@@ -1,6 +1,6 @@
 """Group commit: the writes of the next sync, their limit, and the waiting for a sync.
 
-Knows nothing of files; the log chooses the file to sync. Every method requires the log's
+Independent of files: the log chooses the file to sync. Every method requires the log's
 lock, which is released while a sync runs or is waited for.
 """
 
@@ -44,7 +44,7 @@ class SyncGroup:
         return self._bytes + size
 
     def has_room(self, size: int, most: int) -> bool:
-        """Return whether *size* bytes fit into a group of at most *most*; an empty one fits all."""
+        """Return whether *size* bytes fit into a group of at most *most*. An empty one fits all."""
         return not self._bytes or self._bytes + size <= most
 
     def covered(self) -> None:

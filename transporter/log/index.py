@@ -51,8 +51,8 @@ class IndexWriter:
         """Continue behind the entries that *segment* confirms."""
         self._file: File = files.open(index_path(segment.path), write=True, create=True)
         try:
-            known = _read(self._file)
-            while known and not _confirmed(segment, known[-1]):
+            known = _read_marks(self._file)
+            while known and not _is_confirmed(segment, known[-1]):
                 known.pop()
             self._end = len(known) * _ENTRY.size
             self._file.truncate(self._end)
@@ -68,7 +68,7 @@ class IndexWriter:
     def note(self, frame: FrameHeader) -> None:
         """Add *frame*, for which an entry was due, to the index."""
         body = _ENTRY.pack(frame.first, frame.byte, frame.segment_id, 0)[:_BODY]
-        # A missing hint must not fail the append; the next frame is due instead.
+        # A missing hint must not fail the append. The next frame is due instead.
         with suppress(OSError):
             self._file.pwrite(body + struct.pack("<I", crc32c(body)), self._end)
             self._end += _ENTRY.size
@@ -83,7 +83,7 @@ def marks(files: FileSystem, segment: Segment) -> list[Mark]:
     """Return the index entries that *segment* confirms, ascending."""
     try:
         with opened(files, index_path(segment.path)) as file:
-            return [mark for mark in _read(file) if _confirmed(segment, mark)]
+            return [mark for mark in _read_marks(file) if _is_confirmed(segment, mark)]
     except FileNotFoundError:
         return []
 
@@ -93,12 +93,12 @@ def blocks(files: FileSystem, segment: Segment) -> list[int]:
     starts = [segment.first_byte]
     for byte in [*(mark.byte for mark in marks(files, segment)), segment.size()]:
         if byte - starts[-1] > 2 * STRIDE:
-            starts += _walked(segment, starts[-1], byte)
+            starts += _walk_blocks(segment, starts[-1], byte)
         starts.append(byte)
     return sorted(set(starts[:-1]))
 
 
-def _walked(segment: Segment, start: int, end: int) -> Iterator[int]:
+def _walk_blocks(segment: Segment, start: int, end: int) -> Iterator[int]:
     due = start + STRIDE
     for frame in segment.frames(start):
         if frame.byte >= end:
@@ -112,16 +112,16 @@ def nearest(files: FileSystem, segment: Segment, offset: int) -> int:
     """Return the byte of the nearest known frame of *segment* at or before *offset*."""
     try:
         with opened(files, index_path(segment.path)) as file:
-            known = _read(file)
+            known = _read_marks(file)
     except FileNotFoundError:
         return segment.first_byte
     for at in range(bisect_right(known, offset, key=lambda mark: mark.first) - 1, -1, -1):
-        if _confirmed(segment, known[at]):
+        if _is_confirmed(segment, known[at]):
             return known[at].byte
     return segment.first_byte
 
 
-def _read(file: File) -> list[Mark]:
+def _read_marks(file: File) -> list[Mark]:
     data = file.pread(min(file.size(), _MAX_BYTES), 0)
     known = []
     for start in range(0, len(data) - _ENTRY.size + 1, _ENTRY.size):
@@ -132,7 +132,7 @@ def _read(file: File) -> list[Mark]:
     return known
 
 
-def _confirmed(segment: Segment, mark: Mark) -> bool:
+def _is_confirmed(segment: Segment, mark: Mark) -> bool:
     if mark.segment_id != segment.header.segment_id:
         return False
     frame = segment.frame_at(mark.byte)

@@ -70,7 +70,7 @@ def segments_size(directory: Path, files: FileSystem | None = None) -> int:
 
 
 def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) -> LogInfo:
-    """Inspect the log in *directory*; *proved* is the highest offset of its offset logs.
+    """Inspect the log in *directory*. *proved* is the highest offset of its offset logs.
 
     Raises:
         EnvironmentFault: there is no log.
@@ -81,11 +81,11 @@ def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) 
     for _ in range(LOOKS):
         # An engine that starts meanwhile may roll and remove the last segment: try again.
         with suppress(FileNotFoundError):
-            return _inspected(files, directory, proved)
+            return _inspect_once(files, directory, proved)
     raise EnvironmentFault(f"{directory}: its segments go faster than they can be looked at")
 
 
-def _inspected(files: FileSystem, directory: Path, proved: int) -> LogInfo:
+def _inspect_once(files: FileSystem, directory: Path, proved: int) -> LogInfo:
     # Read the owner first: an engine that stops meanwhile leaves a log at least as long.
     owner = owner_of(directory)
     meta = read_meta(files, directory)
@@ -95,7 +95,9 @@ def _inspected(files: FileSystem, directory: Path, proved: int) -> LogInfo:
             f"{directory}: no transporter log here; name a pipeline file or its log directory"
         )
     segments = tuple(_segment_infos(files, directory, bases))
-    last, confirmed = _reach(files, directory, bases[-1], proved, running=owner is not None)
+    last, confirmed = _last_and_confirmed(
+        files, directory, bases[-1], proved, running=owner is not None
+    )
     return LogInfo(
         directory=directory,
         log_id=meta.log_id,
@@ -108,7 +110,7 @@ def _inspected(files: FileSystem, directory: Path, proved: int) -> LogInfo:
     )
 
 
-def _reach(
+def _last_and_confirmed(
     files: FileSystem, directory: Path, base: int, proved: int, *, running: bool
 ) -> tuple[int, int]:
     """Return the last readable offset and the last confirmed one (Invariant 12)."""
@@ -130,6 +132,6 @@ def _segment_infos(files: FileSystem, directory: Path, bases: list[int]) -> Iter
                 created_at = segment.header.created_at
                 yield SegmentInfo(segment.path.name, base, segment.size(), created_at)
         except FileNotFoundError:
-            # Retention may have removed it since it was listed; the result then leaves it out.
+            # Retention may have removed it since it was listed. The result then leaves it out.
             if base == bases[-1]:
                 raise

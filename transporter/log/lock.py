@@ -26,10 +26,10 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock; raise :class:`LogLocked` naming the owner if another process holds it."""
+        """Take the lock, or raise :class:`LogLocked` with the pid of the owner."""
         self._path = str(directory / LOCK)
         while True:
-            self._fd = _opened(directory)
+            self._fd = _open_lock_file(directory)
             try:
                 self._acquire(directory)
             except BaseException:
@@ -47,7 +47,7 @@ class DirectoryLock:
             os.ftruncate(self._fd, len(pid))
 
     def _acquire(self, directory: Path) -> None:
-        # flock has no timeout; the only other holders are brief checks by owner_of().
+        # flock has no timeout. The only other holders are brief checks by owner_of().
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -90,7 +90,7 @@ class DirectoryLock:
         os.close(self._fd)
 
 
-def _opened(directory: Path) -> int:
+def _open_lock_file(directory: Path) -> int:
     try:
         return os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

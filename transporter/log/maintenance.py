@@ -26,7 +26,7 @@ _REMEDY: Final = "remove the file, and the next engine writes it again"
 
 
 class Rules(NamedTuple):
-    """Compaction settings of a pipeline file; ``after`` is ``None`` if compaction is off."""
+    """Compaction settings of a pipeline file. ``after`` is ``None`` if compaction is off."""
 
     after: float | None
     keep: Keep
@@ -63,9 +63,9 @@ class MaintenanceRecord:
     compacted: Extent | None = None
 
     def compacted_through(self, settings: CompactionSettings) -> int:
-        """Return the offset up to which the log is compacted with *settings*; -1: not at all."""
-        asked = _asked(settings)
-        return self.compacted.through if self.compacted and self.compacted[1:] == asked else -1
+        """Return the offset up to which the log is compacted with *settings*. -1: not at all."""
+        key = _settings_key(settings)
+        return self.compacted.through if self.compacted and self.compacted[1:] == key else -1
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
@@ -74,10 +74,10 @@ class MaintenanceRecord:
     @classmethod
     def decode(cls, data: bytes, file: str) -> Self:
         """Decode the return value of :meth:`encode`."""
-        return checked.decode(data, file, "the maintenance record", _REMEDY, cls._read)
+        return checked.decode(data, file, "the maintenance record", _REMEDY, cls._from_fields)
 
     @classmethod
-    def _read(cls, fields: dict[str, Any]) -> Self:
+    def _from_fields(cls, fields: dict[str, Any]) -> Self:
         rules, compacted = fields["rules"], fields["compacted"]
         found = cls(
             Rules(*rules) if rules else None,
@@ -110,7 +110,7 @@ def _refuse_other_kinds(record: MaintenanceRecord) -> None:
 
 def extent(through: int, settings: CompactionSettings) -> Extent:
     """Return the extent of a compaction with *settings* that came to the offset *through*."""
-    return Extent(through, *_asked(settings))
+    return Extent(through, *_settings_key(settings))
 
 
 def read_record(files: FileSystem, directory: Path) -> MaintenanceRecord | None:
@@ -130,9 +130,9 @@ def read_record(files: FileSystem, directory: Path) -> MaintenanceRecord | None:
 
 
 def write_record(files: FileSystem, directory: Path, record: MaintenanceRecord) -> None:
-    """Replace the record of the log in *directory*; durable on return."""
+    """Replace the record of the log in *directory*, durably on return."""
     replace_durably(files, directory / MAINTENANCE, [record.encode()])
 
 
-def _asked(settings: CompactionSettings) -> tuple[float, str, float]:
+def _settings_key(settings: CompactionSettings) -> tuple[float, str, float]:
     return settings.after, settings.keep, settings.tombstones

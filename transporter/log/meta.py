@@ -70,13 +70,13 @@ class Meta:
         if checksum.strip() != b"%08x" % crc32c(body):
             raise Corrupt("the log's meta file does not match its checksum", file, 0)
         try:
-            return cls._read(json.loads(body), file)
+            return cls._from_fields(json.loads(body), file)
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             problem = f"the log's meta file cannot be read: {type(error).__name__}"
             raise Corrupt(problem, file, 0) from error
 
     @classmethod
-    def _read(cls, fields: dict[str, Any], file: str) -> Self:
+    def _from_fields(cls, fields: dict[str, Any], file: str) -> Self:
         if (version := fields.pop("format")) != FORMAT:
             raise UnknownFormat(
                 f"{file}: format version {version}, but this transporter reads version {FORMAT}"

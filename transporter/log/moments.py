@@ -9,7 +9,7 @@ EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class Named(NamedTuple):
-    """A time in µs UTC; ``local`` is the same in this machine's zone if the text named no zone."""
+    """A time in µs UTC. ``local`` is the same in this machine's zone if the text named no zone."""
 
     microseconds: int
     local: datetime | None = None
@@ -19,7 +19,7 @@ def named(text: str, now: datetime) -> Named:
     """Parse a time in ISO 8601, or an age such as ``10m`` before *now*.
 
     Raises:
-        ValueError: it is neither; the message shows valid times.
+        ValueError: it is neither. The message shows valid times.
 
     """
     try:

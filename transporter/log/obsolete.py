@@ -1,4 +1,4 @@
-"""Detection of entries that a later one makes obsolete. Knows columns, not files.
+"""Detection of entries that a later one makes obsolete. Works on columns, not files.
 
 Keys are compared as they are, never by a hash, because a collision would lose an entry.
 The remembered keys are bounded in memory. The rest is left to another pass over the same
@@ -38,7 +38,8 @@ def keys_of(entries: pa.Table, keep: Keep) -> pa.Array:
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     found = column.combine_chunks()
-    # A chunked array of no chunk, or of more than 2 GiB, would stay chunked; chunks are smaller.
+    # A chunked array of no chunk would stay chunked. So would one of more than 2 GiB, but
+    # chunks are smaller.
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
@@ -64,7 +65,7 @@ class Seen:
         known, rows = encoded.dictionary, encoded.indices
         if not len(known):
             return pa.repeat(pa.scalar(value=False), len(keys))
-        ours = self._ours(known)
+        ours = self._in_range(known)
         fresh = pc.and_(ours, pc.invert(pc.is_in(known, value_set=self._keys)))
         # Of equal keys the last row counts.
         latest = pc.inverse_permutation(rows, max_index=len(known) - 1)
@@ -74,7 +75,7 @@ class Seen:
         self._remember(known.filter(fresh))
         return pc.and_(decided, pc.invert(kept))
 
-    def _ours(self, keys: pa.Array) -> pa.BooleanArray:
+    def _in_range(self, keys: pa.Array) -> pa.BooleanArray:
         ours = pa.repeat(pa.scalar(value=True), len(keys))
         if self._lower is not None:
             ours = pc.greater_equal(keys, pa.scalar(self._lower, pa.binary()))
@@ -95,7 +96,7 @@ class Seen:
 class Pass:
     """A backward pass through a log that finds the obsolete entries of many chunks at once.
 
-    Looking up a key is cheap. Preparing the known keys costs in proportion to their size.
+    Looking up a key is cheap. Preparing the seen keys costs in proportion to their size.
     """
 
     def __init__(self, lower: bytes | None = None) -> None:
@@ -103,26 +104,26 @@ class Pass:
         self._waiting: list[tuple[pa.Array, Callable[[pa.BooleanArray], None]]] = []
         self._size = 0
 
-    def add(self, keys: pa.Array, tell: Callable[[pa.BooleanArray], None]) -> None:
-        """Add a chunk older than all before; *report* is called later with its obsolete rows."""
-        self._waiting.append((keys, tell))
+    def add(self, keys: pa.Array, report: Callable[[pa.BooleanArray], None]) -> None:
+        """Add a chunk older than all before. *report* is called later with its obsolete rows."""
+        self._waiting.append((keys, report))
         self._size += keys.nbytes
         if self._size >= SEEN_BYTES // 4:
-            self._judge()
+            self._report_waiting()
 
     def end(self) -> bytes | None:
-        """Process the remaining chunks; return the start of the next pass, ``None`` at the end."""
-        self._judge()
+        """Process the remaining chunks. Return the start of the next pass, ``None`` at the end."""
+        self._report_waiting()
         return self._seen.upper
 
-    def _judge(self) -> None:
+    def _report_waiting(self) -> None:
         chunks, self._waiting, self._size = self._waiting[::-1], [], 0
         if not chunks:
             return
         obsolete = self._seen.obsolete(pa.concat_arrays([keys for keys, _ in chunks]))
         start = 0
-        for keys, tell in chunks:
-            tell(obsolete.slice(start, len(keys)))
+        for keys, report in chunks:
+            report(obsolete.slice(start, len(keys)))
             start += len(keys)
 
 

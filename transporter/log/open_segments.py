@@ -1,6 +1,6 @@
 """Open segments, shared by every reader of a process: few descriptors for many routes.
 
-Knows nothing of offsets. A segment is closed with its last reference, so a reader that
+Independent of offsets. A segment is closed with its last reference, so a reader that
 is still reading one keeps it open, even if it is dropped here.
 """
 
@@ -82,11 +82,11 @@ class OpenSegments:
         return segment
 
     def open_once(self, path: Path) -> Segment:
-        """Open the segment at *path* for this caller alone; raises as :meth:`get` does."""
+        """Open the segment at *path* for this caller alone. Raises as :meth:`get` does."""
         return self.making_room(lambda: Segment(self._files, path))
 
     def making_room(self, call: Callable[[], T]) -> T:
-        """Return the result of *call*; close unused segments and repeat if descriptors run out."""
+        """Return the result of *call*. If descriptors run out, close unused segments and repeat."""
         try:
             return call()
         except OSError as error:
@@ -121,7 +121,7 @@ _SHARED: Final = OpenSegments(RealFileSystem())
 
 
 def open_segments(files: FileSystem) -> OpenSegments:
-    """Return the open segments of *files*; all users of the real disk share one set."""
+    """Return the open segments of *files*. All users of the real disk share them."""
     return _SHARED if type(files) is RealFileSystem else OpenSegments(files)
 
 

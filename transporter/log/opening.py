@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 
 def prepare(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
-    """Recover the log or begin a new one; afterwards the last segment may be extended."""
+    """Recover the log or begin a new one. Afterwards the last segment may be extended."""
     _refuse_blocked_names(files, directory)
     _remove_temporaries(files, directory)
     try:
-        meta = _prepared(files, directory, proved, now)
+        meta = _recover_or_begin(files, directory, proved, now)
     except OSError as error:
         if isinstance(error, SyncFailed) or error.errno not in NO_SPACE:
             raise
         free_reserve(files, directory)
-        meta = _prepared(files, directory, proved, now)
+        meta = _recover_or_begin(files, directory, proved, now)
     keep_reserve(files, directory)
     return meta
 
@@ -61,13 +61,13 @@ def _refuse_blocked_names(files: FileSystem, directory: Path) -> None:
 
 
 def _remove_temporaries(files: FileSystem, directory: Path) -> None:
-    """Remove incomplete files of a crash; one of a segment may be as large as the segment."""
+    """Remove incomplete files of a crash. One of a segment may be as large as the segment."""
     for name in files.names(directory):
         if name.endswith(TEMPORARY) and files.is_file(directory / name):
             files.remove(directory / name)
 
 
-def _prepared(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
+def _recover_or_begin(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
     meta = read_meta(files, directory)
     bases = segment_bases(files, directory)
     if meta is None:

@@ -19,7 +19,7 @@ _REMEDY: Final = "remove the file, then pause the readers again"
 
 
 def read_paused(directory: Path, files: FileSystem | None = None) -> frozenset[str]:
-    """Return the readers that are paused in the log *directory*; takes no lock.
+    """Return the readers that are paused in the log *directory*. Takes no lock.
 
     Raises:
         Corrupt: the file is damaged.
@@ -52,16 +52,16 @@ class PausedReaders:
         files: FileSystem | None = None,
         guard: Callable[[], None] = lambda: None,
     ) -> None:
-        """Read the file; *guard* raises ``LockLost`` once it may be another engine's."""
+        """Read the file. *guard* raises ``LockLost`` once it may be another engine's."""
         self._path, self._files = directory / PAUSED, files or RealFileSystem()
         self._guard = guard
         self.names = read_paused(directory, self._files)
 
     def set(self, reader: str, *, paused: bool) -> None:
-        """Record whether *reader* is paused; durable on return.
+        """Record whether *reader* is paused, durably on return.
 
         Raises:
-            LogFull: there is no room; nothing has changed.
+            LogFull: there is no room. Nothing has changed.
             LogPoisoned: a sync failed (Invariant 13).
 
         """

@@ -101,7 +101,7 @@ class LogReader:
     def __init__(
         self, directory: Path, files: FileSystem | None = None, own: int | None = None
     ) -> None:
-        """Open nothing yet; segments are opened when they are needed.
+        """Open nothing yet. Segments are opened when they are needed.
 
         Offsets from *own* on were written by this run of the engine, and are trusted once their
         checksum matches. ``None`` means that there are none.
@@ -130,7 +130,7 @@ class LogReader:
             self._segments.leave()
 
     def forget(self) -> None:
-        """Discard everything known of the directory, because its files may have been replaced."""
+        """Discard all cached state of the directory, because its files may have been replaced."""
         self._segments.clear()
         self._bases, self._lost, self._cursor = [], [], None
         self._gaps.clear()
@@ -171,7 +171,7 @@ class LogReader:
             return sum(self._dropped_from(base, first, last, seen) for base in covered)
 
     def _dropped_from(self, base: int, first: int, last: int, seen: Callable[[int], object]) -> int:
-        if (segment := self._held(base)) is None:
+        if (segment := self._segment_at(base)) is None:
             return 0
         total, last = 0, min(last, self._last_of(base), self._last_moved(segment))
         for frame in segment.frames(self._start(segment, max(first, base))):
@@ -198,7 +198,7 @@ class LogReader:
         return following - 1 if frame is not None and frame.durable >= base else MAX_OFFSET
 
     def logged_by(self, offset: int) -> str | None:
-        """Return the reader of *offset*, if its frame names one; raises as :meth:`frames` does."""
+        """Return the reader of *offset*, if its frame names one. Raises as :meth:`frames` does."""
         source = next(self.frames(offset, offset)).source()
         return source.reader if source is not None else None
 
@@ -217,7 +217,7 @@ class LogReader:
             wanted = first
             while wanted <= last:
                 base = self._base_of(wanted)
-                if (segment := self._held(base)) is None:
+                if (segment := self._segment_at(base)) is None:
                     continue
                 for found in self._frames_of(segment, wanted, min(last, self._last_of(base))):
                     yield found
@@ -226,7 +226,7 @@ class LogReader:
                     wanted = self._beyond(base, wanted)
 
     def read(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yield the entries from *first* to *last*, one batch per frame; see :meth:`frames`."""
+        """Yield the entries from *first* to *last*, one batch per frame. See :meth:`frames`."""
         for found in self.frames(first, last):
             yield found.within(first, last)
 
@@ -269,7 +269,7 @@ class LogReader:
     def _backwards(self, last: int, passes: Callable[[Located], bool] | None) -> Iterator[Located]:
         self._refresh()
         for base in reversed([base for base in self._bases if base <= last]):
-            if (segment := self._held(base)) is None:
+            if (segment := self._segment_at(base)) is None:
                 # Removed segments are always the oldest.
                 return
             starts = self._blocks_of(segment)
@@ -311,8 +311,8 @@ class LogReader:
             )
         return self._bases[at]
 
-    def _held(self, base: int) -> Segment | None:
-        """Return the segment at *base*; if it was removed, list again and return ``None``."""
+    def _segment_at(self, base: int) -> Segment | None:
+        """Return the segment at *base*. If it was removed, list again and return ``None``."""
         if not self._joined:
             self._joined = True
             self._segments.join()
@@ -334,7 +334,7 @@ class LogReader:
         them, or they lie behind the segment's end, as the next header declares.
         """
         self._refresh()
-        segment = self._held(base) if base in self._bases else None
+        segment = self._segment_at(base) if base in self._bases else None
         if segment is None:
             # Removed while it was being read: the entries behind it may be gone too, or not.
             return missing
@@ -351,7 +351,7 @@ class LogReader:
     def _refresh(self) -> None:
         self._segments.sweep()
         # Segments may be removed between being listed and being opened: list them again.
-        if not any(self._listed() for _ in range(LOOKS)):
+        if not any(self._list_segments() for _ in range(LOOKS)):
             raise EnvironmentFault(
                 f"{self.directory}: its segments are listed, but cannot be opened; look at the "
                 "names and the file system of this directory"
@@ -360,8 +360,8 @@ class LogReader:
         self._ends = {one: self._gaps[other].first - 1 for one, other in pairwise(self._bases)}
         self._lost = [gap for gap in map(self._gaps.__getitem__, self._bases) if gap.lost]
 
-    def _listed(self) -> bool:
-        """List the segments; return false if one of them no longer exists."""
+    def _list_segments(self) -> bool:
+        """List the segments. Return false if one of them no longer exists."""
         gaps = {}
         try:
             for base in self._segments.making_room(
@@ -377,7 +377,7 @@ class LogReader:
         return True
 
     def _gap_before(self, base: int) -> Gap | None:
-        """Return the gap that the segment at *base* declares; ``None`` if it is misplaced."""
+        """Return the gap that the segment at *base* declares, or ``None`` if it is misplaced."""
         try:
             with closing(self._segments.open_once(self._path(base))) as segment:
                 header = segment.header

@@ -69,7 +69,7 @@ class Survey:
 
 
 def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | None) -> Survey:
-    """Find the floor of *segment* and the whole frames above it; changes nothing.
+    """Find the floor of *segment* and the whole frames above it. Changes nothing.
 
     Args:
         files: the file system of the segment.
@@ -126,7 +126,7 @@ def walk_tail(files: FileSystem, segment: Segment) -> Walk:
 def last_covered(files: FileSystem, segment: Segment) -> int | None:
     """Return the last offset that *segment* holds, by its trailer or else by its frames.
 
-    ``None`` if damage ends the frames; the route that needs them will find it.
+    ``None`` if damage ends the frames. The route that needs them will find it.
     """
     trailer = segment.trailer()
     if trailer is not None:
@@ -156,7 +156,7 @@ def _walk(files: FileSystem, segment: Segment, offset: int) -> Walk:
 
 
 def source_of(segment: Segment, frame: layout.FrameHeader) -> layout.Source | None:
-    """Return the source of *frame*; ``None`` if it is damaged.
+    """Return the source of *frame*, or ``None`` if it is damaged.
 
     An unreadable position only makes its reader go back further.
     """
@@ -242,7 +242,7 @@ def copy_tail(
     epoch: int,
     created_at: int,
 ) -> Path:
-    """Copy the whole frames above the floor into a new segment; durable on return.
+    """Copy the whole frames above the floor into a new segment, durably on return.
 
     If nothing of the last segment lies at or below the floor, the copy takes its place: it
     has the same base, so the rename replaces that file. Otherwise the copied frames are cut
@@ -262,19 +262,19 @@ def copy_tail(
     )
     if found.stop.end is End.CLEAN:
         # Cut preallocated zeros, because the copy may need their room.
-        _cut(files, segment, found.stop.byte)
-    path = write_segment(files, segment.path.parent, header, _moved(segment, found, header))
+        _truncate(files, segment, found.stop.byte)
+    path = write_segment(files, segment.path.parent, header, _moved_frames(segment, found, header))
     if path != segment.path:
-        _cut(files, segment, found.tail_byte)
+        _truncate(files, segment, found.tail_byte)
     return path
 
 
-def _cut(files: FileSystem, segment: Segment, byte: int) -> None:
+def _truncate(files: FileSystem, segment: Segment, byte: int) -> None:
     with opened(files, segment.path, write=True) as file:
         file.truncate(byte)
 
 
-def _moved(segment: Segment, found: Survey, header: layout.SegmentHeader) -> Iterator[bytes]:
+def _moved_frames(segment: Segment, found: Survey, header: layout.SegmentHeader) -> Iterator[bytes]:
     place = len(header.encode())
     for frame in found.tail:
         extension, payload = segment.raw(frame)

@@ -32,7 +32,7 @@ def reindex(
     progress: Callable[[int], None] = lambda _: None,
     gate: RetentionGate | None = None,
 ) -> int:
-    """Complete the index of every sealed segment in *directory*; return the entries added.
+    """Complete the index of every sealed segment in *directory* and return the entries added.
 
     For the process that owns the log. A whole index costs a walk over its last stride, a
     missing one a walk over the segment's frame headers: seconds for each GiB. *progress* is
@@ -78,6 +78,6 @@ def _remove_orphan(files: FileSystem, path: Path, base: int, gate: RetentionGate
 
 
 def _has_checkpoint(segment: Segment, frame: FrameHeader) -> bool:
-    """Return whether a walk from *frame* finds all positions; only such frames are entered."""
+    """Return whether a walk from *frame* finds all positions. Only such frames are entered."""
     source = segment.source(frame)
     return source is not None and source.checkpoint is not None

@@ -49,7 +49,7 @@ _NO_END: Final = (1 << 63) - 1
 
 
 class Quarantine:
-    """A folder of one repair for copies of the files as found; created with the first file."""
+    """A folder of one repair for copies of the files as found. Created with the first file."""
 
     def __init__(self, files: FileSystem, directory: Path, now: int) -> None:
         """Choose a free name below *directory* from the time *now* (µs UTC)."""
@@ -61,7 +61,7 @@ class Quarantine:
         self._files, self._directory = files, directory
 
     def keep(self, path: Path) -> None:
-        """Copy *path* here, durably on return; a missing file needs no copy."""
+        """Copy *path* here, durably on return. A missing file needs no copy."""
         name = "-".join(path.relative_to(self._directory).parts)
         if name in self.kept:
             return
@@ -200,7 +200,7 @@ class _Mending:
             for piece, stop in reversed(list(zip(pieces, [*ends, end], strict=True))):
                 self._write(segment, replace(piece, stop=stop), is_last=stop == _NO_END)
         if not self._leading:
-            self._cut(self._inner[0].byte)
+            self._truncate(self._inner[0].byte)
 
     def _first(self, segment: Segment) -> Iterator[_Piece]:
         """Yield the replacement of the segment itself, if damage reaches its beginning."""
@@ -238,7 +238,7 @@ class _Mending:
             positions=self._positions_at(segment, piece.resume),
             lost=piece.lost,
         )
-        kept = () if piece.resume is None else _moved(segment, piece, header)
+        kept = () if piece.resume is None else _moved_frames(segment, piece, header)
         write_segment(self._files, self._part.path.parent, header, kept)
 
     def _positions_at(self, segment: Segment, byte: int | None) -> dict[str, str]:
@@ -257,13 +257,13 @@ class _Mending:
                 positions[source.reader] = source.position
         return positions
 
-    def _cut(self, byte: int) -> None:
+    def _truncate(self, byte: int) -> None:
         # Bytes behind the end that the next header declares are never read: no sync is needed.
         with opened(self._files, self._part.path, write=True) as file:
             file.truncate(byte)
 
 
-def _moved(segment: Segment, piece: _Piece, header: layout.SegmentHeader) -> Iterator[bytes]:
+def _moved_frames(segment: Segment, piece: _Piece, header: layout.SegmentHeader) -> Iterator[bytes]:
     """Yield the whole frames of *piece* as frames of the segment that *header* begins."""
     place, expected = len(header.encode()), piece.base
     allowed = max(segment.header.next_offset, piece.base)

@@ -48,7 +48,7 @@ class Reserve:
         """Grow the reserve to fit two groups of *group* bytes, up to its maximum size.
 
         Raises:
-            OSError: there is no room; the reserve is as large as before.
+            OSError: there is no room. The reserve is as large as before.
 
         """
         while self.covers < min(group, GROUP_BYTES):
@@ -67,7 +67,7 @@ class Reserve:
 
 
 def keep_reserve(files: FileSystem, directory: Path) -> None:
-    """Make the reserve if it is missing; if there is no room, the next start tries again."""
+    """Make the reserve if it is missing. If there is no room, the next start tries again."""
     path = directory / RESERVE
     try:
         with opened(files, path, write=True, create=True) as file:

@@ -25,7 +25,7 @@ _SECOND: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """Limits of the log: *bytes* of segment files, *age* in seconds; ``None`` for no limit."""
+    """Limits of the log: *bytes* of segment files, *age* in seconds. ``None`` is for no limit."""
 
     bytes: int | None = None
     age: float | None = None
@@ -98,7 +98,7 @@ class _Holds:
         self._through, self._registered = -1, gate.registered
 
     def need(self, end: int) -> bool:
-        """Return whether any offset up to *end* is needed; to be called inside the gate."""
+        """Return whether any offset up to *end* is needed. To be called inside the gate."""
         if end > self._through or self._registered != self.gate.registered:
             self._registered = self.gate.registered
             self._through = self._watermark()

@@ -65,7 +65,7 @@ class Replacement:
         self._header = replace(old, segment_id=secrets.randbits(63))
         self._covered = self._passed = old.base - 1
         self._hole = 0
-        self._told, self._now = dict(old.positions), dict(old.positions)
+        self._written_positions, self._positions = dict(old.positions), dict(old.positions)
         self._reader = ""
         self._term: int | None = None
         self._epoch = old.epoch
@@ -78,7 +78,7 @@ class Replacement:
         try:
             self._file.truncate(0)
             self._byte = self._synced = 0
-            self._put(self._header.encode())
+            self._append(self._header.encode())
         except BaseException:
             self.abandon()
             raise
@@ -108,7 +108,7 @@ class Replacement:
         )
 
     def add(self, frame: layout.FrameHeader, rows: pa.RecordBatch, source: layout.Source) -> None:
-        """Take over *rows*, the rest of *frame*; they may share a frame with others."""
+        """Take over *rows*, the rest of *frame*. They may share a frame with others."""
         if (source.reader, source.term) != (self._reader, self._term):
             # A frame names one reader and one term.
             self._flush()
@@ -120,26 +120,26 @@ class Replacement:
             self._flush()
 
     def drop(self, frame: layout.FrameHeader, source: layout.Source) -> None:
-        """Skip *frame*; only its reader's position is kept."""
+        """Skip *frame*. Only its reader's position is kept."""
         self._pass(frame)
         if source.position is not None:
-            self._now[source.reader] = source.position
+            self._positions[source.reader] = source.position
         self._epoch = frame.epoch
 
     def finish(self, end: int, oldest: int) -> None:
-        """Complete the file, durably; the old segment covered offsets up to *end*."""
+        """Complete the file, durably. The old segment covered offsets up to *end*."""
         self._flush()
         if self._covered != end:
             raise ValueError(f"{self._path}: covers {self._covered}, not {end}")
         # The last entry of a segment always stays.
         newest = self._frames[-1].logged_at
         trailer = layout.Trailer(self._header.segment_id, self._byte, end, oldest, newest)
-        self._put(trailer.encode())
+        self._append(trailer.encode())
         sync(self._file)
         self._opened.close()
 
     def switch(self) -> None:
-        """Take the old segment's place, durable on return; only to be called in the gate."""
+        """Take the old segment's place, durably on return. Call it only in the gate."""
         self._files.rename(self._temporary, self._path)
         drop_open_segment(self._path)
         sync_directory(self._files, self._path.parent)
@@ -151,7 +151,7 @@ class Replacement:
         self._files.remove(self._temporary)
 
     def _pass(self, frame: layout.FrameHeader) -> None:
-        """Advance to *frame* of the old segment; offsets before it without a frame stay a hole."""
+        """Advance to *frame* of the old segment. Offsets before it without a frame stay a hole."""
         if frame.first > self._passed + 1:
             self._flush()
             self._hole += frame.first - self._passed - 1
@@ -160,7 +160,7 @@ class Replacement:
     def _note(self, frame: layout.FrameHeader, source: layout.Source) -> None:
         self._reader, self._term, self._epoch = source.reader, source.term, frame.epoch
         if source.position is not None:
-            self._now[source.reader] = source.position
+            self._positions[source.reader] = source.position
 
     def _flush(self) -> None:
         """Write the rows gathered by :meth:`add`, in frames of about :data:`FRAME_BYTES`."""
@@ -192,7 +192,7 @@ class Replacement:
         logged_at: int,
         whole: bool,
     ) -> None:
-        """Write a frame; *whole*: all rows noted so far are in it or before it."""
+        """Write a frame. *whole*: all rows noted so far are in it or before it."""
         extension = self._source(whole=whole).encode()
         frame = layout.FrameHeader(
             extension_length=len(extension),
@@ -211,29 +211,29 @@ class Replacement:
             durable=self._header.previous,
             payload_crc=crc32c(payload),
         )
-        self._put(layout.encode_frame(frame, extension, payload))
+        self._append(layout.encode_frame(frame, extension, payload))
         self._frames.append(frame)
         self._covered, self._hole = last, 0
 
     def _source(self, *, whole: bool) -> layout.Source:
         """Return the source block of the next frame, and note its positions as written."""
-        position = self._now.get(self._reader) if whole else None
-        if position == self._told.get(self._reader):
+        position = self._positions.get(self._reader) if whole else None
+        if position == self._written_positions.get(self._reader):
             position = None
-        known = self._now if whole else self._told
+        known = self._positions if whole else self._written_positions
         others = {name: at for name, at in known.items() if name != self._reader}
-        owed = any(self._told.get(name) != at for name, at in others.items())
+        owed = any(self._written_positions.get(name) != at for name, at in others.items())
         checkpoint = None
         if owed or self._byte >= self._due:
-            checkpoint = {**self._told, **others}
+            checkpoint = {**self._written_positions, **others}
         if self._byte >= self._due:
             self._due = self._byte + STRIDE
-        self._told.update(others)
+        self._written_positions.update(others)
         if position is not None:
-            self._told[self._reader] = position
+            self._written_positions[self._reader] = position
         return layout.Source(self._reader, position, checkpoint, self._term)
 
-    def _put(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         self._file.pwrite(data, self._byte)
         self._byte += len(data)
         if self._byte - self._synced >= SYNC_BYTES:

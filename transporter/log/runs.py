@@ -27,7 +27,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The newest runs of a log, oldest first; the last one is the current run.
+    """The newest runs of a log, oldest first. The last one is the current run.
 
     The very first entry marks the beginning of the record. It stays when older runs are
     dropped, without its id, because an offset stored without a run id is compared with it.
@@ -37,12 +37,12 @@ class Runs:
 
     @property
     def current(self) -> str:
-        """The id of the newest run; empty before the first."""
+        """The id of the newest run, empty before the first."""
         return self.known[-1].run if self.known else ""
 
     @property
     def own(self) -> int | None:
-        """The first offset that the newest run could assign; ``None`` before the first."""
+        """The first offset that the newest run could assign, or ``None`` before the first."""
         return self.known[-1].first if self.known else None
 
     def begin(self, epoch: int, first: int) -> Self:
@@ -87,7 +87,7 @@ class Runs:
 
     @classmethod
     def from_json(cls, known: Sequence[Sequence[Any]]) -> Self:
-        """Decode the result of :meth:`to_json`; raise ``TypeError`` for anything else."""
+        """Decode the result of :meth:`to_json`, or raise ``TypeError`` for anything else."""
         found = cls(tuple(Run(*each) for each in known))
         if any((*map(type, each),) != (int, str, int) for each in found.known):
             raise TypeError

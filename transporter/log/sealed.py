@@ -81,7 +81,7 @@ class Stored(NamedTuple):
 
 
 def sealed_segments(files: FileSystem, directory: Path) -> list[Sealed]:
-    """Return the sealed segments in *directory*, oldest first; see :func:`each_sealed`."""
+    """Return the sealed segments in *directory*, oldest first. See :func:`each_sealed`."""
     return list(each_sealed(files, directory))
 
 
@@ -90,7 +90,7 @@ def each_sealed(
 ) -> Iterator[Sealed]:
     """Yield the sealed segments in *directory*, oldest first, opening one after the other.
 
-    Those that are *known* by their base are not opened. A segment that is removed meanwhile
+    Segments in *known*, by their base, are not opened. A segment that is removed meanwhile
     is left out.
 
     Raises:
@@ -99,10 +99,10 @@ def each_sealed(
     """
     for base, following in pairwise(segment_bases(files, directory)):
         with suppress(FileNotFoundError):
-            yield known[base] if base in known else _sealed(files, directory, base, following)
+            yield known[base] if base in known else _read_sealed(files, directory, base, following)
 
 
-def _sealed(files: FileSystem, directory: Path, base: int, following: int) -> Sealed:
+def _read_sealed(files: FileSystem, directory: Path, base: int, following: int) -> Sealed:
     with closing(Segment(files, directory / segment_name(following))) as after:
         header = after.header
     with closing(Segment(files, directory / segment_name(base))) as segment:

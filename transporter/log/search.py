@@ -153,7 +153,7 @@ def first_since(reader: LogReader, time: int, last: int) -> int:
 
 
 def behind_older(reader: LogReader, time: int, first: int, last: int) -> int:
-    """Return the offset behind the last entry logged before *time* (µs UTC); *first* without one.
+    """Return the offset behind the last entry logged before *time* (µs UTC), by default *first*.
 
     Entries dropped between that and the next entry may have been logged at *time* or later.
     """
@@ -165,7 +165,7 @@ def behind_older(reader: LogReader, time: int, first: int, last: int) -> int:
 
 
 def before_newer(reader: LogReader, time: int, first: int, last: int) -> int:
-    """Return the offset before the first entry logged after *time* (µs UTC); *last* without one.
+    """Return the offset before the first entry logged after *time* (µs UTC), by default *last*.
 
     Entries dropped between that and the entry before may have been logged at *time* or earlier.
     """
@@ -234,7 +234,7 @@ def _around(files: FileSystem, directory: Path, bases: list[int], time: int) -> 
 
 
 def _begins(files: FileSystem, directory: Path, base: int) -> int:
-    """Return the log time of the first entry of a segment; beyond all if it holds none."""
+    """Return the log time of the first entry of a segment, or beyond all if it holds none."""
     with closing(Segment(files, directory / segment_name(base))) as segment:
         frame = segment.frame_at(segment.first_byte)
         if frame is not None:
@@ -247,7 +247,7 @@ def _begins(files: FileSystem, directory: Path, base: int) -> int:
 
 
 def _around_in(files: FileSystem, segment: Segment, time: int, behind: int) -> tuple[int, int]:
-    """Search the last segment that begins before *time*; *behind* ends the frame after it."""
+    """Search the last segment that begins before *time*. *behind* ends the frame after it."""
     known = marks(files, segment)
     at = bisect_left(known, time, key=lambda mark: _time_at(segment, mark.byte)) - 1
     before = segment.header.base

@@ -1,7 +1,7 @@
 """Read access to one segment file: its header, its frames in order, and their end.
 
-Knows the format and the file. Knows nothing of other segments, of floors, or of the
-offsets that a caller may read.
+Handles one file and its format only: other segments, floors, and the offsets that a
+caller may read are not its concern.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def segment_name(base: int) -> str:
 
 
 def base_of(name: str) -> int | None:
-    """Return the base offset in a segment's file *name*; ``None`` for any other name."""
+    """Return the base offset in a segment's file *name*, or ``None`` for any other name."""
     stem = name.removesuffix(SUFFIX)
     if not (stem.isascii() and stem.isdecimal()):
         return None
@@ -62,7 +62,7 @@ def base_of(name: str) -> int | None:
 def segment_bases(files: FileSystem, directory: Path) -> list[int]:
     """Return the base offsets of the segments in *directory*, ascending.
 
-    Only regular files whose name is exactly a segment's count; see :func:`stray_files`.
+    Only regular files whose name is exactly a segment's count. See :func:`stray_files`.
     """
     named = ((base_of(name), name) for name in files.names(directory) if name.endswith(SUFFIX))
     return sorted(
@@ -77,11 +77,11 @@ def stray_files(files: FileSystem, directory: Path) -> list[Stray]:
         for name in files.names(directory)
         if _LIKE_A_SEGMENT.fullmatch(name)
         and not name.endswith(TEMPORARY)
-        and (problem := _why_ignored(files, directory / name))
+        and (problem := _ignore_reason(files, directory / name))
     ]
 
 
-def _why_ignored(files: FileSystem, path: Path) -> str:
+def _ignore_reason(files: FileSystem, path: Path) -> str:
     base = base_of(path.name)
     if base is None:
         return "a segment's name is 20 digits, its first offset, and '.log'; this file is ignored"
@@ -210,7 +210,7 @@ class Segment:
                 found = block.find(layout.FRAME_MAGIC, found + 1)
 
     def entries(self, frame: layout.FrameHeader, *, own: bool = False) -> pa.RecordBatch:
-        """Return the frame's entries, verified; for this run's *own* by the checksum only.
+        """Return the frame's entries, verified. This run's *own* are verified by checksum only.
 
         Raises:
             Corrupt: the payload is damaged (Invariant 2).
@@ -222,7 +222,7 @@ class Segment:
         return layout.entries_in(payload.slice(0, got), frame, str(self.path), own=own)
 
     def source(self, frame: layout.FrameHeader) -> layout.Source | None:
-        """Return the source of the frame, if it has one; verified like the entries."""
+        """Return the source of the frame, if it has one, verified like the entries."""
         if not frame.extension_length:
             return None
         data = self._file.pread(frame.extension_length, frame.extension_byte)
@@ -273,7 +273,7 @@ def write_segment(
     header: layout.SegmentHeader,
     frames: Iterable[bytes] = (),
 ) -> Path:
-    """Create the segment that *header* describes, holding *frames* already; durable on return.
+    """Create the segment that *header* describes, holding *frames* already, durably on return.
 
     A segment appears whole or not at all, so a bad segment header is never a torn one. An
     existing segment of this base is replaced.

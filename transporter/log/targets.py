@@ -45,7 +45,7 @@ class Target:
         self.obsolete[number] = pc.or_(self.obsolete[number], obsolete)
 
     def spare_the_last(self) -> None:
-        """Keep the segment's last entry: it marks the end of what the segment covers."""
+        """Keep the segment's last entry: it marks the end of its covered offsets."""
         last = self.obsolete[-1]
         end = pa.array([False])
         self.obsolete[-1] = pa.concat_arrays([last.slice(0, len(last) - 1), end])
@@ -78,7 +78,7 @@ def groups(targets: Sequence[Sealed]) -> Iterator[list[Sealed]]:
 
 
 def whole_chunks(segment: Segment, end: int, walked: Callable[[int], None]) -> list[Chunk]:
-    """Return the chunks before the first damage; *walked* is called with the bytes read."""
+    """Return the chunks before the first damage. *walked* is called with the bytes read."""
     found = []
     try:
         for chunk in chunks_of(segment, end):

@@ -54,10 +54,10 @@ class WallTimes:
         """Return for each segment the least time at which a later one was begun."""
         bases = segment_bases(self._files, self._directory)
         # A header that a repair made states no time.
-        begun = [self._created(base) or (1 << 63) - 1 for base in reversed(bases[1:])]
+        begun = [self._creation_time(base) or (1 << 63) - 1 for base in reversed(bases[1:])]
         return dict(zip(reversed(bases[:-1]), accumulate(begun, min), strict=True))
 
-    def _created(self, base: int) -> int:
+    def _creation_time(self, base: int) -> int:
         path = self._directory / segment_name(base)
         with suppress(FileNotFoundError), closing(Segment(self._files, path)) as segment:
             return segment.header.created_at
