@@ -189,7 +189,7 @@ def set_paused(
     paused = isinstance(request, requests.PauseReader)
     action = "reader pause" if paused else "reader resume"
     with audit.change(action, by, reader=request.reader, reason=request.reason):
-        readers.set(request.reader, paused=paused)
+        readers.set_paused(request.reader, paused=paused)
     return {"reader": request.reader, "done": "paused" if paused else "resumed", "paused": paused}
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from transporter.engine.protocol import Failure, Need
 from transporter.errors import Corrupt, EnvironmentFault, TransporterError
 from transporter.log import format as layout
-from transporter.log.reader import LogReader, clipped
+from transporter.log.reader import LogReader, clip_entries
 from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import Parked, ParkedStore
 
@@ -141,4 +141,4 @@ class RemoteEntries:
             raise Corrupt("a frame's header was damaged on its way", lent.file, lent.byte)
         own = self._own is not None and frame.first >= self._own
         entries = layout.entries_in(payload, frame, lent.file, own=own)
-        return clipped(entries, frame, asked.first, asked.last)
+        return clip_entries(entries, frame, asked.first, asked.last)

@@ -210,7 +210,7 @@ class CommitLog:
         Invariant 12: called before anything beside the log is changed. The log itself checks
         after each of its syncs. Does not wait for an append.
         """
-        if self._failure is None and (self._lock is None or self._lock.held()):
+        if self._failure is None and (self._lock is None or self._lock.is_held()):
             return
         with self._state:
             if not self._closed:
@@ -233,7 +233,7 @@ class CommitLog:
             return wanted
 
     @property
-    def used(self) -> int:
+    def used_bytes(self) -> int:
         """The bytes that count against the budget, without preallocated ones."""
         with self._state:
             if not self._closed:
@@ -352,7 +352,7 @@ class CommitLog:
 
     def _refuse_without_lock(self) -> None:
         self._refuse_if_failed()
-        if self._lock is not None and not self._lock.held():
+        if self._lock is not None and not self._lock.is_held():
             self._fail(
                 LockLost(
                     f"{self.directory}: the file 'lock' was removed or replaced while this engine "
@@ -406,7 +406,7 @@ class CommitLog:
         offsets = self._active.write(messages, source, now, self._durable)
         if self._begun is None:
             self._begun = uptime()
-        self._group.joined(self._active.byte - begun)
+        self._group.add_write(self._active.byte - begun)
         return offsets
 
     def _wait_for_turn(self, size: int, beside: int, now: int) -> None:
@@ -430,7 +430,7 @@ class CommitLog:
     def _set_aside(self, size: int) -> None:
         """Grow the reserve for *size* bytes and their group, or for them alone (Invariant 13)."""
         try:
-            self._reserve.grow(self._group.with_room_for(size))
+            self._reserve.grow(self._group.size_with(size))
         except OSError as error:
             if self._reserve.covers < min(size, GROUP_BYTES):
                 if error.errno in BACK_PRESSURE:
@@ -483,7 +483,7 @@ class CommitLog:
         self._refuse_without_lock()
         sealed = self._active
         sealed.seal()
-        self._group.covered()
+        self._group.clear()
         self._publish(sealed.last)
         header = layout.SegmentHeader(
             log_id=sealed.header.log_id,

@@ -33,7 +33,7 @@ from transporter.log.sealed import (
     chunks_of,
     each_sealed,
     entries_of,
-    stored,
+    read_frames,
 )
 from transporter.log.segment import Segment
 from transporter.log.targets import Target, groups, whole_chunks
@@ -104,12 +104,12 @@ class Report:
     through: int = -1
 
     @property
-    def dropped(self) -> int:
+    def dropped_entries(self) -> int:
         """Number of entries dropped."""
         return sum(each.entries - each.kept for each in self.segments)
 
     @property
-    def freed(self) -> int:
+    def freed_bytes(self) -> int:
         """Bytes freed."""
         return sum(each.before - each.after for each in self.segments if each.after is not None)
 
@@ -194,7 +194,7 @@ class _Run:
             Compacted(
                 target.sealed.path.name,
                 target.rows,
-                target.rows - target.dropped,
+                target.rows - target.dropped_entries,
                 target.sealed.size,
                 None,
             )
@@ -251,7 +251,7 @@ class _Run:
         try:
             with self._open(sealed) as segment:
                 for chunk in chunks_of(segment, sealed.end):
-                    self._count_read(sealed, chunk.walked)
+                    self._count_read(sealed, chunk.walked_bytes)
                     chunks.append(chunk)
         except Corrupt as error:
             self._note_damage(error)
@@ -300,7 +300,7 @@ class _Run:
             for number in reversed(range(len(chunks))):
                 spend(chunks[number].size)
                 try:
-                    found = entries_of(segment, stored(segment, chunks[number]))
+                    found = entries_of(segment, read_frames(segment, chunks[number]))
                 except Corrupt as error:
                     # Unreadable entries obsolete nothing.
                     self._note_damage(error)
@@ -319,13 +319,10 @@ class _Run:
             if self._is_held(sealed):
                 return None
             with self._open(sealed) as segment:
-                if (
-                    target.dropped
-                    or target.tiny
-                    or (target.deletes and self._may_drop_tombstones(sealed))
-                ):
+                worthwhile = target.dropped_entries or target.tiny
+                if worthwhile or (target.deletes and self._is_cold(sealed)):
                     return self._rewrite(segment, target, newest)
-                last = stored(segment, target.chunks[-1])[-1]
+                last = read_frames(segment, target.chunks[-1])[-1]
                 self._note_last_key(entries_of(segment, [last]))
         except Corrupt as error:
             self._note_damage(error)
@@ -375,8 +372,8 @@ class _Run:
             self.gate.rewritten += 1
             return True
 
-    def _may_drop_tombstones(self, sealed: Sealed) -> bool:
-        """Return whether tombstones of this segment may be dropped."""
+    def _is_cold(self, sealed: Sealed) -> bool:
+        """Return whether this segment is old enough for its tombstones to be dropped."""
         settings = self.settings
         grace = round((settings.after + settings.tombstones) * _SECOND)
         return settings.keep == "key" and self.sound and self._is_older(sealed, grace)
@@ -396,7 +393,7 @@ class _Run:
         kept = 0
         for chunk, obsolete in zip(target.chunks, target.obsolete, strict=True):
             self._count_read(target.sealed, chunk.size)
-            found = stored(segment, chunk)
+            found = read_frames(segment, chunk)
             rows = entries_of(segment, found).combine_chunks()
             mask = pc.invert(pc.or_(obsolete, self._droppable_tombstones(rows, target, newest)))
             for each, part, left in _frames(found, rows, mask):
@@ -431,7 +428,7 @@ class _Run:
         A tombstone is unneeded when it is old enough and no older segment holds an entry of its
         key, which would otherwise come back to life.
         """
-        if not self._may_drop_tombstones(target.sealed) or not newest.known:
+        if not self._is_cold(target.sealed) or not newest.is_complete:
             return pa.repeat(pa.scalar(value=False), rows.num_rows)
         keys = keys_of(rows, "key")
         offsets = rows.column("offset").combine_chunks()

@@ -275,7 +275,7 @@ def faults_of(place: Path, *, reading: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def opened(
+def open_file(
     files: FileSystem, path: Path, *, write: bool = False, create: bool = False
 ) -> Iterator[File]:
     """Open *path* for the length of a ``with`` block."""
@@ -320,7 +320,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _write_temporary(files: FileSystem, path: Path, parts: Iterable[bytes]) -> None:
-    with opened(files, _temporary(path), write=True, create=True) as file:
+    with open_file(files, _temporary(path), write=True, create=True) as file:
         file.truncate(0)
         byte = 0
         for part in parts:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from transporter.errors import OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.lock import owner_of
-from transporter.log.meta import published, read_meta
+from transporter.log.meta import published_offset, read_meta
 from transporter.log.open_segments import sweep_open_segments
 from transporter.log.reader import Gap, LogReader
 from transporter.log.search import frames
@@ -59,7 +59,7 @@ class Follower:
         """Close the reader."""
         self._reader.close()
 
-    def news(self) -> Iterator[pa.RecordBatch | Retained | Gap]:
+    def poll(self) -> Iterator[pa.RecordBatch | Retained | Gap]:
         """Yield the new entries since the last call, and the gaps between them.
 
         Raises:
@@ -67,7 +67,7 @@ class Follower:
             EnvironmentFault: the disk cannot be read.
 
         """
-        last = self.confirmed()
+        last = self.confirmed_offset()
         if self.next > last:
             # There may be nothing to read for long, and removed segments would stay open.
             sweep_open_segments()
@@ -81,7 +81,7 @@ class Follower:
                 self.next = missing.last + 1
                 yield missing
 
-    def confirmed(self) -> int:
+    def confirmed_offset(self) -> int:
         """Return the last offset that is known to be durable (Invariant 12)."""
         with faults_of(self.directory, reading=True):
             running = owner_of(self.directory) is not None
@@ -90,7 +90,7 @@ class Follower:
                 # Without an engine, a mark may be older than the files, or of a copy's original.
                 # Only the mark of an engine that was seen running is trusted.
                 self._epoch = meta.epoch if running else self._epoch
-                mark = published(self._files, self.directory, self._epoch)
+                mark = published_offset(self._files, self.directory, self._epoch)
                 known = meta.proved if mark is None else mark
                 self._confirmed = max(self._confirmed, known)
         return self._confirmed
@@ -105,6 +105,6 @@ class Follower:
         self.next = last + 1
 
     def _report_lost(self, last: int) -> Iterator[Gap]:
-        while self.next <= last and (gap := self._reader.lost(self.next, last)) is not None:
+        while self.next <= last and (gap := self._reader.lost_gap(self.next, last)) is not None:
             self.next = gap.last + 1
             yield gap

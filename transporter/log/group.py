@@ -32,14 +32,14 @@ class SyncGroup:
         self._company = 0
         self._took = 0.0
 
-    def joined(self, size: int) -> None:
+    def add_write(self, size: int) -> None:
         """Add a write of *size* bytes to those that the next sync covers."""
         self._bytes += size
         self._writes += 1
         if self.syncing and self._writes == self._company:
             self._state.notify_all()
 
-    def with_room_for(self, size: int) -> int:
+    def size_with(self, size: int) -> int:
         """Return the bytes of the group after *size* more."""
         return self._bytes + size
 
@@ -47,7 +47,7 @@ class SyncGroup:
         """Return whether *size* bytes fit into a group of at most *most*. An empty one fits all."""
         return not self._bytes or self._bytes + size <= most
 
-    def covered(self) -> None:
+    def clear(self) -> None:
         """Clear the group, because a sync covers its writes."""
         self._bytes = self._writes = 0
 
@@ -68,7 +68,7 @@ class SyncGroup:
         """Run the body, which syncs everything written so far, without the lock."""
         self.syncing = True
         served = self._writes
-        self.covered()
+        self.clear()
         self._state.release()
         began = time.monotonic()
         try:

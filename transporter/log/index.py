@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
-from transporter.log.filesystem import opened
+from transporter.log.filesystem import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ class IndexWriter:
 def marks(files: FileSystem, segment: Segment) -> list[Mark]:
     """Return the index entries that *segment* confirms, ascending."""
     try:
-        with opened(files, index_path(segment.path)) as file:
+        with open_file(files, index_path(segment.path)) as file:
             return [mark for mark in _read_marks(file) if _is_confirmed(segment, mark)]
     except FileNotFoundError:
         return []
@@ -111,7 +111,7 @@ def _walk_blocks(segment: Segment, start: int, end: int) -> Iterator[int]:
 def nearest(files: FileSystem, segment: Segment, offset: int) -> int:
     """Return the byte of the nearest known frame of *segment* at or before *offset*."""
     try:
-        with opened(files, index_path(segment.path)) as file:
+        with open_file(files, index_path(segment.path)) as file:
             known = _read_marks(file)
     except FileNotFoundError:
         return segment.first_byte

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from transporter.errors import EnvironmentFault
-from transporter.log.filesystem import RealFileSystem, opened
+from transporter.log.filesystem import RealFileSystem, open_file
 from transporter.log.lock import owner_of
-from transporter.log.meta import published, read_meta
+from transporter.log.meta import published_offset, read_meta
 from transporter.log.reader import LOOKS
 from transporter.log.recovery import survey
 from transporter.log.segment import Segment, segment_bases, segment_name
@@ -64,7 +64,7 @@ def segments_size(directory: Path, files: FileSystem | None = None) -> int:
     total = 0
     for base in segment_bases(files, directory):
         # Retention may have removed the segment since it was listed.
-        with suppress(FileNotFoundError), opened(files, directory / segment_name(base)) as file:
+        with suppress(FileNotFoundError), open_file(files, directory / segment_name(base)) as file:
             total += file.size()
     return total
 
@@ -115,7 +115,7 @@ def _last_and_confirmed(
 ) -> tuple[int, int]:
     """Return the last readable offset and the last confirmed one (Invariant 12)."""
     meta = read_meta(files, directory)
-    if running and meta and (offset := published(files, directory, meta.epoch)) is not None:
+    if running and meta and (offset := published_offset(files, directory, meta.epoch)) is not None:
         return offset, offset
     segment = Segment(files, directory / segment_name(base))
     try:

@@ -35,7 +35,7 @@ class DirectoryLock:
             except BaseException:
                 os.close(self._fd)
                 raise
-            if self.held():
+            if self.is_held():
                 break
             # Replaced between the two calls: a lock on the former file excludes no other engine.
             os.close(self._fd)
@@ -66,7 +66,7 @@ class DirectoryLock:
                 raise EnvironmentFault(problem) from error
             return
 
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Return whether the locked file is still the one that other processes would lock.
 
         Once it was removed or replaced, another engine can own the directory.

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from transporter.log import checked
-from transporter.log.filesystem import opened, replace_durably
+from transporter.log.filesystem import open_file, replace_durably
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,7 +123,7 @@ def read_record(files: FileSystem, directory: Path) -> MaintenanceRecord | None:
     """
     path = directory / MAINTENANCE
     try:
-        with opened(files, path) as file:
+        with open_file(files, path) as file:
             return MaintenanceRecord.decode(file.pread(_MOST, 0), str(path))
     except FileNotFoundError:
         return None

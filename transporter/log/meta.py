@@ -17,7 +17,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from transporter.errors import Corrupt, UnknownFormat
-from transporter.log.filesystem import opened, replace_durably
+from transporter.log.filesystem import open_file, replace_durably
 from transporter.log.format import FORMAT
 from transporter.log.runs import Runs
 
@@ -95,7 +95,7 @@ def read_meta(files: FileSystem, directory: Path) -> Meta | None:
     """Return the log's meta, or ``None`` if there is no log yet."""
     path = directory / META
     try:
-        with opened(files, path) as file:
+        with open_file(files, path) as file:
             return Meta.decode(file.pread(_MAX_META, 0), str(path))
     except FileNotFoundError:
         return None
@@ -127,13 +127,13 @@ class DurableMark:
         self._file.close()
 
 
-def published(files: FileSystem, directory: Path, epoch: int | None = None) -> int | None:
+def published_offset(files: FileSystem, directory: Path, epoch: int | None = None) -> int | None:
     """Return the offset last published, or ``None`` if it cannot be read.
 
     With *epoch*, return only the offset that the engine of that epoch has published.
     """
     try:
-        with opened(files, directory / DURABLE) as file:
+        with open_file(files, directory / DURABLE) as file:
             data = file.pread(_DURABLE.size, 0)
     except FileNotFoundError:
         return None

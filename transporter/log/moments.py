@@ -8,14 +8,14 @@ from typing import Final, NamedTuple
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
-class Named(NamedTuple):
+class ParsedTime(NamedTuple):
     """A time in µs UTC. ``local`` is the same in this machine's zone if the text named no zone."""
 
     microseconds: int
     local: datetime | None = None
 
 
-def named(text: str, now: datetime) -> Named:
+def parse_time(text: str, now: datetime) -> ParsedTime:
     """Parse a time in ISO 8601, or an age such as ``10m`` before *now*.
 
     Raises:
@@ -25,9 +25,9 @@ def named(text: str, now: datetime) -> Named:
     try:
         time = datetime.fromisoformat(text)
         local = time.astimezone() if time.tzinfo is None else None
-        return Named(max(0, microseconds(local or time)), local)
+        return ParsedTime(max(0, microseconds(local or time)), local)
     except (ValueError, OverflowError, OSError):
-        return Named(max(0, microseconds(now) - _age(text)))
+        return ParsedTime(max(0, microseconds(now) - _age(text)))
 
 
 def microseconds(time: datetime) -> int:
@@ -43,6 +43,6 @@ def _age(text: str) -> int:
         return round(duration(text.removesuffix("ago").strip()) * 1e6)
     except ValueError as error:
         raise ValueError(
-            "is neither an offset nor a time; write 1200, 10m, "
+            "is neither an offset nor a time; use 1200, 10m, "
             "2030-01-31T08:00 or 2030-01-31T08:00:00+00:00"
         ) from error

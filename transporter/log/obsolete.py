@@ -144,13 +144,13 @@ class NewestOf:
         self._offsets: dict[str, int] = {}
 
     @property
-    def known(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every namespace had room."""
         return len(self._offsets) <= self.LIMIT
 
     def note(self, names: pa.ChunkedArray, offsets: pa.ChunkedArray) -> None:
         """Note entries, in any order."""
-        if not self.known:
+        if not self.is_complete:
             return
         table = pa.table({"name": names, "offset": offsets})
         newest = table.group_by("name").aggregate([("offset", "max")])

@@ -83,7 +83,7 @@ def _describe(files: FileSystem, segment: Segment, last: int, reader: LogReader)
         oldest=oldest,
         newest=newest,
         gaps=tuple(_gaps(files, segment)),
-        dropped=reader.dropped(header.base, last),
+        dropped=reader.count_dropped(header.base, last),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.log import checked
-from transporter.log.filesystem import RealFileSystem, faults_of, opened, replace_durably
+from transporter.log.filesystem import RealFileSystem, faults_of, open_file, replace_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ def read_paused(directory: Path, files: FileSystem | None = None) -> frozenset[s
     path = directory / PAUSED
     with faults_of(path, reading=True):
         try:
-            with opened(files or RealFileSystem(), path) as file:
+            with open_file(files or RealFileSystem(), path) as file:
                 data = file.pread(_MOST, 0)
         except FileNotFoundError:
             return frozenset()
@@ -57,7 +57,7 @@ class PausedReaders:
         self._guard = guard
         self.names = read_paused(directory, self._files)
 
-    def set(self, reader: str, *, paused: bool) -> None:
+    def set_paused(self, reader: str, *, paused: bool) -> None:
         """Record whether *reader* is paused, durably on return.
 
         Raises:

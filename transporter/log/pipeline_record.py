@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from transporter.log.filesystem import opened, replace_durably
+from transporter.log.filesystem import open_file, replace_durably
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ class PipelineRecord:
 def read_record(files: FileSystem, directory: Path) -> PipelineRecord | None:
     """Return the last pipeline that ran on the log in *directory*, if that is known."""
     with suppress(OSError, ValueError, TypeError, RecursionError):
-        with opened(files, directory / PIPELINE) as file:
+        with open_file(files, directory / PIPELINE) as file:
             found = PipelineRecord(**json.loads(file.pread(_MOST, 0)))
         if isinstance(found.name, str) and isinstance(found.file, str):
             return found

@@ -50,7 +50,7 @@ class Located(NamedTuple):
 
     def within(self, first: int, last: int) -> pa.RecordBatch:
         """Return the frame's entries from *first* to *last*, verified."""
-        return clipped(self.entries(), self.frame, first, last)
+        return clip_entries(self.entries(), self.frame, first, last)
 
     def source(self) -> Source | None:
         """Return the reader of the frame, with its position."""
@@ -58,7 +58,9 @@ class Located(NamedTuple):
             return self.segment.source(self.frame)
 
 
-def clipped(entries: pa.RecordBatch, frame: FrameHeader, first: int, last: int) -> pa.RecordBatch:
+def clip_entries(
+    entries: pa.RecordBatch, frame: FrameHeader, first: int, last: int
+) -> pa.RecordBatch:
     """Return the *entries* of *frame* that lie from *first* to *last*."""
     if frame.first >= first and frame.last <= last:
         return entries
@@ -142,7 +144,7 @@ class LogReader:
             self._refresh()
         return self._bases[0] if self._bases else 0
 
-    def lost(self, first: int, last: int) -> Gap | None:
+    def lost_gap(self, first: int, last: int) -> Gap | None:
         """Return the first gap in *first* to *last* whose entries a repair could not save."""
         if not self._bases:
             with faults_of(self.directory, reading=True):
@@ -150,7 +152,9 @@ class LogReader:
         overlapping = (gap for gap in self._lost if gap.first <= last and gap.last >= first)
         return next(overlapping, None)
 
-    def dropped(self, first: int, last: int, seen: Callable[[int], object] = lambda _: None) -> int:
+    def count_dropped(
+        self, first: int, last: int, seen: Callable[[int], object] = lambda _: None
+    ) -> int:
         """Count the entries from *first* to *last* that compaction has dropped.
 
         Offsets that a frame header covers without an entry were dropped. Not counted are entries
@@ -168,9 +172,11 @@ class LogReader:
             covered = [
                 base for base in self._bases if base <= last and self._last_of(base) >= first
             ]
-            return sum(self._dropped_from(base, first, last, seen) for base in covered)
+            return sum(self._count_dropped_in(base, first, last, seen) for base in covered)
 
-    def _dropped_from(self, base: int, first: int, last: int, seen: Callable[[int], object]) -> int:
+    def _count_dropped_in(
+        self, base: int, first: int, last: int, seen: Callable[[int], object]
+    ) -> int:
         if (segment := self._segment_at(base)) is None:
             return 0
         total, last = 0, min(last, self._last_of(base), self._last_moved(segment))

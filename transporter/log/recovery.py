@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.filesystem import opened
+from transporter.log.filesystem import open_file
 from transporter.log.index import nearest
 from transporter.log.segment import End, Segment, Stop, write_segment
 
@@ -270,7 +270,7 @@ def copy_tail(
 
 
 def _truncate(files: FileSystem, segment: Segment, byte: int) -> None:
-    with opened(files, segment.path, write=True) as file:
+    with open_file(files, segment.path, write=True) as file:
         file.truncate(byte)
 
 

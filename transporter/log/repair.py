@@ -27,7 +27,7 @@ from transporter.log import format as layout
 from transporter.log.damage import replaced_segments
 from transporter.log.filesystem import (
     make_directory,
-    opened,
+    open_file,
     replace_durably,
     sync_directory,
 )
@@ -65,7 +65,7 @@ class Quarantine:
         name = "-".join(path.relative_to(self._directory).parts)
         if name in self.kept:
             return
-        with suppress(FileNotFoundError), opened(self._files, path) as file:
+        with suppress(FileNotFoundError), open_file(self._files, path) as file:
             make_directory(self._files, self.folder)
             replace_durably(self._files, self.folder / name, _blocks(file))
             self.kept.append(name)
@@ -259,7 +259,7 @@ class _Mending:
 
     def _truncate(self, byte: int) -> None:
         # Bytes behind the end that the next header declares are never read: no sync is needed.
-        with opened(self._files, self._part.path, write=True) as file:
+        with open_file(self._files, self._part.path, write=True) as file:
             file.truncate(byte)
 
 

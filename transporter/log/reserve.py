@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from transporter.log.filesystem import NO_SPACE, opened
+from transporter.log.filesystem import NO_SPACE, open_file
 from transporter.log.group import GROUP_BYTES
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Reserve:
         """Start with the reserve that :func:`keep_reserve` has made."""
         self._files, self._path = files, directory / RESERVE
         self._bytes = 0
-        with suppress(FileNotFoundError), opened(files, self._path) as file:
+        with suppress(FileNotFoundError), open_file(files, self._path) as file:
             self._bytes = file.size()
 
     @property
@@ -56,7 +56,7 @@ class Reserve:
             self._allocate(next(size for size in sizes if size > max(self._bytes, _least())))
 
     def _allocate(self, size: int) -> None:
-        with opened(self._files, self._path, write=True, create=True) as file:
+        with open_file(self._files, self._path, write=True, create=True) as file:
             try:
                 file.allocate(self._bytes, size - self._bytes)
             except OSError:
@@ -70,7 +70,7 @@ def keep_reserve(files: FileSystem, directory: Path) -> None:
     """Make the reserve if it is missing. If there is no room, the next start tries again."""
     path = directory / RESERVE
     try:
-        with opened(files, path, write=True, create=True) as file:
+        with open_file(files, path, write=True, create=True) as file:
             if file.size() < _least():
                 file.allocate(0, _least())
     except OSError as error:

@@ -68,7 +68,7 @@ class Chunk:
         return self.end - self.first
 
     @property
-    def walked(self) -> int:
+    def walked_bytes(self) -> int:
         """Bytes that a walk over the frame headers reads from the disk."""
         return min(self.size, self.frames * _PAGE)
 
@@ -152,7 +152,7 @@ def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
         )
 
 
-def stored(segment: Segment, chunk: Chunk) -> list[Stored]:
+def read_frames(segment: Segment, chunk: Chunk) -> list[Stored]:
     """Return the frames of *chunk* with their payloads, which :func:`entries_of` verifies."""
     found = []
     for frame in segment.frames(chunk.first):

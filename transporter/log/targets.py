@@ -51,7 +51,7 @@ class Target:
         self.obsolete[-1] = pa.concat_arrays([last.slice(0, len(last) - 1), end])
 
     @property
-    def dropped(self) -> int:
+    def dropped_entries(self) -> int:
         """Number of obsolete entries."""
         return sum(mask.true_count for mask in self.obsolete)
 
@@ -82,7 +82,7 @@ def whole_chunks(segment: Segment, end: int, walked: Callable[[int], None]) -> l
     found = []
     try:
         for chunk in chunks_of(segment, end):
-            walked(chunk.walked)
+            walked(chunk.walked_bytes)
             found.append(chunk)
     except Corrupt:
         pass

@@ -1,4 +1,4 @@
-"""Records of an offset log, as bytes. Pure; DESIGN.md, "Formats", has the diagram."""
+"""Records of an offset log, as bytes. Pure. DESIGN.md, "Formats", has the diagram."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ FORMAT: Final = 1
 MAGIC: Final = b"OREC"
 ALIGNMENT: Final = 8
 MAX_RECORD: Final = 16 << 20
-"""Bytes a record's event may take; checked before any allocation (Invariant 17)."""
+"""Largest size in bytes of a record's event, checked before any allocation (Invariant 17)."""
 MAX_STATE: Final = MAX_RECORD - (2 << 20)
-"""Bytes of ranges and retries in a state: with its names a snapshot of it fits into a record."""
+"""Bytes of ranges and retries in a state, so that its snapshot with names fits into a record."""
 RANGE_BYTES: Final = 64
 RETRY_BYTES: Final = 21
-"""What a settled range, or a retry, takes in a snapshot at most."""
+"""Largest size of a settled range, or of a retry, in a snapshot."""
 NAMESPACE_BYTES: Final = 256 << 10
-"""Bytes that a snapshot gives to the newest offset of each namespace."""
+"""Bytes in a snapshot for the newest offset of each namespace."""
 _NUMBER_BYTES: Final = 24
 _HEADER: Final = struct.Struct("<4sHHIQQI")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One event of a route, at its place in the turn of a file."""
+    """One event of a route, with its place in the turn of a file."""
 
     turn: int
     sequence: int
@@ -44,7 +44,7 @@ class Record:
         """Return the record's bytes, a multiple of :data:`ALIGNMENT`.
 
         Raises:
-            OffsetRefused: it is larger than what can be read again (Invariant 17).
+            OffsetRefused: it is too large to be read again (Invariant 17).
 
         """
         body = json.dumps(self.event, ensure_ascii=False, separators=(",", ":")).encode()
@@ -63,7 +63,7 @@ def _aligned(size: int) -> int:
 
 
 def decode_records(data: bytes, file: str) -> Iterator[Record]:
-    """Yield the records at the start of *data*; the first that does not follow ends it.
+    """Yield the records at the start of *data* up to the first that does not follow.
 
     Raises:
         UnknownFormat: an intact record of another format version (Invariant 19).
@@ -79,7 +79,7 @@ def decode_records(data: bytes, file: str) -> Iterator[Record]:
 
 
 def first_turn(data: bytes, file: str) -> int:
-    """Return the turn whose whole snapshot *data* begins with; -1 without one.
+    """Return the turn whose whole snapshot *data* begins with, or -1 without one.
 
     Raises:
         UnknownFormat: an intact record of another format version (Invariant 19).
@@ -92,7 +92,7 @@ def first_turn(data: bytes, file: str) -> int:
 
 
 def highest_turn(data: bytes, file: str) -> int:
-    """Return the highest turn of any intact record in *data*, wherever it stands; 0 for none."""
+    """Return the highest turn of any intact record in *data*, at any place, or 0 for none."""
     highest = 0
     byte = data.find(MAGIC)
     while byte >= 0:
@@ -103,7 +103,7 @@ def highest_turn(data: bytes, file: str) -> int:
 
 
 class _Block(NamedTuple):
-    """An intact record whose event is still text; ``end`` is where the next one begins."""
+    """An intact record whose event is still text. ``end`` is the place of the next one."""
 
     turn: int
     sequence: int
@@ -129,12 +129,12 @@ def _block_at(data: bytes, byte: int, file: str) -> _Block | None:
 
 
 def snapshot(state: states.RouteState) -> dict[str, Any]:
-    """Return the event that says all of *state*, with as many namespaces as have room."""
+    """Return the event that holds all of *state*, with as many namespaces as have room."""
     return {"type": "snapshot", **state.to_json(), "namespaces": _with_room(state.namespaces)}
 
 
 def _with_room(namespaces: dict[str, int]) -> dict[str, int]:
-    """Return the newest of *namespaces* that :data:`NAMESPACE_BYTES` have room for."""
+    """Return the newest of *namespaces* that fit into :data:`NAMESPACE_BYTES`."""
     most = 4 * sum(map(len, namespaces)) + _NUMBER_BYTES * len(namespaces)
     if most <= NAMESPACE_BYTES:
         return namespaces
@@ -145,13 +145,13 @@ def _with_room(namespaces: dict[str, int]) -> dict[str, int]:
 
 
 def size_of(state: states.RouteState) -> int:
-    """Return the bytes that the parts of *state* which can grow take in a snapshot at most."""
+    """Return the most bytes that the parts of *state* which can grow take in a snapshot."""
     asked = len(state.retries) + len(state.only) + len(state.skips)
     return RANGE_BYTES * len(state.above) + RETRY_BYTES * asked
 
 
 def refuse_growth(route: str, state: states.RouteState) -> None:
-    """Raise :class:`OffsetRefused` when a snapshot of *state* could not be read again."""
+    """Raise :class:`OffsetRefused` if a snapshot of *state* could not be read again."""
     if size_of(state) > MAX_STATE:
         raise OffsetRefused(
             f"route {route}: too many ranges beyond its watermark ({len(state.above)}) and retries "
@@ -165,14 +165,14 @@ def settled(part: states.Range, namespaces: dict[str, int]) -> dict[str, Any]:
 
 
 def superseding(reader: str, through: int) -> dict[str, Any]:
-    """Return the event that asks for what *reader*'s source gives again to be passed."""
+    """Return the event that requires *reader*'s entries up to *through* to be superseded."""
     return {"type": "superseding", "reader": reader, "through": through}
 
 
 def superseded(
     reader: str, through: int, parts: Sequence[tuple[int, int]], asked: int | None = None
 ) -> dict[str, Any]:
-    """Return the event that passes what *reader*'s source gives again."""
+    """Return the event that passes *parts*, because *reader*'s source redelivers them."""
     ranges = [list(part) for part in parts]
     event = {"type": "superseded", "reader": reader, "through": through, "ranges": ranges}
     return event if asked is None else {**event, "asked": asked}
@@ -195,7 +195,7 @@ def replay_cancelled() -> dict[str, Any]:
 
 
 def paused() -> dict[str, Any]:
-    """Return the event that lets nothing more be delivered."""
+    """Return the event that stops deliveries."""
     return {"type": "paused"}
 
 
@@ -210,7 +210,7 @@ def stepped(through: int) -> dict[str, Any]:
 
 
 def retries_requested(offsets: Sequence[int], *, only: bool = False) -> dict[str, Any]:
-    """Return the event that asks for parked entries to be delivered."""
+    """Return the event that requests the delivery of parked entries."""
     event = {"type": "retries", "offsets": list(offsets)}
     return {**event, "only": True} if only else event
 
@@ -221,17 +221,17 @@ def retry_answered(offset: int) -> dict[str, Any]:
 
 
 def skip_begun(offsets: Sequence[int], followers: Sequence[int]) -> dict[str, Any]:
-    """Return the event that gives parked entries up, and has those behind them delivered."""
+    """Return the event that skips parked entries and requests delivery of those behind them."""
     return {"type": "skipping", "offsets": list(offsets), "followers": list(followers)}
 
 
 def skip_ended() -> dict[str, Any]:
-    """Return the event that tells that no copy of what was given up is left."""
+    """Return the event that records that no copy of the skipped entries is left."""
     return {"type": "skipped"}
 
 
 def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
-    """Return *state* after *event*: the one place where events get their meaning."""
+    """Return *state* after *event*. Only this function defines the meaning of events."""
     match event:
         case {"type": "snapshot"}:
             after = states.RouteState.from_json(event)
@@ -242,7 +242,7 @@ def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
         case {"type": "replay", "first": first, "last": last}:
             after = states.begin_replay(state, first, last, event.get("namespace", ""))
         case {"type": "replayed", "through": through}:
-            # Records of before told no generation: they mean the one they find.
+            # Records of older versions have no generation: they mean the current one.
             generation = event.get("generation", state.generation)
             after = states.advance_replay(state, through, generation)
         case {"type": "replay-cancelled"}:
@@ -277,7 +277,7 @@ def _superseded_or_to_be(state: states.RouteState, event: dict[str, Any]) -> sta
 
 
 def fold(state: states.RouteState, events: Iterable[dict[str, Any]]) -> states.RouteState:
-    """Return *state* after *events*, as :func:`apply` one by one; most follow on one another."""
+    """Return *state* after *events*, like :func:`apply` one by one. Most events are consecutive."""
     run: dict[str, Any] | None = None
     for event in events:
         if run is not None and _follows_on(event, run["range"]):
@@ -294,7 +294,7 @@ def fold(state: states.RouteState, events: Iterable[dict[str, Any]]) -> states.R
 
 
 def _follows_on(event: dict[str, Any], part: list[Any]) -> bool:
-    """Tell whether *event* settles what comes right behind *part*, in the same way."""
+    """Return whether *event* settles the offsets right behind *part*, in the same way."""
     if event.get("type") != "settled":
         return False
     first, _, kind = event["range"]

@@ -436,4 +436,4 @@ def test_repair_declares_the_entries_of_a_stranger_lost(
     with CommitLog.open(folder) as log, LogReader(folder) as reader:
         assert log.append(messages_to_batch(MESSAGES), "in", "18")[0] == COUNT
         assert reader.first_offset() in (0, COUNT)
-        assert reader.lost(0, COUNT - 1) is not None
+        assert reader.lost_gap(0, COUNT - 1) is not None

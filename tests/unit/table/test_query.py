@@ -120,7 +120,7 @@ def test_text_and_bytes(tmp_path: Path, query: Callable[..., Any]) -> None:
     log = tmp_path / "log"
     assert query(log, "SELECT count(namespace) AS n FROM log") == [{"n": 2}]
     failure = query(log, "SELECT namespace FROM log WHERE data = 'text'")
-    assert failure["message"].startswith("data at offset 1 is no UTF-8 text; set the option data")
+    assert failure["message"].startswith("data at offset 1 is not UTF-8 text; set the option data")
     null = ("--option", "invalidUtf8=null")
     assert query(log, "SELECT data FROM log", *null) == [{"data": "text"}, {"data": None}]
     both = query(log, "SELECT data FROM log WHERE data > 'a'", "--option", "data=binary")
