@@ -328,7 +328,7 @@ def judge_parked(parked: dict[str, Parked], place: Place, name: str, damage: Dam
         if each == name and hurt:
             refuses(ParkedStore.read, folder, one.offset, place.files)
         else:
-            assert ParkedStore.read(folder, one.offset, place.files) == one
+            assert ParkedStore.read_entry(folder, one.offset, place.files) == one
     if hurt:
         refuses(ParkedStore, folder, place.files)
     else:

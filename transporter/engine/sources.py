@@ -60,7 +60,7 @@ class LocalEntries:
 
     def parked(self, asked: Retry) -> pa.RecordBatch:
         """Return the parked entry."""
-        return ParkedStore.read(self._folder, asked.offset).entries
+        return ParkedStore.read_entry(self._folder, asked.offset).entries
 
 
 class Lending(Protocol):
@@ -103,7 +103,7 @@ class RemoteEntries:
         if frames.failure is not None:
             raise EnvironmentFault(frames.failure.text)
         (lent,) = frames.lent
-        found = Parked.read(payloads[0].to_pybytes(), lent.file)
+        found = Parked.decode(payloads[0].to_pybytes(), lent.file)
         if found.offset != asked.offset:
             raise Corrupt("another entry is parked here", lent.file, 0, asked.offset)
         return found.entries

@@ -148,7 +148,7 @@ class SegmentHeader:
         if flags & ~_LOST:
             raise UnknownFormat(f"{file}: this segment needs a newer transporter (flags {flags:x})")
         if not -1 <= previous < base <= following <= MAX_OFFSET:
-            raise Corrupt("the segment header tells of offsets that cannot be", file, 0)
+            raise Corrupt("the segment header has impossible offsets", file, 0)
         try:
             positions = _positions(_json(data[_SEGMENT.size : _SEGMENT.size + size]))
         except ValueError as error:

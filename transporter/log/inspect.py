@@ -82,7 +82,9 @@ def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) 
         # An engine that starts meanwhile may roll and remove the last segment: try again.
         with suppress(FileNotFoundError):
             return _inspect_once(files, directory, proved)
-    raise EnvironmentFault(f"{directory}: its segments go faster than they can be looked at")
+    raise EnvironmentFault(
+        f"{directory}: its segments are removed faster than they can be read; try again"
+    )
 
 
 def _inspect_once(files: FileSystem, directory: Path, proved: int) -> LogInfo:

@@ -109,15 +109,15 @@ def verify(
         for _ in range(_LOOKS):
             # An engine that runs meanwhile removes old files and replaces compacted ones.
             with suppress(FileNotFoundError):
-                return _verified(directory, progress, files)
-        return _verified(directory, progress, files)
+                return _verify_once(directory, progress, files)
+        return _verify_once(directory, progress, files)
 
 
-def _verified(directory: Path, progress: Callable[[int], None], files: FileSystem) -> Health:
+def _verify_once(directory: Path, progress: Callable[[int], None], files: FileSystem) -> Health:
     bases = segment_bases(files, directory)
     routes = tuple(_damaged_offset_logs(files, directory))
     parked = tuple(_damaged_parked(files, directory))
-    proved = max(_proved(files, directory), *_meta_proof(files, directory))
+    proved = max(_highest_proof(files, directory), *_meta_proof(files, directory))
     found = examine(files, directory, log_id_of(files, directory), proved, progress)
     gaps = [part.header for part in found.segments if part.header.lost]
     return Health(
@@ -161,7 +161,7 @@ def mend(directory: Path, found: Health, now: int, files: FileSystem | None = No
     return Mended(found, quarantine.folder, tuple(quarantine.kept), tuple(lost))
 
 
-def _proved(files: FileSystem, directory: Path) -> int:
+def _highest_proof(files: FileSystem, directory: Path) -> int:
     """Return the highest offset proved durable by readable offset logs or the published mark."""
     highest = published_offset(files, directory)
     highest = -1 if highest is None else highest
@@ -212,7 +212,7 @@ def _damaged_parked(files: FileSystem, directory: Path) -> Iterator[tuple[str, D
         folder = route_folder(directory, route)
         for offset in parked_offsets(folder, files):
             try:
-                ParkedStore.read(folder, offset, files)
+                ParkedStore.read_entry(folder, offset, files)
             except EnvironmentFault:
                 if offset in parked_offsets(folder, files):
                     raise

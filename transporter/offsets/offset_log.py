@@ -74,7 +74,7 @@ def read_state(directory: Path, route: str, files: FileSystem | None = None) -> 
     if route not in declared_routes(directory, files):
         known = ", ".join(declared_routes(directory, files)) or "none"
         raise EnvironmentFault(f"{folder}: no route of this name has run here (known: {known})")
-    return _read(files, folder).state
+    return _read_turn(files, folder).state
 
 
 class StoredRoutes:
@@ -106,7 +106,7 @@ class StoredRoutes:
 
     def _turn(self, route: str) -> _Turn:
         if route not in self._read:
-            self._read[route] = _read(self._files, route_folder(self._directory, route))
+            self._read[route] = _read_turn(self._files, route_folder(self._directory, route))
         return self._read[route]
 
 
@@ -194,7 +194,7 @@ class OffsetLog:
         self._guard = guard
         try:
             make_directory(self._files, self._folder)
-            found = stored.take(route) if stored else _read(self._files, self._folder)
+            found = stored.take(route) if stored else _read_turn(self._files, self._folder)
             self._state = found.state
             self.is_new = found.highest == 0
             if self.is_new:
@@ -231,50 +231,50 @@ class OffsetLog:
             return self._state.watermark
 
     def wait_for(self, reached: Callable[[RouteState], bool], timeout: float) -> bool:
-        """Wait up to *timeout* seconds until *reached* holds for the state. Return whether it does."""
+        """Wait up to *timeout* seconds until *reached* accepts the state. Return whether so."""
         with self._lock:
             return self._lock.wait_for(lambda: reached(self._state), timeout)
 
     def pause(self) -> RouteState:
         """Stop deliveries, also across restarts. Durable on return."""
-        return self._write_durably(records.paused())
+        return self._write_durably(records.paused_event())
 
     def resume(self) -> RouteState:
         """End a pause. Durable on return."""
-        return self._write_durably(records.resumed())
+        return self._write_durably(records.resumed_event())
 
     def step(self, through: int) -> RouteState:
         """Let a paused route deliver up to *through*. Durable on return."""
         if not self._state.paused:
             raise OffsetRefused(f"route {self.route} is not paused; pause it, then step")
-        return self._write_durably(records.stepped(through))
+        return self._write_durably(records.step_event(through))
 
     def request_retries(self, offsets: Sequence[int], *, only: bool = False) -> RouteState:
         """Request the delivery of the parked entries at *offsets*. Durable on return.
 
         Those behind them follow, unless *only* is given.
         """
-        return self._write_durably(records.retries_requested(offsets, only=only))
+        return self._write_durably(records.retries_requested_event(offsets, only=only))
 
     def let_follow(self, offsets: Sequence[int]) -> None:
         """Request the parked entries at *offsets*, behind one that was just delivered.
 
         Durable on return. Raises ``LogFull`` without room, and the request is pending then.
         """
-        self._write(records.retries_requested(offsets), fact=True)
+        self._write(records.retries_requested_event(offsets), fact=True)
         self.sync()
 
     def begin_skip(self, offsets: Sequence[int], followers: Sequence[int]) -> RouteState:
         """Skip the parked *offsets* and request *followers*. Durable on return."""
-        return self._write_durably(records.skip_begun(offsets, followers))
+        return self._write_durably(records.skip_begun_event(offsets, followers))
 
     def end_skip(self) -> RouteState:
         """Record that no copy of the skipped entries is left. Durable on return."""
-        return self._write_durably(records.skip_ended(), fact=True)
+        return self._write_durably(records.skip_ended_event(), fact=True)
 
     def answer_retry(self, offset: int) -> RouteState:
         """Record that the retry of the parked entry at *offset* is over. Durable on return."""
-        return self._write_durably(records.retry_answered(offset), fact=True)
+        return self._write_durably(records.retry_answered_event(offset), fact=True)
 
     def settle(
         self, part: Range, durable: int, namespaces: dict[str, int] | None = None
@@ -286,7 +286,7 @@ class OffsetLog:
         """
         self.refuse_settling(part, durable)
         fact = part.kind not in ("operator", RELEASED)
-        return self._write(records.settled(part, namespaces or {}), fact=fact)
+        return self._write(records.settled_event(part, namespaces or {}), fact=fact)
 
     def begin_superseding(self, reader: str, through: int) -> RouteState:
         """Record that *reader*'s entries up to *through* come again. Durable on return.
@@ -294,7 +294,7 @@ class OffsetLog:
         On a full disk the record is pending (see :meth:`write_pending`). Nothing new is logged
         then, either.
         """
-        return self._write_durably(records.superseding(reader, through), fact=True)
+        return self._write_durably(records.superseding_event(reader, through), fact=True)
 
     def supersede(
         self, reader: str, through: int, parts: Sequence[tuple[int, int]], durable: int
@@ -316,7 +316,7 @@ class OffsetLog:
             some = parts[place : place + RANGES_A_RECORD]
             mark = through if place + len(some) >= len(parts) else before
             try:
-                state = self._write(records.superseded(reader, mark, some), fact=True)
+                state = self._write(records.superseded_event(reader, mark, some), fact=True)
             except OffsetRefused as error:
                 raise EnvironmentFault(f"{self._folder}: {error}") from error
         if not self._pending:
@@ -329,7 +329,7 @@ class OffsetLog:
         For a route that is new to the reader. *asked* is the offset up to which the source
         redelivers the undelivered entries of other routes. Durable on return.
         """
-        return self._write_durably(records.superseded(reader, through, (), asked), fact=True)
+        return self._write_durably(records.superseded_event(reader, through, (), asked), fact=True)
 
     def refuse_settling(self, part: Range, durable: int) -> None:
         """Raise :class:`OffsetRefused` unless all of *part* is in the log."""
@@ -348,7 +348,7 @@ class OffsetLog:
         with self._gate.registering():
             # Invariant 11: no entry of it is removed between the last check of the holds and now.
             self.refuse_replay(first, last)
-            return self._write_durably(records.replay_begun(first, last, namespace))
+            return self._write_durably(records.replay_begun_event(first, last, namespace))
 
     def refuse_replay(self, first: int, last: int) -> None:
         """Raise :class:`OffsetRefused` if *first* to *last* cannot be replayed now."""
@@ -368,20 +368,20 @@ class OffsetLog:
 
         A later replay that an operator has begun meanwhile is not affected.
         """
-        state = self._write(records.replay_advanced(through, generation), fact=True)
+        state = self._write(records.replay_advanced_event(through, generation), fact=True)
         if state.replay is None and not self._pending:
             self.sync()
         return state
 
     def cancel_replay(self) -> RouteState:
         """End the replay where it is. Durable on return."""
-        return self._write_durably(records.replay_cancelled())
+        return self._write_durably(records.replay_cancelled_event())
 
     def audit(self, action: str, **details: Any) -> None:  # noqa: ANN401 - plain JSON values
         """Record a coming action of the engine itself in the audit file. Durable on return."""
         self._audit.record(action, route=self.route, **details)
 
-    def audited(
+    def audit_change(
         self,
         action: str,
         by: Operator,
@@ -404,7 +404,7 @@ class OffsetLog:
             if self._dirty:
                 self._sync()
 
-    def confirmed(self) -> RouteState:
+    def confirmed_state(self) -> RouteState:
         """Return the state that no power cut can take back, without pending events.
 
         For code that makes room, which must not wait for the room it makes (Invariants 11, 14).
@@ -482,14 +482,14 @@ class OffsetLog:
         The next write overwrites the remains of a failed write behind the last record.
         """
         if self._failure is not None:
-            raise self._poisoned()
+            raise self._poison_error()
         self._guard()
         try:
             self._append(records.snapshot(after) if self._pending else event, after)
         except OSError as error:
             if isinstance(error, SyncFailed) or error.errno not in _PASSING:
                 self._failure = error
-                raise self._poisoned() from error
+                raise self._poison_error() from error
             raise LogFull(f"{self._folder}: {error.strerror}; its route waits for room") from error
         self._pending, self._written = False, after
 
@@ -545,7 +545,7 @@ class OffsetLog:
         data = records.Record(turn, 0, records.snapshot(state)).encode()
         file = self._files.open(self._folder / (name or NAMES[slot]), write=True)
         try:
-            room = self._widened(file, len(data))
+            room = self._widen(file, len(data))
             file.pwrite(data, 0)
             sync(file)
         except BaseException:
@@ -558,7 +558,7 @@ class OffsetLog:
         # A state that fills its file alone still has room for events behind it.
         self._end = max(room, len(data) + room // 2)
 
-    def _widened(self, file: File, snapshot: int) -> int:
+    def _widen(self, file: File, snapshot: int) -> int:
         """Preallocate more of *file* for a turn that begins with *snapshot* bytes. Return its size.
 
         Twice the size of the turn before, and four times the snapshot, or less if there is no room.
@@ -578,15 +578,15 @@ class OffsetLog:
     def _sync(self) -> None:
         assert self._file is not None  # noqa: S101 - closed logs are not synced
         if self._failure is not None:
-            raise self._poisoned()
+            raise self._poison_error()
         try:
             self._file.sync()
         except OSError as error:
             self._failure = error
-            raise self._poisoned() from error
+            raise self._poison_error() from error
         self._dirty = False
 
-    def _poisoned(self) -> LogPoisoned:
+    def _poison_error(self) -> LogPoisoned:
         reason = self._failure.strerror if self._failure else "closed"
         return LogPoisoned(
             f"{self._folder}: an offset could not be made durable ({reason}); restart the engine"
@@ -607,7 +607,7 @@ class _Turn(NamedTuple):
     state: RouteState
 
 
-def _read(files: FileSystem, folder: Path) -> _Turn:
+def _read_turn(files: FileSystem, folder: Path) -> _Turn:
     """Return the newest turn of the files in *folder*, or turn 0 if there are none.
 
     Only the file of the newest turn is folded.
@@ -681,7 +681,7 @@ def _sense(file: str) -> Iterator[None]:
         yield
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         problem = (
-            "a record of this offset log is nothing that an engine writes "
+            "a record of this offset log is not one that an engine writes "
             f"({type(error).__name__}: {error}); restore the file, or see 'transporter log repair'"
         )
         raise Corrupt(problem, file, 0) from error

@@ -63,16 +63,16 @@ class Reason:
     reader: str | None = None
 
     @classmethod
-    def read(cls, data: bytes) -> Self:
+    def decode(cls, data: bytes) -> Self:
         """Decode the reason in a parked file, or raise ``ValueError`` if it is not one."""
         try:
             found = cls(**json.loads(data))
         except (TypeError, RecursionError):
-            raise ValueError("it is not what a route says") from None
+            raise ValueError("its fields are not those of a reason") from None
         numbers = (found.attempts, found.parked_at, found.behind or 0)
         texts = (found.error, found.reader or "")
         if {*map(type, numbers)} != {int} or {*map(type, texts)} != {str}:
-            raise ValueError("it is not what a route says")
+            raise ValueError("its fields are not those of a reason")
         return found
 
 
@@ -90,7 +90,7 @@ class Parked:
         return self.entries.column("key")[0].as_py()  # type: ignore[no-any-return]
 
     @classmethod
-    def read(cls, data: bytes, file: str) -> Self:
+    def decode(cls, data: bytes, file: str) -> Self:
         """Decode a parked file.
 
         Raises:
@@ -105,9 +105,9 @@ class Parked:
         if (crc32c(extension), crc32c(payload)) != (frame.extension_crc, frame.payload_crc):
             raise Corrupt("a parked entry does not match its checksum", file, 0, frame.first)
         try:
-            reason = Reason.read(extension)
+            reason = Reason.decode(extension)
         except ValueError as error:
-            problem = f"why an entry is parked cannot be read: {error}"
+            problem = f"the reason why an entry is parked cannot be read: {error}"
             raise Corrupt(problem, file, 0, frame.first) from error
         return cls(frame.first, layout.entries_in(payload, frame, file), reason)
 
@@ -150,11 +150,11 @@ class ParkedStore:
     """The parked entries of one route. Not thread-safe, but other processes may read them."""
 
     @classmethod
-    def read(cls, folder: Path, offset: int, files: FileSystem | None = None) -> Parked:
+    def read_entry(cls, folder: Path, offset: int, files: FileSystem | None = None) -> Parked:
         """Return one parked entry of the route whose folder is *folder*."""
         path = parked_path(folder, offset)
         with faults_of(path, reading=True), open_file(files or RealFileSystem(), path) as file:
-            return Parked.read(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
+            return Parked.decode(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class ParkedStore:
         return len(self._keys)
 
     @property
-    def known(self) -> frozenset[int]:
+    def known_offsets(self) -> frozenset[int]:
         """The parked offsets. Any thread may read them.
 
         Built on access, so that parking many entries needs no copy for each of them.
@@ -268,7 +268,7 @@ class ParkedStore:
 
     def load(self, offset: int) -> Parked:
         """Return the parked entry at *offset*."""
-        return ParkedStore.read(self._folder, offset, self._files)
+        return ParkedStore.read_entry(self._folder, offset, self._files)
 
     def park(self, parked: Parked) -> None:
         """Store *parked*, durably on return. Raises as :meth:`park_all` does."""
@@ -349,7 +349,7 @@ def skip(
 
     Those behind them are delivered then, unless *only* is given. Durable on return.
     """
-    known = store.known
+    known = store.known_offsets
     found = [offset for offset in offsets if offset in known]
     if found:
         # The record comes first. A kill before the copies are gone loses no follower, and

@@ -51,14 +51,14 @@ class Record:
         if len(body) > MAX_RECORD:
             raise OffsetRefused(
                 f"an offset log's record of {len(body)} bytes ({self.event.get('type')}) exceeds "
-                f"the {MAX_RECORD} bytes that can be read again; ask for less at once"
+                f"the {MAX_RECORD} bytes that can be read again; request less at once"
             )
         head = _HEADER.pack(MAGIC, FORMAT, 0, len(body), self.turn, self.sequence, 0)[:-4]
         data = head + struct.pack("<I", crc32c(body, crc32c(head))) + body
-        return data.ljust(_aligned(len(data)), b"\0")
+        return data.ljust(_align(len(data)), b"\0")
 
 
-def _aligned(size: int) -> int:
+def _align(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -125,7 +125,7 @@ def _block_at(data: bytes, byte: int, file: str) -> _Block | None:
         raise UnknownFormat(
             f"{file}: format version {version}, but this transporter reads version {FORMAT}"
         )
-    return _Block(turn, sequence, body, byte + _aligned(_HEADER.size + size))
+    return _Block(turn, sequence, body, byte + _align(_HEADER.size + size))
 
 
 def snapshot(state: states.RouteState) -> dict[str, Any]:
@@ -155,21 +155,21 @@ def refuse_growth(route: str, state: states.RouteState) -> None:
     if size_of(state) > MAX_STATE:
         raise OffsetRefused(
             f"route {route}: too many ranges beyond its watermark ({len(state.above)}) and retries "
-            f"({len(state.retries)}) for one offset log; let the route go on, then ask again"
+            f"({len(state.retries)}) for one offset log; let the route continue, then try again"
         )
 
 
-def settled(part: states.Range, namespaces: dict[str, int]) -> dict[str, Any]:
+def settled_event(part: states.Range, namespaces: dict[str, int]) -> dict[str, Any]:
     """Return the event that settles *part*, with the newest of *namespaces*."""
     return {"type": "settled", "range": list(part), "namespaces": _with_room(namespaces)}
 
 
-def superseding(reader: str, through: int) -> dict[str, Any]:
+def superseding_event(reader: str, through: int) -> dict[str, Any]:
     """Return the event that requires *reader*'s entries up to *through* to be superseded."""
     return {"type": "superseding", "reader": reader, "through": through}
 
 
-def superseded(
+def superseded_event(
     reader: str, through: int, parts: Sequence[tuple[int, int]], asked: int | None = None
 ) -> dict[str, Any]:
     """Return the event that passes *parts*, because *reader*'s source redelivers them."""
@@ -178,54 +178,54 @@ def superseded(
     return event if asked is None else {**event, "asked": asked}
 
 
-def replay_begun(first: int, last: int, namespace: str = "") -> dict[str, Any]:
+def replay_begun_event(first: int, last: int, namespace: str = "") -> dict[str, Any]:
     """Return the event that begins a replay."""
     begun = {"type": "replay", "first": first, "last": last}
     return {**begun, "namespace": namespace} if namespace else begun
 
 
-def replay_advanced(through: int, generation: int) -> dict[str, Any]:
+def replay_advanced_event(through: int, generation: int) -> dict[str, Any]:
     """Return the event that settles the replay of *generation* up to *through*."""
     return {"type": "replayed", "through": through, "generation": generation}
 
 
-def replay_cancelled() -> dict[str, Any]:
+def replay_cancelled_event() -> dict[str, Any]:
     """Return the event that ends a replay before its end."""
     return {"type": "replay-cancelled"}
 
 
-def paused() -> dict[str, Any]:
+def paused_event() -> dict[str, Any]:
     """Return the event that stops deliveries."""
     return {"type": "paused"}
 
 
-def resumed() -> dict[str, Any]:
+def resumed_event() -> dict[str, Any]:
     """Return the event that ends a pause."""
     return {"type": "resumed"}
 
 
-def stepped(through: int) -> dict[str, Any]:
+def step_event(through: int) -> dict[str, Any]:
     """Return the event that lets a paused route deliver up to *through*."""
     return {"type": "step", "through": through}
 
 
-def retries_requested(offsets: Sequence[int], *, only: bool = False) -> dict[str, Any]:
+def retries_requested_event(offsets: Sequence[int], *, only: bool = False) -> dict[str, Any]:
     """Return the event that requests the delivery of parked entries."""
     event = {"type": "retries", "offsets": list(offsets)}
     return {**event, "only": True} if only else event
 
 
-def retry_answered(offset: int) -> dict[str, Any]:
+def retry_answered_event(offset: int) -> dict[str, Any]:
     """Return the event that ends the retry of one parked entry."""
     return {"type": "retried", "offset": offset}
 
 
-def skip_begun(offsets: Sequence[int], followers: Sequence[int]) -> dict[str, Any]:
+def skip_begun_event(offsets: Sequence[int], followers: Sequence[int]) -> dict[str, Any]:
     """Return the event that skips parked entries and requests delivery of those behind them."""
     return {"type": "skipping", "offsets": list(offsets), "followers": list(followers)}
 
 
-def skip_ended() -> dict[str, Any]:
+def skip_ended_event() -> dict[str, Any]:
     """Return the event that records that no copy of the skipped entries is left."""
     return {"type": "skipped"}
 
@@ -238,7 +238,7 @@ def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
         case {"type": "settled", "range": part, "namespaces": namespaces}:
             after = states.settle(state, states.Range(*part), namespaces)
         case {"type": "superseding" | "superseded"}:
-            after = _superseded_or_to_be(state, event)
+            after = _apply_superseding(state, event)
         case {"type": "replay", "first": first, "last": last}:
             after = states.begin_replay(state, first, last, event.get("namespace", ""))
         case {"type": "replayed", "through": through}:
@@ -248,15 +248,15 @@ def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
         case {"type": "replay-cancelled"}:
             after = states.cancel_replay(state)
         case {"type": "paused" | "resumed" | "step"}:
-            after = _held_or_not(state, event)
+            after = _apply_pause(state, event)
         case {"type": "retries" | "retried" | "skipping" | "skipped"}:
-            after = _parked_asked_for(state, event)
+            after = _apply_parked(state, event)
         case _:
             raise UnknownFormat(f"an offset log record of an unknown type: {event.get('type')!r}")
     return after
 
 
-def _parked_asked_for(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
+def _apply_parked(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
     match event["type"]:
         case "retries":
             only = event.get("only", False)
@@ -268,7 +268,7 @@ def _parked_asked_for(state: states.RouteState, event: dict[str, Any]) -> states
     return states.end_skip(state)
 
 
-def _superseded_or_to_be(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
+def _apply_superseding(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
     reader, through = event["reader"], event["through"]
     if event["type"] == "superseding":
         return states.begin_superseding(state, reader, through)
@@ -301,7 +301,7 @@ def _follows_on(event: dict[str, Any], part: list[Any]) -> bool:
     return bool(first == part[1] + 1 and kind == part[2])
 
 
-def _held_or_not(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
+def _apply_pause(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
     match event["type"]:
         case "paused":
             return states.pause(state)

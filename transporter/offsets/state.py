@@ -142,13 +142,13 @@ class RouteState:
             *self.superseding.values(),
         )
         if {*map(type, numbers)} != {int} or not -1 <= min(numbers) <= max(numbers) <= _MAX_NUMBER:
-            raise ValueError("an offset in it is none")
+            raise ValueError("an offset is invalid")
         names = (*self.namespaces, *self.superseded, *self.superseding)
         texts = (*names, self.replay.namespace if self.replay else "")
         if {*map(type, texts)} != {str} or type(self.paused) is not bool:
-            raise ValueError("a name in it is none")
+            raise ValueError("a name is invalid")
         if any(part.first > part.last or part.kind not in KINDS for part in parts):
-            raise ValueError("a range in it is none")
+            raise ValueError("a range is invalid")
         ends = (self.watermark, *(part.last for part in self.above))
         if any(part.first <= before for part, before in zip(self.above, ends, strict=False)):
             raise ValueError("its ranges do not ascend from its watermark")
@@ -189,7 +189,7 @@ def settle(state: RouteState, part: Range, namespaces: dict[str, int] | None = N
     watermark, above = _absorb(state.watermark, _merge(state.above, (part,)))
     released = state.released
     if part.kind == RELEASED:
-        released = _joined(sorted([*released, part]))[-MOST_RELEASED:]
+        released = _join_adjacent(sorted([*released, part]))[-MOST_RELEASED:]
     known = state.namespaces
     if namespaces:
         known = {**known, **namespaces}
@@ -219,10 +219,10 @@ def _merge(above: tuple[Range, ...], parts: Iterable[Range]) -> tuple[Range, ...
         if first <= part.last:
             merged.append(Range(first, part.last, part.kind))
     # Two ascending runs: sorting them is a merge.
-    return _joined(sorted([*above, *merged]))
+    return _join_adjacent(sorted([*above, *merged]))
 
 
-def _joined(parts: list[Range]) -> tuple[Range, ...]:
+def _join_adjacent(parts: list[Range]) -> tuple[Range, ...]:
     joined: list[Range] = []
     for part in parts:
         if joined and joined[-1].kind == part.kind and joined[-1].last + 1 == part.first:
@@ -243,7 +243,7 @@ def _absorb(watermark: int, above: tuple[Range, ...]) -> tuple[int, tuple[Range,
 
 def begin_superseding(state: RouteState, reader: str, through: int) -> RouteState:
     """Return *state* with *reader*'s undelivered entries up to *through* to be passed."""
-    return replace(state, superseding=_raised(state.superseding, reader, through))
+    return replace(state, superseding=_raise_mark(state.superseding, reader, through))
 
 
 def supersede(
@@ -265,12 +265,12 @@ def supersede(
         state,
         watermark=watermark,
         above=above,
-        superseded=_raised(state.superseded, reader, through),
-        superseding=_raised(state.superseding, reader, through if asked is None else asked),
+        superseded=_raise_mark(state.superseded, reader, through),
+        superseding=_raise_mark(state.superseding, reader, through if asked is None else asked),
     )
 
 
-def _raised(marks: dict[str, int], reader: str, through: int) -> dict[str, int]:
+def _raise_mark(marks: dict[str, int], reader: str, through: int) -> dict[str, int]:
     return {**marks, reader: max(through, marks.get(reader, -1))}
 
 

@@ -396,7 +396,7 @@ def test_a_parked_entry_of_a_stranger_is_refused(payload: bytes, extension: str)
     """The entry and why it is parked alike."""
     frame = replace(frame_of(payload, extension.encode()), segment_id=0)
     with pytest.raises(Corrupt, match=r"cannot be (read|decoded): ."):
-        Parked.read(layout.encode_frame(frame, extension.encode(), payload), "0.entry")
+        Parked.decode(layout.encode_frame(frame, extension.encode(), payload), "0.entry")
 
 
 def test_what_arrow_compressed_is_still_read() -> None:
