@@ -165,7 +165,7 @@ def dies_before_the_folder_is_synced(disk: SimulatedDisk, folder: Path) -> Calla
 
 def no_header_checksum(patch: pytest.MonkeyPatch) -> None:
     """Let any block pass for intact."""
-    patch.setattr("transporter.log.format._intact", lambda _: True)
+    patch.setattr("transporter.log.format._matches_checksum", lambda _: True)
 
 
 def no_payload_checksum(patch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def encoded(record: Record, body: bytes) -> bytes:
         records.MAGIC, records.FORMAT, 0, len(body), record.turn, record.sequence, 0
     )[:-4]
     data = head + crc32c(body, crc32c(head)).to_bytes(4, "little") + body
-    return data.ljust(records._aligned(len(data)), b"\0")
+    return data.ljust(records._align(len(data)), b"\0")
 
 
 values = st.recursive(

@@ -236,7 +236,7 @@ def test_a_query_reaches_nothing_else(
         (["SELECT 1", "--from", "soon"], 2, "option from: 'soon' is neither an offset nor a time"),
         (["SELECT 1", "--option", "colums=data"], 2, "did you mean columns?"),
         (["SELECT 1", "--option", "pushDown=true"], 2, "pushDown is Spark's"),
-        (["SELECT 1", "--option", "maxOffsetsPerTrigger=1"], 2, "no option of a batch query"),
+        (["SELECT 1", "--option", "maxOffsetsPerTrigger=1"], 2, "not an option of a batch query"),
     ],
 )
 def test_what_is_wrong(
