@@ -61,7 +61,7 @@ class CompactionSettings:
 
     Attributes:
         after: seconds since its newest entry was logged after which a segment is compacted.
-        keep: the unit whose last entry is kept.
+        keep: the unit of which the last entry is kept.
         tombstones: further seconds for which a tombstone that is the last of its key is kept
             (``keep: key`` only).
         compression: that of rewritten frames.

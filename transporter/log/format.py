@@ -43,7 +43,7 @@ _PACKED: Final = struct.Struct("<4sI")
 _PACKED_MAGIC: Final = b"LZ4B"  # an Arrow message begins with four bytes of ones
 _LZ4: Final = pa.Codec("lz4_raw")
 _LOST: Final = 1
-"""The flag of a segment whose gap holds lost entries."""
+"""The flag of a segment behind a gap of lost entries."""
 SEGMENT_MAGIC: Final = b"TRNSPLOG"
 FRAME_MAGIC: Final = b"TFRM"
 TRAILER_MAGIC: Final = b"TEND"
@@ -242,7 +242,7 @@ class FrameHeader:
     def decode(cls, data: bytes, segment_id: int | None, byte: int) -> Self | None:
         """Decode the header of the frame at *byte*, or return ``None`` if there is no valid one.
 
-        A *segment_id* of ``None`` accepts any id, for a segment whose own header is lost.
+        A *segment_id* of ``None`` accepts any id, for a segment without its own header.
         """
         if len(data) < FRAME_HEADER_BYTES or data[:4] != FRAME_MAGIC:
             return None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Keep = Literal["namespace", "key"]
-"""Unit whose last entry is kept: each namespace, or each key in a namespace."""
+"""Unit of which the last entry is kept: each namespace, or each key in a namespace."""
 
 SEEN_BYTES: Final = 64 << 20
 """Bytes of keys that one pass remembers."""

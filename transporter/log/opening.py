@@ -99,7 +99,7 @@ def _recover_or_begin(files: FileSystem, directory: Path, proved: int, now: int)
 
 
 def _refuse_without_meta(files: FileSystem, directory: Path, bases: list[int]) -> None:
-    """Allow only the remains of a log whose creation crashed: at most one empty segment."""
+    """Allow only the remains of a crash while creating a log: at most one empty segment."""
     if not bases:
         return
     segment = Segment(files, directory / segment_name(bases[0]))

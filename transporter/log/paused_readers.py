@@ -44,7 +44,7 @@ def _names(fields: dict[str, Any]) -> frozenset[str]:
 
 
 class PausedReaders:
-    """The paused readers of a log whose lock is held. Changed by one thread at a time."""
+    """The paused readers of a log, with its lock held. Changed by one thread at a time."""
 
     def __init__(
         self,

@@ -179,7 +179,7 @@ class _Piece:
 
 
 class _Mending:
-    """The repair of one segment whose damage is known."""
+    """The repair of one examined segment."""
 
     def __init__(
         self, files: FileSystem, part: Examined, before: Examined | None, epoch: int, floor: int

@@ -636,7 +636,7 @@ def _read_turn(files: FileSystem, folder: Path) -> _Turn:
 def _highest_turn(contents: _Contents) -> int:
     """Return the highest turn that was ever begun, or 0 for a new route.
 
-    Records of a turn whose snapshot is damaged count as well. They must never follow the
+    Records of a turn with a damaged snapshot count as well. They must never follow the
     snapshot of a later turn of that number.
     """
     found = (records.highest_turn(data, path) for path, data in contents.values())

@@ -1,6 +1,6 @@
 """Parked entries: copies of entries that a route could not deliver, each with its error.
 
-One file per entry, an ordinary frame of the log whose extension holds the reason. A copy
+One file per entry: an ordinary frame of the log with the reason in its extension. A copy
 is durable before anything later of its shard is delivered, and pins nothing: the log may
 compact parked entries.
 """
@@ -135,12 +135,12 @@ class Parked:
 
 
 def parked_path(folder: Path, offset: int) -> Path:
-    """Return the path of a parked entry of the route whose folder is *folder*."""
+    """Return the path of a parked entry of the route in *folder*."""
     return folder / FOLDER / f"{offset:020d}{_SUFFIX}"
 
 
 def parked_offsets(folder: Path, files: FileSystem) -> list[int]:
-    """Return the parked offsets of the route whose folder is *folder*, ascending."""
+    """Return the parked offsets of the route in *folder*, ascending."""
     with faults_of(folder):
         names = files.names(folder / FOLDER)
     return [int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
@@ -151,7 +151,7 @@ class ParkedStore:
 
     @classmethod
     def read_entry(cls, folder: Path, offset: int, files: FileSystem | None = None) -> Parked:
-        """Return one parked entry of the route whose folder is *folder*."""
+        """Return one parked entry of the route in *folder*."""
         path = parked_path(folder, offset)
         with faults_of(path, reading=True), open_file(files or RealFileSystem(), path) as file:
             return Parked.decode(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))

@@ -79,7 +79,7 @@ def decode_records(data: bytes, file: str) -> Iterator[Record]:
 
 
 def first_turn(data: bytes, file: str) -> int:
-    """Return the turn whose whole snapshot *data* begins with, or -1 without one.
+    """Return the turn of the whole snapshot at the start of *data*, or -1 without one.
 
     Raises:
         UnknownFormat: an intact record of another format version (Invariant 19).
@@ -103,7 +103,7 @@ def highest_turn(data: bytes, file: str) -> int:
 
 
 class _Block(NamedTuple):
-    """An intact record whose event is still text. ``end`` is the place of the next one."""
+    """An intact record with its event still as text. ``end`` is the place of the next one."""
 
     turn: int
     sequence: int

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_NAMESPACES: Final = 10_000
-"""Namespaces whose newest offset is kept for the operator. Others are left out."""
+"""Limit of namespaces with a newest offset kept for the operator. Others are left out."""
 _MAX_NUMBER: Final = (1 << 63) - 1
 _MORE_NAMESPACES: Final = MAX_NAMESPACES // 4
 """Namespaces beyond that limit before the oldest are dropped, so that few settles search them."""
@@ -77,7 +77,7 @@ class RouteState:
         paused: whether nothing is delivered, except up to the offset ``step``.
         declared: the epoch in which an engine declared the route, 0 if that is not known. A
             route of this name that was forgotten before had other generations.
-        skips: the parked offsets that are skipped but whose copies may still exist.
+        skips: the skipped parked offsets. Their copies may still exist.
 
     """
 

@@ -1,4 +1,4 @@
-"""What a query may say about the log that it reads, and what is said when it makes no sense."""
+"""The options of a query over a log, and the errors for invalid ones."""
 
 from __future__ import annotations
 

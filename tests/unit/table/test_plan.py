@@ -1,4 +1,4 @@
-"""How a query is parted: at frames, by bytes, within its bounds, up to what is confirmed."""
+"""The division of a query: at frames, by bytes, within its bounds, up to the confirmed offset."""
 
 from __future__ import annotations
 
