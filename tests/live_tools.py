@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.engine.engine import Engine
+    from transporter.pipeline.config import Pipeline
 
+GOING_ON = "table_tools:GoingOn"
 ME = Operator("somebody", 7, 42)
 
 
@@ -71,3 +73,29 @@ def lines(count: int, first: int = 0) -> list[str]:
 def sink(folder: Path, name: str = "out") -> Path:
     """Return what a route has delivered to."""
     return folder / f"{name}.jsonl"
+
+
+def route(name: str, **keys: Any) -> dict[str, Any]:
+    """Return a route into ``<name>.jsonl``, as a pipeline file has it."""
+    writer = {"adaptor": "engine_tools:LinesWriter", "path": f"{name}.jsonl"}
+    keys["writer"] = writer | keys.get("writer", {})
+    return {"name": name, "retry": {"attempts": 2, "backoff": "1ms..5ms"}, **keys}
+
+
+def reader(name: str, path: str, **keys: Any) -> dict[str, Any]:
+    """Return a reader of the lines of *path*, as a pipeline file has it."""
+    return {"name": name, "adaptor": "engine_tools:LinesReader", "path": path, "end": False, **keys}
+
+
+def reload(op: Operated, **lists: list[dict[str, Any]]) -> dict[str, Any]:
+    """Have the engine run with other readers or routes."""
+    op.change(lambda document: document.update(lists))
+    return op(requests.Reload())
+
+
+@contextmanager
+def operated_table(pipeline: Pipeline) -> Iterator[Operated]:
+    """Run *pipeline*, and operate it."""
+    events = Events()
+    with running(pipeline, events=events) as engine:
+        yield Operated(pipeline.file.parent, engine, events)

@@ -56,6 +56,7 @@ def command(*arguments: str, timeout: float = 120) -> subprocess.CompletedProces
     return subprocess.run(
         [*TRANSPORTER, *arguments],
         env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -120,7 +120,9 @@ def assembled(
         secrets=settings.secrets,
     )
     with Monitor(settings, observe, __version__) as monitor:
-        engine = Engine(settings, launcher, monitor.observe, fail_fast=fail_fast)
+        engine = Engine(
+            settings, launcher, monitor.observe, fail_fast=fail_fast, tracer=monitor.tracer
+        )
         attach_control(engine, os.environ if environ is None else environ, monitor.observe)
         monitor.start(engine)
         yield engine

@@ -22,6 +22,7 @@
     ├── SourceError                  exit 1   a reader
     │   └── SourceUnavailable        exit 3   the source cannot be reached now (retriable)
     ├── ActionRefused                exit 1   an operator's action does not fit what there is
+    │   └── UnknownName              exit 2   there is no route or reader of this name
     ├── StepFailed                   exit 1   a step cannot turn this entry
     └── SinkError                    exit 1   a writer
         ├── SinkUnavailable                   the sink cannot be reached now (retriable)
@@ -160,6 +161,12 @@ class SourceUnavailable(SourceError):
 
 class ActionRefused(TransporterError):
     """What an operator asks for cannot be done as things are."""
+
+
+class UnknownName(ActionRefused):
+    """There is no route or reader of the name that was given."""
+
+    exit_code = 2
 
 
 class StepFailed(TransporterError):

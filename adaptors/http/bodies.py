@@ -15,6 +15,7 @@ from adaptors.file.shapes import json_line
 from adaptors.http.targets import filled
 from adaptors.templates import fields_of
 from transporter.errors import Rejected
+from transporter.trace_context import PARENT, STATE, trace_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -128,7 +129,7 @@ class Requests:
         # With what is in it: after a change of the route's steps the same range is another request.
         content = hashlib.sha256("\n".join(row.id for row in rows).encode() + b"\n" + body)
         key = f'"{quote(origin)}/{first}-{last}/{content.hexdigest()[:16]}"'
-        headers = {**headers, "Idempotency-Key": key}
+        headers = {**headers, **_trace_headers(rows), "Idempotency-Key": key}
         if self._config.compression == "gzip" and body:
             headers["Content-Encoding"] = "gzip"
             body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
@@ -157,6 +158,14 @@ def _whole(row: Row, generation: int) -> bytes:
         "content_type": row.entry.message.content_type,
     }
     return _ENCODER.encode(head)[:-1].encode() + b"," + json_line(row.entry)[1:]
+
+
+def _trace_headers(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the W3C trace context of *rows* as headers; none where they are of several."""
+    found = trace_context(rows[0].entry.message.headers)
+    if found is None or any(trace_context(row.entry.message.headers) != found for row in rows[1:]):
+        return {}
+    return {PARENT: found.parent, **({STATE: found.state} if found.state else {})}
 
 
 def _document_headers(row: Row, generation: int) -> dict[str, str]:

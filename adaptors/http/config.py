@@ -30,6 +30,8 @@ OWNED: Final = {
     "host": "the URL decides",
     "idempotency-key": "the entries decide",
     "proxy-authorization": "use proxy",
+    "traceparent": "the entries decide",
+    "tracestate": "the entries decide",
     "transfer-encoding": "the body decides",
 }
 """Headers, in lower case, that the writer sends itself, and why each is refused."""

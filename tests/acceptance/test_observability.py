@@ -13,6 +13,7 @@ import promql_tools
 import psutil
 import pytest
 from acceptance_tools import PICKY, await_true, gone, page, running, transporter
+from otlp_tools import Collector
 
 ROOT = Path(__file__).parents[2]
 PIPELINE = """
@@ -87,6 +88,29 @@ def test_from_the_start_to_an_alert_and_back(pipeline: Path) -> None:
         )
         assert engine.stop() == 0
     assert engine.noise == []
+
+
+def test_entries_are_traced_to_a_collector(pipeline: Path) -> None:
+    """A real run sends both spans of each entry, and none of a collector's key to anybody else."""
+    with Collector() as collector:
+        text = pipeline.read_text().replace(
+            "unready_after: 1s",
+            f"unready_after: 1s, tracing: {{endpoint: '{collector.url}', sample: 1, "
+            "headers: {x-team: '${TEAM}'}}",
+        )
+        pipeline.write_text(text)
+        with running(pipeline, TEAM="t0p-s3cret") as engine:
+            url = engine.await_event("endpoint-opened")["url"]
+            engine.await_event("entry-parked", route="picky", timeout=120)
+            await_true(lambda: len(collector.named("log -> ack")) == 5, 60, "all acks are there")
+            assert "transporter_spans_dropped_total{" in page(f"{url}/metrics")[1]
+            assert engine.stop() == 0
+        assert {each["offset"] for each in collector.named("source -> log")} == {0, 1, 2}
+        acked = {(each["route"], each["offset"]) for each in collector.named("log -> ack")}
+        assert acked == {*(("copy", n) for n in range(3)), ("picky", 0), ("picky", 2)}
+        assert {headers["x-team"] for headers, _ in collector.requests} == {"t0p-s3cret"}
+    assert engine.noise == []
+    assert "t0p-s3cret" not in json.dumps(engine.events)
 
 
 def test_a_port_that_is_taken(pipeline: Path) -> None:

@@ -116,6 +116,8 @@ def test_readers_and_routes_come_and_go_while_it_runs(tmp_path: Path) -> None:
         refusal = command("reload", str(pipeline))
         assert refusal.returncode != 0
         assert "offsets rename" in refusal.stderr
+        unasked = command("route", "forget", str(pipeline), "out")
+        assert (unasked.returncode, "add --yes" in unasked.stderr) == (2, True)
         told(pipeline, "route", "forget", "out", "--yes")
     assert sorted(data(tmp_path / "out.jsonl")) == ["1", "2"]
 

@@ -47,6 +47,7 @@ def check(
             raise ConfigError("--connect needs all variables and files: leave out --without-env")
         return _check_without_env(pipeline, as_json=as_json)
     from transporter.cli.check_sql import sql_problems  # noqa: PLC0415 - heavy
+    from transporter.observe.tracing import refuse_without_extra  # noqa: PLC0415 - the same
     from transporter.pipeline.config import load_with_lines  # noqa: PLC0415 - the same
     from transporter.pipeline.local_paths import path_problems  # noqa: PLC0415 - the same
     from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415 - the same
@@ -54,6 +55,7 @@ def check(
     found, document = load_with_lines(pipeline, os.environ)
     if problems := [*path_problems(found, document), *sql_problems(found, document)]:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
+    refuse_without_extra(found.observe.tracing)
     _warn_of_open_secrets(found, document)
     if not as_json:
         _tree(found)

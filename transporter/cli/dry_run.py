@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path  # noqa: TC003 - Typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.log_entries import message_json, shown
+from transporter.cli.log_entries import message_json, note, shown
 from transporter.cli.log_range import (
     From,
     KeyFilter,
@@ -20,14 +21,21 @@ from transporter.cli.log_range import (
     wanted_of,
 )
 from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.spark_process import trial_spark
 from transporter.cli.target import AsJson, log_directory
+from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pyarrow as pa
 
     from transporter.log.inspect import LogInfo
     from transporter.message import Message
-    from transporter.trial.routes import Tried
+    from transporter.trial.routes import TrialRoute
+    from transporter.trial.tried import Row, Tried
+
+    Result = list[Tried] | EnvironmentFault
 
 LAST = 20
 MOST = 10_000
@@ -52,23 +60,48 @@ def dry_run(  # noqa: PLR0913 - one argument an option
     """Show what routes would deliver of entries in the log, beside what went in; send nothing.
 
     Works beside a running engine, with the pipeline file as it is now, so a change
-    can be tried before it is loaded. Exit code 1 when an entry would fail.
+    can be tried before it is loaded. Spark is started only for `sql` steps. Exit code 1 when an
+    entry would fail, 3 when a route cannot be run.
 
     Example: transporter dry-run pipeline.yaml events --last 5
     """
     from transporter.trial.routes import chosen, trial_routes  # noqa: PLC0415 - imports pyarrow
 
-    known = trial_routes(pipeline, os.environ)
-    wanted = [chosen(known, name, str(pipeline)) for name in routes or known]
-    found = look(log_directory(pipeline))
-    entries = _entries(found, last, start, end, namespace, key)
-    results = {route.name: route.run(entries) for route in wanted}
+    with trial_spark() as spark:
+        known = trial_routes(pipeline, os.environ, spark)
+        wanted = [chosen(known, name, str(pipeline)) for name in routes or known]
+        found = look(log_directory(pipeline))
+        entries = _entries(found, last, start, end, namespace, key)
+        results = {route.name: _result(route, entries) for route in wanted}
+    not_run = {name: each for name, each in results.items() if isinstance(each, EnvironmentFault)}
     if as_json:
-        write_json({name: [_as_json(each) for each in tried] for name, tried in results.items()})
+        values = {name: _result_json(each) for name, each in results.items()}
+        write_json(values, ok=not not_run)
     else:
-        for name, tried in results.items():
-            _show(name, tried)
-    return 1 if any(each.error for tried in results.values() for each in tried) else 0
+        for name, result in results.items():
+            if not isinstance(result, EnvironmentFault):
+                _show(name, result)
+        for name, error in not_run.items():
+            note(f"error: route {name} was not run: {error}")
+    return _exit_code(results.values())
+
+
+def _result(route: TrialRoute, entries: pa.RecordBatch) -> Result:
+    """Return what becomes of *entries*, or why *route* cannot be run here."""
+    try:
+        return route.run(entries)
+    except EnvironmentFault as error:
+        return error
+
+
+def _exit_code(results: Iterable[Result]) -> int:
+    codes = {
+        result.exit_code
+        if isinstance(result, EnvironmentFault)
+        else int(any(each.error for each in result))
+        for result in results
+    }
+    return min(codes - {0}, default=0)
 
 
 def _entries(
@@ -119,8 +152,12 @@ def _outs(tried: Tried) -> list[str]:
     return [_out(tried.entry.message, each) for each in tried.outputs]
 
 
-def _out(before: Message, after: Message) -> str:
+def _out(before: Message, after: Message | Row) -> str:
     """Return the data that came out, behind the other fields that have changed."""
+    from transporter.trial.tried import Row  # noqa: PLC0415 - imports pyarrow
+
+    if isinstance(after, Row):
+        return shown(json.dumps(after.columns, ensure_ascii=False).encode())
     if after == before:
         return "the same"
     names = ("namespace", "op", "key", "content_type", "headers", "timestamp", "source_id", "phase")
@@ -129,10 +166,22 @@ def _out(before: Message, after: Message) -> str:
     return " ".join([*changed, shown(after.data)])
 
 
+def _result_json(result: Result) -> Any:  # noqa: ANN401 - a value that JSON has
+    if isinstance(result, EnvironmentFault):
+        return {"unknown": str(result)}
+    return [_as_json(each) for each in result]
+
+
 def _as_json(tried: Tried) -> dict[str, Any]:
     return {
         "offset": tried.entry.offset,
         "input": message_json(tried.entry.message),
-        "output": [message_json(each) for each in tried.outputs],
+        "output": [_output_json(each) for each in tried.outputs],
         "error": tried.error,
     }
+
+
+def _output_json(output: Message | Row) -> dict[str, Any]:
+    from transporter.trial.tried import Row  # noqa: PLC0415 - imports pyarrow
+
+    return {"row": output.columns} if isinstance(output, Row) else message_json(output)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transporter.cli.acting import Reason  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.output import confirm, printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def repair(
         if not as_json:
             _show(found)
         if not yes:
-            typer.confirm("Repair this log?", abort=True, err=True)
+            confirm("Repair this log?")
         details = {**_damaged(found), "reason": reason}
         with AuditFile(directory).change("log repair", this_operator(), **details) as results:
             mended = health.mend(directory, found, wall_clock())
@@ -133,7 +133,8 @@ def _show(health: Health) -> None:
     for first, last in health.lost:
         write(f"offsets {first}..{last} were lost before; a repair has declared that")
     if health.sound:
-        write(f"{health.segments} segments, whole through offset {health.through}")
+        segments = "1 segment" if health.segments == 1 else f"{health.segments} segments"
+        write(f"{segments}, whole through offset {health.through}")
         return
     rows = [_row("", damage) for damage in health.damages]
     rows += [_row(route, damage) for route, damage in (*health.routes, *health.parked)]

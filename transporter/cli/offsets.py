@@ -12,7 +12,7 @@ import typer
 
 from transporter.cli.acting import Reason, RouteName  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.cli.groups import group
-from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.output import confirm, printable, table, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def delete(
     watermark = read_state(directory, route).watermark
     if not yes:
         question = f"Forget that route {printable(route)} has come to offset {watermark}?"
-        typer.confirm(question, abort=True, err=True)
+        confirm(question)
     from transporter.control import offline  # noqa: PLC0415 - imports pyarrow
 
     offline.forget(directory, "offsets delete", route, this_operator(), reason)

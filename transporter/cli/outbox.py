@@ -21,7 +21,7 @@ from transporter.cli.outbox_place import (
     TableName,
     outbox_of,
 )
-from transporter.cli.output import printable, write, write_json
+from transporter.cli.output import confirm, printable, write, write_json
 from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def reset(  # noqa: PLR0913 - one argument an option
         rows = sum(found.ended.values()) + (found.kept if end_term else 0)
         ending = end_term and found.last is not None
         if (rows or ending) and not yes:
-            typer.confirm(_question(found, rows, ending=ending), abort=True, err=True)
+            confirm(_question(found, rows, ending=ending))
         leaders = [*found.ended]
         if ending and found.last is not None:
             resetting.end_term(connection, found)
@@ -316,7 +316,7 @@ def drop(  # noqa: PLR0913 - one argument an option
         if parts and not yes:
             lost = f", and lose its {found.rows:,} rows" if whole and found.rows else ""
             question = f"Drop {_listed(parts)} of {found.table.name}{lost}?"
-            typer.confirm(printable(question), abort=True, err=True)
+            confirm(question)
         rows = removal.drop(connection, found, table=whole, force=force) if parts else 0
     if as_json:
         write_json({"table": found.table.name, "dropped": parts, "rows": rows})

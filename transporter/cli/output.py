@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from transporter.errors import TransporterError
+from transporter.errors import ConfigError, TransporterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +32,26 @@ def printable(text: object) -> str:
         else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
         for letter in str(text)
     )
+
+
+def confirm(question: str) -> None:
+    """Ask *question* on stderr; return only if the user agrees.
+
+    Raises:
+        ConfigError: standard input is not a terminal and holds no answer.
+        typer.Abort: the user declines.
+
+    """
+    import typer  # noqa: PLC0415 - `--help` of a result does without
+
+    try:
+        agreed = typer.confirm(printable(question), err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise ConfigError("standard input has no answer; add --yes to go on without one") from None
+    if not agreed:
+        raise typer.Abort
 
 
 def write(line: str = "") -> None:

@@ -96,8 +96,14 @@ def show(
     for name, value in (
         content | {name: entry[name] for name in entry if name != "offset"}
     ).items():
-        shown = "none" if value is None else value
+        shown = _shown(value)
         write(f"{name.replace('_', ' '):<16}{printable(shown)}")
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else value
 
 
 def retry(

@@ -37,6 +37,6 @@ def reload(target: Target, *, reason: Reason = "", as_json: AsJson = False) -> N
     for route in result["pending"]:
         note(f"route {route} is still delivering a slice; it takes that up behind it")
     for name in result["leaving"]:
-        note(f"{name} is removed, and has not ended yet: it ends behind what it is at")
+        note(printable(f"{name} is removed, and has not ended yet: it ends behind what it is at"))
     for reader, problem in result["problems"].items():
         note(printable(f"reader {reader}: {problem}"))

@@ -10,7 +10,7 @@ import typer
 from transporter.cli.acting import Reason, RouteName, act, report
 from transporter.cli.groups import group
 from transporter.cli.log_entries import note
-from transporter.cli.output import printable
+from transporter.cli.output import confirm, printable
 from transporter.cli.target import AsJson, Target, log_directory
 from transporter.control.requests import Forget, Pause, Resume, Step
 from transporter.errors import ActionRefused
@@ -89,7 +89,7 @@ def forget(
         _refuse_named(target, route)
     if not yes:
         question = f"Forget that route {printable(route)} has come to offset {watermark}?"
-        typer.confirm(question, abort=True, err=True)
+        confirm(question)
     report(act(target, Forget(route, reason)), as_json=as_json)
 
 

@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -141,10 +141,13 @@ def _until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # n
             report.show(running_status(engine))
             if signals.hung_up.is_set():
                 signals.hung_up.clear()
-                _reload(engine.log.directory, report)
+                # Beside this loop: it may wait for slices, and a stop must not.
+                Thread(target=_reload, args=(engine.log.directory, report), daemon=True).start()
     finally:
-        report.show(running_status(engine), "stopping")
-        engine.stop()
+        try:
+            report.show(running_status(engine), "stopping")
+        finally:
+            engine.stop()
         report.show(running_status(engine), "stopped")
 
 
@@ -177,19 +180,19 @@ class _Signals:
     """The stops and reloads that signals have asked for."""
 
     def __init__(self) -> None:
-        self.stopped = False
-        """Whether a stop was asked for."""
+        self.stopped = ""
+        """Why a stop was requested; empty until then."""
         self.hung_up = Event()
         """Set at each SIGHUP."""
         self._repeated = False
-        self._stop: Callable[[], None] | None = None
+        self._stop: Callable[[str], None] | None = None
         self._attended = sys.stderr.isatty()
 
-    def stop_with(self, stop: Callable[[], None]) -> None:
-        """Call *stop* at the first SIGINT or SIGTERM, or at once if it has come."""
+    def stop_with(self, stop: Callable[[str], None]) -> None:
+        """Call *stop* with the reason at the first SIGINT or SIGTERM, or at once if it has come."""
         self._stop = stop
         if self.stopped:
-            stop()
+            stop(self.stopped)
 
     def on_stop(self, number: int, _frame: FrameType | None) -> None:
         """Stop in order at the first signal, and leave at once at the second."""
@@ -197,19 +200,19 @@ class _Signals:
             # The Spark host sees its connection close, and ends with all its workers.
             os._exit(128 + number)
         self._repeated = True
-        self._request_stop()
+        self._request_stop(signal.Signals(number).name)
 
     def on_hangup(self, _number: int, _frame: FrameType | None) -> None:
         """Reload; but the same signal tells that the terminal was closed, and then stop."""
         if self._attended and not sys.stderr.isatty():
-            self._request_stop()
+            self._request_stop("its terminal was closed")
         else:
             self.hung_up.set()
 
-    def _request_stop(self) -> None:
-        self.stopped = True
+    def _request_stop(self, reason: str) -> None:
+        self.stopped = reason
         if self._stop is not None:
-            self._stop()
+            self._stop(reason)
 
 
 @contextmanager

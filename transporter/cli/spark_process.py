@@ -1,9 +1,27 @@
-"""The environment of a process that starts Spark's JVM for a command."""
+"""The processes that start Spark for a command."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from transporter.cli.log_entries import note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.pipeline.config import SparkConfig
+    from transporter.pipeline.secrets import Secrets
+    from transporter.spark.launch import SparkLauncher
+    from transporter.trial.on_spark import TrialSpark
+
+_SHORT_LIVED: Final = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""What lives for seconds is not worth optimising."""
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def spark_environment() -> dict[str, str]:
@@ -27,3 +45,43 @@ def spark_environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_HOSTNAME": "localhost",
     }
+
+
+@contextmanager
+def trial_spark() -> Iterator[TrialSpark]:
+    """Give a Spark for ``sql`` steps, which starts when it is first needed and ends with the block.
+
+    A signal ends the block, but does not keep Spark from ending in order.
+    """
+    from transporter.trial.on_spark import TrialSpark  # noqa: PLC0415 - imports pyarrow
+
+    spark = TrialSpark(_launcher, lambda: note("starting Spark for sql steps …"))
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield spark
+    finally:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            spark.close()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _terminated(number: int, _: object) -> None:
+    sys.exit(128 + number)
+
+
+def _launcher(folder: Path, spark: SparkConfig, secrets: Secrets) -> SparkLauncher:
+    """Return what starts a Spark of this host with the settings of a pipeline.
+
+    A cluster's master is not asked: what listens for it would be reached by others.
+    """
+    from transporter.embed import cache_directory  # noqa: PLC0415 - heavy; `--help` does without
+    from transporter.spark.launch import LOOPBACK, SparkLauncher  # noqa: PLC0415
+
+    config = _SHORT_LIVED | spark.config | ({} if spark.local else LOOPBACK)
+    master = spark.master if spark.local else "local"
+    return SparkLauncher(folder, cache_directory(), master, config, frames=True, secrets=secrets)

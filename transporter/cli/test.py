@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from transporter.cli.log_entries import note
 from transporter.cli.output import printable, write, write_json
+from transporter.cli.spark_process import trial_spark
 from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
+from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from transporter.trial.cases import Verdict
@@ -23,32 +26,49 @@ Files = Annotated[
 def test(files: Files, *, as_json: AsJson = False) -> int:  # noqa: PT028 - a command
     """Run cases: messages that go through a route's filter and steps, and what must come out.
 
-    Needs neither sinks nor their secrets, no log and no Spark. Exit code 1 when
-    a case fails.
+    Needs neither sinks nor their secrets, and no log. Spark is started only for `sql` steps.
+    Exit code 1 when a case fails, 3 when one cannot be run.
 
     Example: transporter test orders.test.yaml
     """
     from transporter.trial.cases import judged  # noqa: PLC0415 - imports pyarrow
 
     verdicts = []
-    for file in files:
-        for verdict in judged(file, os.environ):
-            verdicts.append(verdict)
-            if not as_json:
-                _show(verdict)
-    failed = sum(not each.passed for each in verdicts)
+    with trial_spark() as spark:
+        for file in files:
+            for verdict in judged(file, os.environ, spark):
+                verdicts.append(verdict)
+                if not as_json:
+                    _show(verdict)
     if as_json:
-        write_json([_as_json(each) for each in verdicts])
+        ok = not any(each.not_run for each in verdicts)
+        write_json([_as_json(each) for each in verdicts], ok=ok)
     else:
-        write(f"{len(verdicts) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+        _sum_up(verdicts)
+    return _exit_code(verdicts)
+
+
+def _exit_code(verdicts: list[Verdict]) -> int:
+    if any(each.problems for each in verdicts):
+        return 1
+    return EnvironmentFault.exit_code if any(each.not_run for each in verdicts) else 0
+
+
+def _sum_up(verdicts: list[Verdict]) -> None:
+    failed = sum(bool(each.problems) for each in verdicts)
+    not_run = sum(bool(each.not_run) for each in verdicts)
+    passed = len(verdicts) - failed - not_run
+    write(f"{passed} passed, {failed} failed" + (f", {not_run} not run" if not_run else ""))
+    for reason in dict.fromkeys(each.not_run for each in verdicts if each.not_run):
+        note(f"error: {reason}")
 
 
 def _show(verdict: Verdict) -> None:
     if verdict.passed:
         write(printable(f"passed  {verdict.case}"))
         return
-    write(printable(f"FAILED  {verdict.case}  ({verdict.file}:{verdict.line})"))
+    word = "NOT RUN" if verdict.not_run else "FAILED "
+    write(printable(f"{word} {verdict.case}  ({verdict.file}:{verdict.line})"))
     for line in verdict.problems:
         write(f"        {_coloured(printable(line))}")
 
@@ -67,4 +87,5 @@ def _as_json(verdict: Verdict) -> dict[str, object]:
         "line": verdict.line,
         "passed": verdict.passed,
         "problems": list(verdict.problems),
+        "not_run": verdict.not_run or None,
     }

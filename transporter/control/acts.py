@@ -252,7 +252,9 @@ def chosen_parked(offsets: OffsetLog, first: int, last: int) -> list[int]:
     known = parked_offsets(offsets.folder, RealFileSystem())
     chosen = [offset for offset in known if first <= offset <= last]
     if not chosen:
-        place = "any offset" if last > 1 << 61 else f"{first}..{last}"
+        place = (
+            "any offset" if last > 1 << 61 else f"{first}..{last}" if last > first else f"{first}"
+        )
         raise OffsetRefused(f"route {offsets.route}: nothing is parked at {place}")
     return chosen[:_MOST_OFFSETS]
 

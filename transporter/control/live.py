@@ -18,13 +18,13 @@ from transporter.control.disk import progress
 from transporter.control.metadata import metadata
 from transporter.control.stepping import next_entry
 from transporter.engine.events import State
-from transporter.errors import ActionRefused, EngineUnreachable
+from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import read_state
 from transporter.pipeline.reloading import changes, reread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from transporter.audit import Operator
@@ -215,7 +215,7 @@ class Live:
         engine, name = self._engine, request.reader
         if (feed := engine.feed(name)) is None:
             known = ", ".join(each.name for each in engine.pipeline.readers)
-            raise ActionRefused(f"there is no reader {name!r} in the running pipeline ({known})")
+            raise UnknownName(f"there is no reader {name!r} in the running pipeline ({known})")
         with self._operating_readers:
             self._refuse_ended(feed, request)
             if isinstance(request, requests.RestartReader):
@@ -299,14 +299,20 @@ class Live:
         feeds = [feed for name in readers if (feed := self._engine.feed(name)) is not None]
         while not all(feed.settled for feed in feeds) and time.monotonic() < deadline:
             time.sleep(_LOOK)
-        found = {feed.name: feed.status().problem for feed in feeds}
+        found = {feed.name: self._problem(feed) for feed in feeds}
         return {name: self._engine.redacted(text) for name, text in found.items() if text}
+
+    def _problem(self, feed: Feed) -> str:
+        status = feed.status()
+        if feed.outdated and status.state is not State.PAUSED:
+            return status.problem or "it has not taken up its settings yet"
+        return status.problem
 
     def _running(self, name: str) -> tuple[Route, OffsetLog]:
         found = self._engine.route(name)
         if found is None:
             known = ", ".join(each.name for each in self._engine.pipeline.routes)
-            raise ActionRefused(f"there is no route {name!r} in the running pipeline ({known})")
+            raise UnknownName(f"there is no route {name!r} in the running pipeline ({known})")
         return found
 
     def _tell(self, request: Any, by: Operator) -> None:  # noqa: ANN401 - any request
@@ -336,18 +342,26 @@ def running_status(engine: Engine) -> dict[str, Any]:
         "size": status.size,
         "spark": status.spark,
         "readers": [asdict(each) | {"state": each.state.value} for each in status.readers],
-        "routes": [_route_status(engine, each) for each in status.routes],
+        "routes": list(_route_statuses(engine, status.routes)),
     }
 
 
-def _route_status(engine: Engine, status: RouteStatus) -> dict[str, Any]:
+def _route_statuses(engine: Engine, routes: Iterable[RouteStatus]) -> Iterator[dict[str, Any]]:
+    """Yield the status of each of *routes*; one that a reload has removed may be gone by now."""
+    for each in routes:
+        if (offsets := engine.offsets(each.name)) is not None:
+            yield _route_status(each, offsets.state)
+
+
+def _route_status(status: RouteStatus, state: RouteState) -> dict[str, Any]:
     fields = {name: getattr(status, name) for name in _SHOWN} | {"state": status.state.value}
     fields["waiting"] = asdict(status.patience) if status.patience else None
-    found = engine.route(status.name)
-    return fields | (progress(found[1].state) if found else {})
+    return fields | progress(state)
 
 
-_SHOWN: Final = ("name", "adaptor", "delivered", "skipped", "lag", "parked", "limited", "problem")
+_SHOWN: Final = (
+    *("name", "adaptor", "delivered", "skipped", "lag", "parked", "limited", "problem", "leaving"),
+)
 
 
 def _paused(offsets: OffsetLog) -> RouteState:

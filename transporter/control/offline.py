@@ -9,7 +9,7 @@ from transporter.audit import AuditFile
 from transporter.control import acts, requests
 from transporter.control.disk import status
 from transporter.control.metadata import metadata
-from transporter.errors import ActionRefused
+from transporter.errors import ActionRefused, UnknownName
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspect import inspect
@@ -88,7 +88,7 @@ class Offline:
             record = read_record(RealFileSystem(), self._directory)
             known = {*readers.names, *(record.readers if record else ())}
             if request.reader not in known:
-                raise ActionRefused(
+                raise UnknownName(
                     f"no engine has run with a reader {request.reader!r} on this log "
                     f"(known: {', '.join(sorted(known)) or 'none'})"
                 )

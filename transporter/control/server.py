@@ -29,6 +29,7 @@ from transporter.errors import (
     LogPoisoned,
     TransporterError,
 )
+from transporter.log.filesystem import NO_SPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,6 +43,8 @@ CLIENTS: Final = 32
 _SILENCE: Final = 60.0
 """Seconds that a client may say nothing, or not listen."""
 _GRACE: Final = 2.0
+ROOM: Final = 5.0
+"""Seconds between two tries to listen while the disk is full."""
 
 
 class ControlServer:
@@ -60,26 +63,31 @@ class ControlServer:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._lock = threading.Lock()
         self._clients: dict[threading.Thread, socket.socket] = {}
-        self._closing = False
+        self._closing, self._stopping = False, threading.Event()
         self._inode = 0
         self._on_failure: Callable[[BaseException], None] = lambda _: None
         self._path = directory / self.name
         self._thread = threading.Thread(target=self._accept, name=self.name)
 
     def start(self, on_failure: Callable[[BaseException], None]) -> None:
-        """Listen; an engine that cannot runs without, and says so."""
+        """Listen; an engine that cannot runs without, and says so.
+
+        On a full disk it listens as soon as there is room for the socket's name.
+        """
         self._on_failure = on_failure
         try:
             self._bind()
         except OSError as error:
             self._observe("control-unavailable", problem=f"{self.name}: {error.strerror}")
             self._listener.close()
-            return
+            if error.errno not in NO_SPACE:
+                return
         self._thread.start()
 
     def stop(self) -> None:
         """Let answers under way end, and listen no more."""
         self._closing = True
+        self._stopping.set()
         if self._thread.ident is not None:
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
@@ -116,9 +124,24 @@ class ControlServer:
         if self._path.lstat().st_ino == self._inode:
             self._path.unlink()
 
+    def _await_room(self) -> None:
+        """Try again to listen, until there is room on the disk, or the end."""
+        while not self._inode and not self._stopping.wait(ROOM):
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                self._bind()
+            except OSError as error:
+                self._listener.close()
+                if error.errno not in NO_SPACE:
+                    self._observe("control-unavailable", problem=f"{self.name}: {error.strerror}")
+                    return
+            else:
+                self._observe("control-opened", socket=self.name)
+
     def _accept(self) -> None:
         try:
-            while not self._closing:
+            self._await_room()
+            while self._inode and not self._closing:
                 try:
                     peer, _ = self._listener.accept()
                 except OSError:

@@ -170,6 +170,7 @@ _OF_ONE_TEXT: Final = frozenset(
         errors.LogLocked,
         errors.LogPoisoned,
         errors.OffsetRefused,
+        errors.UnknownName,
     }
 )
 

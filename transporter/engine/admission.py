@@ -105,6 +105,13 @@ class Admission:
             fences = self._fences.values()
             self._changed.wait_for(lambda: all(each.told_of for each in fences), patience)
 
+    def forget(self, route: str) -> None:
+        """Give the locks of *route* back, whose folder may be removed now."""
+        with self._changed:
+            gone = [self._fences.pop(key) for key in [*self._fences] if key[0] == route]
+        for fence in gone:
+            fence.close(time.monotonic())
+
     def close(self) -> None:
         """Give every lock back; no worker is admitted any more."""
         for fence in self._fences.values():

@@ -160,6 +160,14 @@ class Carrier:
             return line
         return self._admission.admit(begin, hello, caller, stopping)
 
+    def forget(self, route: str) -> None:
+        """Keep nothing of *route*, whose workers have all been closed."""
+        with self._changed:
+            self._on_frames.pop(route, None)
+            for key in [key for key in self._problems if key[0] == route]:
+                del self._problems[key]
+        self._admission.forget(route)
+
     def stop(self) -> None:
         """Stop Spark, its host and the listener; every worker must have been closed before.
 
@@ -349,7 +357,10 @@ class Carrier:
                     self._heard(host.recv())
         if time.monotonic() < deadline:
             return "the Spark host ended before Spark was up"
-        return f"Spark was not up within {HOST_START:.0f} s"
+        return (
+            f"Spark was not up within {HOST_START:.0f} s; spark.log beside the log may say why, "
+            "or the machine is too busy: run again"
+        )
 
     def _called_host(
         self, process: subprocess.Popen[bytes], deadline: float

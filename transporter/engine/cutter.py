@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from transporter.engine.protocol import Slice
 from transporter.errors import EntriesLost
+from transporter.log.reader import Append
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,8 @@ class Cutter:
         self.config, self._log, self._reader = config, log, reader
         self._offsets, self._ahead, self._hurried = offsets, ahead, hurried
         self._lingering = (-1, 0.0)
+        self.appends: list[Append] = []
+        """The appends of the slice that was cut last; none of a replay's, for it is not new."""
 
     def wait(self, seconds: float) -> None:
         """Wait up to *seconds* for something to deliver, and for ``linger`` once there is some."""
@@ -78,7 +81,9 @@ class Cutter:
         end, single = plan.cut(first, end)
         config = self.config
         rows = config.slice_rows if most is None else min(most, config.slice_rows)
-        last = self._reader.bound(first, end, rows, config.slice_bytes)
+        appends = list[Append]()
+        last = self._reader.bound(first, end, rows, config.slice_bytes, appends)
+        self.appends = appends if state.replay is None else []
         namespace = state.replay.namespace if state.replay is not None else ""
         return Slice(first, last, state.generation, single=single, namespace=namespace)
 

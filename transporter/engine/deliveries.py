@@ -101,9 +101,11 @@ class Deliveries:
         with self._changing:
             readers = [feed.name for feed in self.feeds]
             asked = {reader: self.superseded(reader) for reader in readers}
+            # In this order: a source that was told without it was told of nothing that is
+            # durable only later, so all of that is spared.
+            self.routes = (*self.routes, route)
             for reader in readers:
                 self._spare(route, reader, asked[reader])
-            self.routes = (*self.routes, route)
 
     def remove(self, offsets: OffsetLog) -> None:
         """Have no source wait any more for the route with *offsets*."""

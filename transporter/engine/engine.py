@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transporter.audit import AuditFile
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from transporter.engine.carrier import Launch
-    from transporter.engine.events import Observer, RouteStatus
+    from transporter.engine.events import Observer, ReaderStatus, RouteStatus
     from transporter.engine.feed import Feed
     from transporter.engine.route import Route
+    from transporter.engine.tracing import Tracer
     from transporter.log.paused_readers import PausedReaders
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import Pipeline
@@ -58,12 +60,19 @@ class Engine:
     """
 
     def __init__(
-        self, pipeline: Pipeline, launch: Launch, observe: Observer, *, fail_fast: bool = False
+        self,
+        pipeline: Pipeline,
+        launch: Launch,
+        observe: Observer,
+        *,
+        fail_fast: bool = False,
+        tracer: Tracer | None = None,
     ) -> None:
         """Open the log and declare the routes; nothing runs yet.
 
         With *fail_fast* a source that is away when it is opened for the first time ends the
-        engine; else it is tried again, and everything else runs meanwhile.
+        engine; else it is tried again, and everything else runs meanwhile. *tracer* follows
+        single entries.
 
         Raises:
             LogLocked: another engine runs on this log.
@@ -72,7 +81,7 @@ class Engine:
 
         """
         self._pipeline, self._secrets = pipeline, pipeline.secrets
-        self._fail_fast = fail_fast
+        self._fail_fast, self._tracer = fail_fast, tracer
         self._learning = threading.Lock()
         self._observe = observe = _hiding(lambda: self._secrets, observe)
         directory = pipeline.log.dir
@@ -91,6 +100,7 @@ class Engine:
         self._size = 0
         self.audit = AuditFile(directory)
         self._failure: BaseException | None = None
+        self._reason = ""
         self._ending = threading.Event()
         with ExitStack() as opened:
             opened.callback(self._log.close)
@@ -111,6 +121,8 @@ class Engine:
             observe,
             self._fail,
             self._learn,
+            count(1),
+            self._tracer,
         )
         stored = self._stored
         self._running = Running(around, stored, self.audit, fail_fast=self._fail_fast)
@@ -165,8 +177,9 @@ class Engine:
         """Wait up to *timeout* seconds; return whether there is nothing more to wait for."""
         return self._ending.wait(timeout) or self._finished()
 
-    def request_stop(self) -> None:
-        """Let :meth:`wait` return."""
+    def request_stop(self, reason: str = "it was asked to stop") -> None:
+        """Let :meth:`wait` return; *reason* is for the event ``engine-stopping``."""
+        self._reason = self._reason or reason
         self._ending.set()
 
     def stop(self, timeout: float | None = None) -> None:
@@ -178,6 +191,7 @@ class Engine:
         """
         with self._changing:
             self._stopping = True
+        self._observe("engine-stopping", reason=self._why_it_stops())
         limit = self._pipeline.shutdown_timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         feeds = self._running.feeds
@@ -201,6 +215,13 @@ class Engine:
         self._observe("engine-stopped", last_offset=self._log.durable)
         if self._failure is not None:
             raise self._failure
+
+    def _why_it_stops(self) -> str:
+        if self._failure is not None:
+            return f"it has failed: {self._failure}"
+        if not self._reason and self._finished():
+            return "its sources have ended, and no route has anything left that it can deliver"
+        return self._reason or "it was asked to stop"
 
     def redacted(self, text: str) -> str:
         """Return *text* without the values of secrets (Invariant 20)."""
@@ -227,6 +248,10 @@ class Engine:
         found = self._running.route(name)
         return (found, running[name]) if found is not None and name in running else None
 
+    def offsets(self, route: str) -> OffsetLog | None:
+        """Return the offset log of *route*, also while it leaves; ``None`` without such a route."""
+        return self._running.offsets.get(route)
+
     def feed(self, name: str) -> Feed | None:
         """Return the feed of the reader *name*; ``None`` when there is none."""
         return self._running.feed(name)
@@ -243,7 +268,8 @@ class Engine:
         the slice it is at. If it raises, nothing has changed.
 
         Raises:
-            ActionRefused: the engine is stopping, or who is to come is still leaving.
+            EngineUnreachable: the engine is stopping.
+            ActionRefused: who is to come is still leaving.
             EnvironmentFault: a route may have been renamed, or would be left out.
 
         """
@@ -262,9 +288,12 @@ class Engine:
         self._observe("pipeline-reloaded", file=str(wanted.file), **parts)
         return told
 
-    def see_off(self) -> list[str]:
-        """Let go of what a reload has removed and has ended; name what has not ended yet."""
-        for route in self._running.see_off():
+    def see_off(self, *, wait: bool = True) -> list[str]:
+        """Let go of what a reload has removed and has ended; name what has not ended yet.
+
+        While a reload is under way it waits for that, or does nothing.
+        """
+        for route in self._running.see_off(wait=wait):
             self._observe("offset-log-unused", route=route)
         return self._running.leaving()
 
@@ -281,9 +310,8 @@ class Engine:
     def halted(self) -> list[str]:
         """The readers and routes that wait for an operator."""
         status = self.status()
-        stopped = (each.name for each in status.readers if each.state is State.STOPPED)
-        halted = (each.name for each in status.routes if each.state is State.STOPPED)
-        return [*stopped, *halted]
+        both: tuple[ReaderStatus | RouteStatus, ...] = (*status.readers, *status.routes)
+        return [each.name for each in both if each.state is State.STOPPED and not each.leaving]
 
     def status(self) -> EngineStatus:
         """Return what everything is doing now."""
@@ -342,8 +370,10 @@ class Engine:
                 route.stop()
 
     def _finished(self) -> bool:
-        return all(feed.ended for feed in self._running.feeds) and all(
-            route.halted or route.caught_up for route in self._running.routes
+        feeds = (each for each in self._running.feeds if not each.leaving)
+        routes = (each for each in self._running.routes if not each.leaving)
+        return all(feed.ended for feed in feeds) and all(
+            route.halted or route.caught_up for route in routes
         )
 
     def fail(self, error: BaseException) -> None:
@@ -361,7 +391,7 @@ class Engine:
         try:
             while not self._stopped.wait(self._pipeline.commit_interval):
                 self._watch.look()
-                self.see_off()
+                self.see_off(wait=False)
                 for offsets in self._running.offsets.values():
                     # Its route says that it waits for room, and delivers nothing (Invariant 14).
                     with suppress(LogFull):
@@ -371,14 +401,15 @@ class Engine:
 
 
 def _waves(routes: Sequence[Route]) -> list[list[Route]]:
-    """Return *routes* so that each comes in a later wave than the one it follows."""
+    """Return *routes* so that each comes in a later wave than the one it follows.
+
+    One that was removed may be left behind alone.
+    """
     waves: list[list[Route]] = []
-    placed: set[str | None] = {None}
     rest = {route.name: route for route in routes}
     while rest:
-        ready = [name for name, route in rest.items() if route.config.after in placed]
+        ready = [name for name, route in rest.items() if route.config.after not in rest]
         waves.append([rest.pop(name) for name in ready])
-        placed |= set(ready)
     return waves
 
 

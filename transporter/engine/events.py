@@ -7,7 +7,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from transporter.engine.timings import NOTHING, Histogram
+from transporter.engine.timings import NO_LATENCY, NOTHING, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,12 +42,18 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("log", "log_id", "epoch", "last_offset"),
             "the log is open, and everything is about to start",
         ),
+        "engine-stopping": Event("info", ("reason",), "readers end, and routes drain; why"),
         "engine-stopped": Event("info", ("last_offset",), "everything was left in order"),
         "endpoint-opened": Event("info", ("url",), "metrics and health are served below this URL"),
         "endpoint-unavailable": Event(
             "warning",
             ("problem",),
             "the default port is taken, so this engine serves no metrics and no health",
+        ),
+        "tracing-unavailable": Event(
+            "warning",
+            ("problem",),
+            "a collector does not take the spans; they are dropped and counted until it does",
         ),
         "spark-host-connected": Event(
             "info", ("pid",), "the Spark host is there; Spark is not yet"
@@ -237,6 +243,11 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
             ("problem",),
             "a control socket cannot be made or opened; its callers are not heard",
         ),
+        "control-opened": Event(
+            "info",
+            ("socket",),
+            "the disk has room again for this control socket; callers are heard",
+        ),
         "pipeline-reloaded": Event(
             "info",
             ("file", "routes", "readers", "added", "removed"),
@@ -283,7 +294,8 @@ class ReaderStatus:
 
     ``size`` is in bytes; ``still`` tells for how many seconds it has got nowhere; ``term``
     is the number of the term under which it leads, where engines take turns. ``measured`` is
-    what the reader has measured at its source, by the names of ``adaptor.Gauge``.
+    what the reader has measured at its source, by the names of ``adaptor.Gauge``; ``latency``
+    how long before they were logged its messages were made.
     """
 
     name: str
@@ -295,6 +307,9 @@ class ReaderStatus:
     still: float = 0.0
     term: int | None = None
     measured: dict[Gauge, float] = field(default_factory=dict)
+    leaving: bool = False
+    """Whether it was removed from the pipeline, and ends."""
+    latency: Histogram = NO_LATENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +319,8 @@ class RouteStatus:
     ``size`` counts delivered bytes; ``still`` tells for how many seconds it has settled
     nothing while there was something to do; ``slices`` how long its slices took;
     ``waiting`` since when it has only failed, and when it tries again, if it still does;
-    ``limited`` the entries a second of ``max_rate`` while that makes it wait, else 0.
+    ``limited`` the entries a second of ``max_rate`` while that makes it wait, else 0;
+    ``latency`` how long after they were logged its entries were delivered.
     """
 
     name: str
@@ -322,6 +338,9 @@ class RouteStatus:
     slices: Histogram = NOTHING
     waiting: Waiting | None = None
     limited: float = 0.0
+    leaving: bool = False
+    """Whether it was removed from the pipeline, and ends."""
+    latency: Histogram = NO_LATENCY
 
     @property
     def patience(self) -> Waiting | None:

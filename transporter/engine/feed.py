@@ -11,9 +11,11 @@ import pyarrow as pa
 from transporter.adaptor import DeliveredReader, EndOfSource, KeepAliveReader
 from transporter.engine.backoff import Backoff
 from transporter.engine.events import ReaderStatus, State
+from transporter.engine.latency import add_source_latency
 from transporter.engine.open_batches import OpenBatches, ranges_of
 from transporter.engine.oversized import loggable
 from transporter.engine.resume import LogResume
+from transporter.engine.timings import LATENCY_BOUNDS, Timings
 from transporter.errors import (
     EnvironmentFault,
     LogFull,
@@ -21,6 +23,7 @@ from transporter.errors import (
     SourceUnavailable,
     TransporterError,
 )
+from transporter.log.commit_log import wall_clock
 from transporter.message import messages_to_batch, size_of
 from transporter.offsets.holds import Hold
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from transporter.adaptor import Batch, Gauge, Reader
     from transporter.engine.deliveries import Deliveries
     from transporter.engine.events import Observer
+    from transporter.engine.tracing import Tracer
     from transporter.log.commit_log import CommitLog
     from transporter.pipeline.config import ReaderConfig
     from transporter.pipeline.secrets import Secrets
@@ -81,6 +85,7 @@ class Feed:
         fail_fast: bool = False,
         late: bool = False,
         paused_behind: int | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Read as *config* says; with *deliveries* the source waits for what they tell.
 
@@ -88,7 +93,7 @@ class Feed:
         files that were read again. With *fail_fast* a source that is away at the very first
         open ends the engine; one that comes *late*, when the engine runs, never does. A reader that
         is paused from the start needs nothing of the log up to *paused_behind*; ``None``: it is
-        not paused.
+        not paused. *tracer* follows single entries.
         """
         self._config, self._log = config, log
         self._observe, self._on_failure, self._learn = observe, on_failure, learn
@@ -104,6 +109,7 @@ class Feed:
             measured=self._measure,
         )
         self._measured: dict[Gauge, float] = {}
+        self._latency, self._tracer = Timings(LATENCY_BOUNDS), tracer
         self._shared = deliveries is not None and config.config.shared
         self._term: int | None = None
         self._look_again = 0.0
@@ -113,6 +119,9 @@ class Feed:
         self._settings: ReaderConfig | None = None
         self.leaving = False
         """Whether it was removed from the pipeline, and ends."""
+        self._leave_by, self._parted = 0.0, False
+        self._acting = threading.Lock()
+        """Held while something is appended, or the source is told: see :meth:`let_go`."""
         self._polled = False
         # Until something was opened, or put off, an error is of the start, and ends the engine.
         self._fresh, self._to_take_up = not late, deliveries is not None
@@ -149,7 +158,15 @@ class Feed:
 
     def start(self) -> None:
         """Begin to read; before any route begins to deliver."""
+        self.prepare()
+        self.run()
+
+    def prepare(self) -> None:
+        """Find out what earlier runs have left; before any route begins to deliver."""
         self._resume.begin()
+
+    def run(self) -> None:
+        """Begin to read, prepared."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -168,11 +185,11 @@ class Feed:
         self._called.set()
 
     def restart(self) -> bool:
-        """Close the reader in order and open it again, also one that has stopped.
+        """Close the reader in order and open it again, also one that has stopped or ended.
 
-        Returns whether that is under way: one that is just stopping cannot be restarted yet.
+        Returns whether that is under way: one that is just ending cannot be restarted yet.
         """
-        if not self.halted:
+        if not self.ended:
             self._reopen = True
             self._called.set()
             return True
@@ -195,14 +212,42 @@ class Feed:
 
         Its source is told what is delivered by now, and routes pass what other engines deliver.
         """
-        self.leaving = True
+        self.leaving, self._leave_by = True, time.monotonic() + GRACE
         self._finishing.set()
         self.stop()
 
+    def let_go(self) -> bool:
+        """Tell whether one that was removed has ended, or does not answer and is left behind.
+
+        What it had logged and no route has delivered is superseded by then (Invariant 10).
+        """
+        if not self.leaving:
+            return False
+        if self._thread.is_alive():
+            if not self._left_in_time():
+                return False
+            self._left_behind()
+        if self._shared and not self._parted:
+            self._part_from_routes()
+        return True
+
+    def _left_in_time(self) -> bool:
+        """Leave a thread behind that is late; from then on it appends and tells nothing more."""
+        if time.monotonic() < self._leave_by or not self._acting.acquire(blocking=False):
+            return False
+        self._abandoned = True
+        self._acting.release()
+        return True
+
+    def _part_from_routes(self) -> None:
+        # Whoever leads next gives it again, and nobody decides here any more.
+        self._resume.supersede()
+        self._parted = True
+
     @property
-    def gone(self) -> bool:
-        """Whether it was removed and has ended."""
-        return self.leaving and not self._thread.is_alive()
+    def outdated(self) -> bool:
+        """Whether it has not taken up its settings yet."""
+        return self._settings is not None
 
     def wait_until_read(self) -> None:
         """Wait until nothing more is appended; the source may still wait for deliveries."""
@@ -234,11 +279,14 @@ class Feed:
         with self._confirming:
             self._asked += 1
             mine = self._asked
-            while self._sure < mine and (self._thread.is_alive() or self._undecided):
+            while self._sure < mine and self._may_make_sure():
                 if unwanted():
                     return False
                 self._confirming.wait(HASTY)
         return True
+
+    def _may_make_sure(self) -> bool:
+        return not self._parted and (self._thread.is_alive() or self._undecided)
 
     @property
     def name(self) -> str:
@@ -320,6 +368,8 @@ class Feed:
             still,
             self._term,
             dict(self._measured),
+            self.leaving,
+            self._latency.read(),
         )
 
     def _measure(self, gauge: Gauge, value: float | None) -> None:
@@ -353,9 +403,8 @@ class Feed:
             self._read_until_stopped()
             if not self._over.is_set():
                 self._end_reading()
-            if self.leaving and self._shared:
-                # Invariant 10: whoever leads next gives it again, and nobody decides here any more.
-                self._resume.supersede()
+            if self.leaving and self._shared and not self._abandoned:
+                self._part_from_routes()  # Invariant 10
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
             # Of one that was left behind that has been told; the log may be closed by now.
             if not self._abandoned:
@@ -607,7 +656,10 @@ class Feed:
             # wait, for what they have logged meanwhile must not be held by who waits for its room.
             self._hold_from(self._log.durable + 1 if begun is None else begun)
             try:
-                found = self._log.append(messages, self._config.name, position, term)
+                with self._acting:
+                    if self._abandoned:
+                        return None
+                    found = self._log.append(messages, self._config.name, position, term)
             except LogFull as error:
                 self._state, self._problem = State.WAITING, str(error)
                 self._observe("log-full", reader=self._config.name, problem=str(error))
@@ -623,6 +675,9 @@ class Feed:
                 self._logged += messages.num_rows
                 self._resume.last = found[1]
                 self._size += size_of(messages)
+                add_source_latency(self._latency, messages.column("timestamp"), wall_clock())
+                if self._tracer is not None:
+                    self._tracer.logged(self._config.name, messages, found[0])
                 self._backoff.reset()
                 return found
 
@@ -648,10 +703,13 @@ class Feed:
 
     def _tell(self, reader: Reader, deliveries: Deliveries) -> None:
         """Tell the source what every route has delivered since."""
-        # In this order: an entry is parked before a watermark passes it.
-        through = deliveries.through
-        known = self._open.given_up
-        told = self._open.deliver(through, deliveries.parked, deliveries.released)
+        with self._acting:
+            if self._abandoned:
+                return  # It may be told without a route that was removed, too.
+            # In this order: an entry is parked before a watermark passes it.
+            through = deliveries.through
+            known = self._open.given_up
+            told = self._open.deliver(through, deliveries.parked, deliveries.released)
         whole = self._open.whole()
         if self._by_rows is not None:
             for position, rows in told:

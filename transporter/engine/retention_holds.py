@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from transporter.errors import ActionRefused
 from transporter.offsets.holds import Hold, confirmed_hold, hold_of, least, release
 from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route
 
@@ -105,11 +106,17 @@ class RetentionHolds:
         """Remove the offset log of *route*, which this engine does not run, durably.
 
         Raises:
+            ActionRefused: it runs, or has not ended yet.
             EnvironmentFault: there is none.
 
         """
         self._log.check_lock()
         with self._running.handing_over:
+            if route in self._running.offsets:
+                raise ActionRefused(
+                    f"route {route} has not ended yet; forget it when 'transporter status' does "
+                    "not name it any more"
+                )
             delete_route(self._log.directory, route)
             self._running.handovers += 1
 

@@ -14,6 +14,7 @@ from transporter.engine.cutter import Cutter
 from transporter.engine.errands import Errands
 from transporter.engine.events import RouteStatus, State
 from transporter.engine.judge import GO, Action, EntryOutcome, Judge, Verdict
+from transporter.engine.latency import RouteLatency
 from transporter.engine.pace import Pace
 from transporter.engine.parking import Parking
 from transporter.engine.protocol import Failure, Opened, OpenFailed, Outcome, Retry, Slice
@@ -68,7 +69,7 @@ class Route:
         log = self._log = around.log
         self._offsets = offsets
         self._observe, self._on_failure = around.observe, around.on_failure
-        self._learn = around.learn
+        self._learn, self._tracer = around.learn, around.tracer
         self._reader = LogReader(log.directory)
         self._stopping, self._draining = threading.Event(), threading.Event()
         self._called = threading.Event()
@@ -83,12 +84,14 @@ class Route:
         self._starts = Backoff()
         self._talk = Talk(self._stopping)
         self._not_before, self._pace = 0.0, Pace(config.max_rate)
-        self._sure = self._opened = False
-        self._attempt, self._outdated, self._paused = 0, False, False
+        self._sure: object = None
+        """The feeds that have made sure that they lead."""
+        self._opened = False
+        self._attempts, self._outdated, self._paused = around.attempts, False, False
         self._state, self._problem = State.STARTING, ""
-        self._meter = Meter()
         self.leaving = False
         """Whether it was removed from the pipeline, and ends."""
+        self._meter, self._latency = Meter(), RouteLatency(wall_clock)
         self._thread = threading.Thread(target=self._run, name=f"route-{config.name}")
 
     def start(self) -> None:
@@ -116,6 +119,11 @@ class Route:
         """Whether it was removed and has ended."""
         return self.leaving and not self._thread.is_alive()
 
+    def discard(self) -> None:
+        """Close what a route has open that was never started."""
+        self._errands.end()
+        self._reader.close()
+
     def _call(self) -> None:
         """End every wait, so that the route looks anew at what it is to do."""
         self._called.set()
@@ -139,9 +147,10 @@ class Route:
 
         It is durable on return that this is to be done.
         """
-        if self._errands.over:
+        if self._errands.over and not self.leaving:
             # A route that has ended delivers nothing any more: whether this is to be passed
-            # is found out at the next start.
+            # is found out at the next start. One that was removed may come back without the
+            # reader, so it is written down here.
             return
         self._offsets.begin_superseding(reader, through)
         with suppress(EngineUnreachable):
@@ -234,6 +243,8 @@ class Route:
             replaying=state.replay is not None,
             slices=self._meter.slices(),
             waiting=self._backoff.waiting() or self._starts.waiting(),
+            leaving=self.leaving,
+            latency=self._latency.read(),
         )
 
     def _run(self) -> None:
@@ -319,14 +330,13 @@ class Route:
 
     def _specs(self) -> list[WorkerSpec]:
         self._outdated = False
-        self._attempt += 1
         self._renew()
         return specs_of(
             self._config,
             self._pipeline,
             self._log,
             self._offsets.state,
-            self._attempt,
+            next(self._attempts),
             self._adoption.handed,
         )
 
@@ -346,7 +356,7 @@ class Route:
         self._state = State.STARTING
         if not self._is_open(worker):
             return
-        self._sure = False
+        self._sure = None
         while self._goes_on() and not self._drained():
             left = max(self._not_before - time.monotonic(), self._pace.left())
             if left > 0 or (self._held() and not self._draining.is_set()):
@@ -399,8 +409,10 @@ class Route:
         Whoever leads then does so alone: a later leader's writer will shut out ours
         (Invariant 10). Who does not has had its entries superseded.
         """
-        self._sure = self._sure or self._deliveries.confirmed(self._unwanted)
-        return self._sure
+        feeds = self._deliveries.feeds
+        if self._sure is not feeds and self._deliveries.confirmed(self._unwanted):
+            self._sure = feeds
+        return self._sure is feeds
 
     def _sources_know(self) -> bool:
         """Wait until a shared source knows what was delivered, where a key's entries are to wait.
@@ -428,11 +440,13 @@ class Route:
             self._follow(self._judge.no_room(asked.first))
             return
         begun = time.monotonic()
+        self._latency.begin(self._cutter.appends)
         self._adoption.note_handed(screened.last)
         died = partial(self._judge.died, screened)
         outcome = self._outcome(worker, screened, died, partial(self._settle_part, screened))
         if outcome is not None:
             self._meter.add(screened.first, outcome, begun)
+            self._follow_entries(screened, outcome)
             verdict = self._judge.judge(screened, outcome)
             if (
                 verdict.action is Action.HALT
@@ -445,7 +459,14 @@ class Route:
     def _settle_part(self, asked: Slice, part: Outcome) -> None:
         """Settle what the worker reports of *asked* before its end: a kill repeats the rest."""
         self._meter.add_part(asked.first, part)
+        self._follow_entries(asked, part)
         self._judge.settle(asked, part)
+
+    def _follow_entries(self, asked: Slice, outcome: Outcome) -> None:
+        """Count how long the entries were under way, and trace them; none of a replay's."""
+        self._latency.settle(outcome)
+        if self._tracer is not None and self._cutter.appends:
+            self._tracer.settled(self._config, asked, outcome)
 
     def _retry(self, worker: Line | Team, offset: int) -> None:
         """Deliver a parked entry that an operator wants delivered."""
@@ -498,11 +519,11 @@ class Route:
                 self._backoff.reset()
             case _ if self._config.writer.outdated():
                 # The sink may have refused a secret that was replaced since: a new worker.
-                self._sure, self._outdated = False, True
+                self._sure, self._outdated = None, True
                 self._retry_later(verdict.problem)
             case Action.WAIT:
                 # Its writer may take the sink anew.
-                self._sure = False
+                self._sure = None
                 self._not_before = time.monotonic() + verdict.wait
                 self._retry_later(verdict.problem, least=verdict.wait)
             case Action.HALT:

@@ -15,7 +15,7 @@ How one that is removed leaves, and where each step is upheld:
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -29,12 +29,11 @@ from transporter.log.paused_readers import PausedReaders
 from transporter.log.reader import LogReader
 from transporter.log.search import first_since
 from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route, read_state
-from transporter.pipeline.reloading import changed_readers, changed_routes
+from transporter.pipeline.reloading import changed_readers, changed_routes, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
-    from contextlib import ExitStack
 
     from transporter.audit import AuditFile
     from transporter.engine.surroundings import Surroundings
@@ -80,6 +79,8 @@ class Running:
         """Held while an offset log changes hands, between those that run and those on the disk."""
         self.handovers = 0
         """How often that was: what was read of those on the disk before holds no more."""
+        self._left: dict[str, int] = {}
+        """Up to where each reader that has left needed nothing of the log any more."""
         self.feeds: tuple[Feed, ...] = ()
         self.routes: tuple[Route, ...] = ()
         self.offsets: Mapping[str, OffsetLog] = {}
@@ -99,8 +100,8 @@ class Running:
         for route in pipeline.routes:
             self._declare(route)
             opened.callback(self.offsets[route.name].close)
-        self.routes = tuple(self._route(route) for route in pipeline.routes)
-        self.feeds = tuple(self._feed(reader) for reader in pipeline.readers)
+        self.routes = tuple(self._route(route, self._around) for route in pipeline.routes)
+        self.feeds = tuple(self._feed(reader, self._around) for reader in pipeline.readers)
         self._wait_for_deliveries()
 
     def feed(self, name: str) -> Feed | None:
@@ -115,34 +116,65 @@ class Running:
         """Go on with the readers and routes of *wanted*, which ``reread`` gave.
 
         Returns the changed routes, each with what is done when it has taken that up: after the
-        slice that it is at. Nothing has changed if it raises.
+        slice that it is at. If it raises what is named here, nothing has changed.
 
         Raises:
             ActionRefused: who is to come is still leaving.
-            EnvironmentFault: a route may have been renamed, or would be left out.
+            EnvironmentFault: a route may have been renamed, or would be left out; or the disk
+                does not take what a new one needs.
+            LogFull: the same.
 
         """
         with self._changing:
-            before = self._around.pipeline
             self._refuse_who_leaves(wanted)
             self._refuse(wanted)
             self._stored = None
-            new = [each for each in wanted.routes if self.route(each.name) is None]
-            self._declare_all(new)
-            self._around = self._around._replace(pipeline=wanted)
-            self._dismiss(wanted)
-            told = self._reconfigure(before, wanted)
-            self._take_on(wanted, new)
+            before, after = self._around, self._around._replace(pipeline=wanted)
+            with ExitStack() as undo:
+                routes, feeds = self._prepared(wanted, after, undo)
+                undo.pop_all()
+            try:
+                self._around = after
+                self._dismiss(wanted)
+                told = self._reconfigure(before.pipeline, wanted)
+                self._take_on(wanted, routes, feeds)
+            except BaseException as error:
+                # Half of a pipeline is not to run on.
+                after.on_failure(error)
+                raise
             return told
+
+    def _prepared(
+        self, wanted: Pipeline, around: Surroundings, undo: ExitStack
+    ) -> tuple[list[Route], list[Feed]]:
+        """Make who is new, ready to start; *undo* takes what ends all of that again."""
+        new = [each for each in wanted.routes if self.route(each.name) is None]
+        known = declared_routes(self._log.directory)
+        for config in new:
+            undo.callback(self._undeclare, config.name, new=config.name not in known)
+            self._declare(config)
+        routes = []
+        for config in new:
+            undo.callback(self._deliveries.remove, self.offsets[config.name])
+            routes.append(self._route(config, around))
+            undo.callback(routes[-1].discard)
+        feeds = [
+            self._feed(each, around, late=True)
+            for each in wanted.readers
+            if self.feed(each.name) is None
+        ]
+        for feed in feeds:
+            feed.prepare()
+        return routes, feeds
 
     def _dismiss(self, wanted: Pipeline) -> None:
         readers = {each.name for each in wanted.readers}
         routes = {each.name for each in wanted.routes}
         for feed in self.feeds:
-            if feed.name not in readers:
+            if feed.name not in readers and not feed.leaving:
                 feed.leave()
         for route in self.routes:
-            if route.name not in routes:
+            if route.name not in routes and not route.leaving:
                 route.leave()
 
     def _reconfigure(self, before: Pipeline, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
@@ -156,40 +188,51 @@ class Running:
             if (route := self.route(config.name)) is not None
         ]
 
-    def _take_on(self, wanted: Pipeline, declared: Sequence[RouteConfig]) -> None:
-        """Make and start who is new, in the order of a start: readers know what was superseded."""
-        new = (each for each in wanted.readers if self.feed(each.name) is None)
-        feeds = [self._feed(each, late=True) for each in new]
-        routes = [self._route(each) for each in declared]
+    def _take_on(self, wanted: Pipeline, routes: Sequence[Route], feeds: Sequence[Feed]) -> None:
+        """Start who is new, in the order of a start: what was superseded is known by then."""
         self.routes = tuple(_ordered((*self.routes, *routes), wanted.routes))
         self.feeds = tuple(_ordered((*self.feeds, *feeds), wanted.readers))
         self._wait_for_deliveries()
         for feed in feeds:
-            feed.start()
+            feed.run()
         for route in routes:
             route.start()
 
-    def see_off(self) -> list[str]:
-        """Let go of whoever leaves and has ended; return the routes among them."""
-        with self._changing:
-            self.feeds = tuple(each for each in self.feeds if not each.gone)
+    def see_off(self, *, wait: bool = True) -> list[str]:
+        """Let go of whoever leaves and has ended; return the routes among them.
+
+        Nothing is done while a reload is under way, unless that is to be waited for.
+        """
+        if not self._changing.acquire(blocking=wait):
+            return []
+        try:
+            gone = [each for each in self.feeds if each.let_go()]
+            for feed in gone:
+                hold = feed.hold()
+                self._left[feed.name] = self._log.durable if hold is None else hold.through
+            self.feeds = tuple(each for each in self.feeds if each not in gone)
             self._wait_for_deliveries()
             if any(feed.leaving for feed in self._deliveries.feeds):
                 return []
-            gone = [route for route in self.routes if route.gone]
-            for route in gone:
-                self._let_go(route)
-            return [route.name for route in gone]
-
-    def _let_go(self, route: Route) -> None:
-        self._deliveries.remove(self.offsets[route.name])
-        self._undeclare(route.name, new=False)
-        self.routes = tuple(each for each in self.routes if each is not route)
+            ended = [route for route in self.routes if route.gone]
+            for route in ended:
+                self._deliveries.remove(self.offsets[route.name])
+                self._around.carrier.forget(route.name)
+                self._undeclare(route.name, new=False)
+                self.routes = tuple(each for each in self.routes if each is not route)
+            return [route.name for route in ended]
+        finally:
+            self._changing.release()
 
     def leaving(self) -> list[str]:
-        """Name the readers and routes that were removed and have not ended yet."""
-        readers = [each.name for each in self.feeds if each.leaving]
-        return [*readers, *(each.name for each in self.routes if each.leaving)]
+        """Name the readers and routes that were removed and have not ended, as ``route orders``."""
+        return named(self._leaving())
+
+    def _leaving(self) -> dict[str, list[str]]:
+        return {
+            "readers": [each.name for each in self.feeds if each.leaving],
+            "routes": [each.name for each in self.routes if each.leaving],
+        }
 
     def _refuse(self, pipeline: Pipeline) -> None:
         declared = declared_routes(self._log.directory)
@@ -197,16 +240,17 @@ class Running:
         refuse_strangers(pipeline, {route.name for route in pipeline.routes})
 
     def _refuse_who_leaves(self, wanted: Pipeline) -> None:
-        readers = {each.name for each in wanted.readers}
-        for name in self.leaving():
-            if name in readers.union(each.name for each in wanted.routes):
-                raise ActionRefused(
-                    f"{name} was removed and has not ended yet; reload again when 'transporter "
-                    "status' does not name it any more"
-                )
+        back = {
+            kind: [name for name in names if name in {each.name for each in getattr(wanted, kind)}]
+            for kind, names in self._leaving().items()
+        }
+        for each in named(back):
+            raise ActionRefused(
+                f"{each} was removed and has not ended yet; reload again when 'transporter "
+                "status' does not name it any more"
+            )
 
-    def _feed(self, config: ReaderConfig, *, late: bool = False) -> Feed:
-        around = self._around
+    def _feed(self, config: ReaderConfig, around: Surroundings, *, late: bool = False) -> Feed:
         return Feed(
             config,
             around.log,
@@ -218,15 +262,21 @@ class Running:
             fail_fast=self._fail_fast,
             late=late,
             paused_behind=self._paused_behind(config.name),
+            tracer=around.tracer,
         )
 
     def _wait_for_deliveries(self) -> None:
-        self._deliveries.feeds = [feed for feed in self.feeds if feed.waits_for_delivery]
+        waiting = [feed for feed in self.feeds if feed.waits_for_delivery]
+        # Others only if they are others: routes make sure anew of who leads.
+        if waiting != self._deliveries.feeds:
+            self._deliveries.feeds = waiting
 
     def _paused_behind(self, reader: str) -> int | None:
         """Return up to where a paused reader needs nothing of the log; ``None``: not paused."""
         if reader not in self.paused_readers.names:
             return None
+        if reader in self._left:
+            return self._left[reader]
         with suppress(Corrupt):
             record = read_record(self._around.files, self._log.directory)
             return record.readers.get(reader, -1) if record is not None else -1
@@ -241,32 +291,23 @@ class Running:
         states += [stored(name) for name in names if name not in running]
         return max((state.superseding.get(reader, -1) for state in states), default=-1)
 
-    def _route(self, config: RouteConfig) -> Route:
+    def _route(self, config: RouteConfig, around: Surroundings) -> Route:
         offsets = self.offsets
         ahead = offsets[config.after] if config.after else None
-        route = Route(config, self._around, offsets[config.name], ahead)
+        route = Route(config, around, offsets[config.name], ahead)
         self._deliveries.add(Delivering(offsets[config.name], route.parking, route.supersede))
         return route
 
-    def _declare_all(self, routes: Sequence[RouteConfig]) -> None:
-        """Declare *routes*, or none of them."""
-        before = declared_routes(self._log.directory)
-        try:
-            for route in routes:
-                self._declare(route)
-        except BaseException:
-            for route in routes:
-                self._undeclare(route.name, new=route.name not in before)
-            raise
-
     def _undeclare(self, route: str, *, new: bool) -> None:
+        """Close the offset log of *route*, and remove it if it is *new*."""
         with self.handing_over:
-            if route in self.offsets:
-                self.offsets[route].close()
-                self.offsets = {name: each for name, each in self.offsets.items() if name != route}
+            found = self.offsets.get(route)
+            self.offsets = {name: each for name, each in self.offsets.items() if name != route}
+            self.handovers += 1
+            if found is not None:
+                found.close()
             if new and route in declared_routes(self._log.directory):
                 delete_route(self._log.directory, route)
-            self.handovers += 1
 
     def _declare(self, route: RouteConfig) -> None:
         """Open the route's offset log; a new route begins where its ``start`` says."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from transporter.engine.carrier import Carrier
     from transporter.engine.deliveries import Deliveries
     from transporter.engine.events import Observer
+    from transporter.engine.tracing import Tracer
     from transporter.log.commit_log import CommitLog
     from transporter.log.filesystem import FileSystem
     from transporter.pipeline.config import Pipeline
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 class Surroundings(NamedTuple):
     """What a reader or a route has around it.
 
-    ``learn`` is called with the secrets of files that were read again.
+    ``learn`` is called with the secrets of files that were read again. ``attempts`` number the
+    workers: no number is given twice, whatever comes back.
     """
 
     pipeline: Pipeline
@@ -30,3 +32,5 @@ class Surroundings(NamedTuple):
     observe: Observer
     on_failure: Callable[[BaseException], None]
     learn: Callable[[Secrets], None]
+    attempts: Iterator[int]
+    tracer: Tracer | None = None

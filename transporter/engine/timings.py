@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from transporter.log.filesystem import RealFileSystem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from transporter.engine.protocol import Outcome
@@ -23,33 +24,51 @@ BOUNDS: Final = (
     *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
 """Upper ends of the buckets, in seconds; one more holds what took longer."""
+LATENCY_BOUNDS: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+    *(10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
+)
+"""The same, of what waits for others: up to an hour, for a backlog takes so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many took up to each of :data:`BOUNDS` (and, last, longer), and their sum in seconds."""
+    """How many took up to each of *bounds* (and, last, longer), and their sum in seconds."""
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
     total: float = 0.0
+    bounds: tuple[float, ...] = BOUNDS
 
 
 NOTHING: Final = Histogram()
+NO_LATENCY: Final = Histogram((0,) * (len(LATENCY_BOUNDS) + 1), 0.0, LATENCY_BOUNDS)
 
 
 class Timings:
     """Sorts durations into buckets. One thread adds at a time, any may read."""
 
-    def __init__(self) -> None:
-        self._counts, self._total = [0] * (len(BOUNDS) + 1), 0.0
+    def __init__(self, bounds: tuple[float, ...] = BOUNDS) -> None:
+        self._bounds = bounds
+        self._counts, self._total = [0] * (len(bounds) + 1), 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count one that took *seconds*."""
-        self._counts[bisect_left(BOUNDS, seconds)] += 1
-        self._total += seconds
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Count *count* that took *seconds* each."""
+        self._counts[bisect_left(self._bounds, seconds)] += count
+        self._total += seconds * count
+
+    def bucket(self, seconds: float) -> int:
+        """Return which bucket *seconds* belong to."""
+        return bisect_left(self._bounds, seconds)
+
+    def add_sorted(self, counts: Sequence[int], total: float) -> None:
+        """Count what was sorted already: *counts* of the first buckets, *total* seconds in all."""
+        for bucket, count in enumerate(counts):
+            self._counts[bucket] += count
+        self._total += total
 
     def read(self) -> Histogram:
         """Return what was counted so far."""
-        return Histogram(tuple(self._counts), self._total)
+        return Histogram(tuple(self._counts), self._total, self._bounds)
 
 
 class Meter:

@@ -44,6 +44,12 @@ def index_path(segment: Path) -> Path:
     return segment.with_suffix(".index")
 
 
+def make_index(files: FileSystem, segment: Path) -> None:
+    """Make the index of the segment file *segment*, empty, if there is none."""
+    with open_file(files, index_path(segment), write=True, create=True):
+        pass
+
+
 class IndexWriter:
     """Writer of an entry for the first frame of every :data:`STRIDE` bytes. Owned by the log."""
 

@@ -94,7 +94,8 @@ def _inspect_once(files: FileSystem, directory: Path, proved: int) -> LogInfo:
     bases = segment_bases(files, directory)
     if meta is None or not bases:
         raise EnvironmentFault(
-            f"{directory}: no transporter log here; name a pipeline file or its log directory"
+            f"{directory}: no transporter log here. Either the pipeline has not run yet, or its "
+            "log is in another folder; name that, or see the file's log.dir and name"
         )
     segments = tuple(_segment_infos(files, directory, bases))
     last, confirmed = _last_and_confirmed(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from transporter.errors import Corrupt, EnvironmentFault
 from transporter.log import format as layout
 from transporter.log.filesystem import NO_SPACE, TEMPORARY, SyncFailed
-from transporter.log.index import index_path
+from transporter.log.index import index_path, make_index
 from transporter.log.meta import Meta, read_meta, write_meta
 from transporter.log.recovery import copy_tail, last_covered, survey
 from transporter.log.reserve import free_reserve, keep_reserve
@@ -81,7 +81,7 @@ def _recover_or_begin(files: FileSystem, directory: Path, proved: int, now: int)
     try:
         found = survey(files, segment, max(proved, meta.proved), meta.clean)
         if not found.clean:
-            copy_tail(
+            path = copy_tail(
                 files,
                 segment,
                 found,
@@ -89,6 +89,8 @@ def _recover_or_begin(files: FileSystem, directory: Path, proved: int, now: int)
                 epoch=meta.epoch,
                 created_at=now,
             )
+            # A new name may need a block, which only the reserve has on a full disk.
+            make_index(files, path)
     finally:
         segment.close()
     # Cleared before the first append. The proof itself stays (Invariant 3).

@@ -74,6 +74,19 @@ def dropped_text(count: int) -> str:
     return f"compaction has dropped {count} {'entry' if count == 1 else 'entries'}"
 
 
+class Append(NamedTuple):
+    """What a slice has of one append: entries up to offset ``last``, and their log time (µs)."""
+
+    last: int
+    entries: int
+    logged_at: int
+
+    def cut(self, through: int) -> tuple[Append, Append]:
+        """Return the part up to *through*, and the rest; there is no gap within."""
+        rest = min(self.entries, self.last - through)
+        return self._replace(last=through, entries=self.entries - rest), self._replace(entries=rest)
+
+
 class Gap(NamedTuple):
     """The offsets before a segment that the log does not hold, as its header declares."""
 
@@ -236,12 +249,16 @@ class LogReader:
         for found in self.frames(first, last):
             yield found.within(first, last)
 
-    def bound(self, first: int, last: int, rows: int, size: int) -> int:
+    def bound(
+        self, first: int, last: int, rows: int, size: int, appends: list[Append] | None = None
+    ) -> int:
         """Return the last offset of a slice from *first* of at most *rows* and about *size* bytes.
 
         The bytes are those in memory, not on the disk (Invariant 17). The slice has at least one
-        frame, or its allowed *rows*, and never reaches beyond *last*.
+        frame, or its allowed *rows*, and never reaches beyond *last*. The slice's part of each
+        frame is added to *appends*.
         """
+        taken = appends if appends is not None else []
         reached = first - 1
         total = count = 0
         for _, frame, _ in self.frames(first, last):
@@ -252,7 +269,11 @@ class LogReader:
             if total > size and reached >= first:
                 return reached
             if count + held > rows:
-                return begin + rows - count - 1
+                reached = begin + rows - count - 1
+                if count < rows:
+                    taken.append(Append(reached, rows - count, frame.logged_at))
+                return reached
+            taken.append(Append(end, held, frame.logged_at))
             reached, count = end, count + held
         return last
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from transporter.engine.timings import BOUNDS, Histogram
+from transporter.engine.timings import Histogram
 from transporter.observe.table import METRICS, PIPELINE
 
 if TYPE_CHECKING:
@@ -59,5 +59,5 @@ def _family(metric: Metric) -> Any:  # noqa: ANN401 - their add_metric differ in
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, int]]:
-    ends = [*(format(bound, "g") for bound in BOUNDS), "+Inf"]
+    ends = [*(format(bound, "g") for bound in histogram.bounds), "+Inf"]
     return list(zip(ends, accumulate(histogram.counts), strict=True))

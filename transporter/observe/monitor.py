@@ -14,6 +14,7 @@ from transporter.observe.endpoint import Answer, Endpoint, PortTaken
 from transporter.observe.exposition import Readings, registry
 from transporter.observe.readiness import reasons, report
 from transporter.observe.readings import readings
+from transporter.observe.tracing import tracing_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,8 @@ _JSON: Final = "application/json"
 class Monitor:
     """Watches one engine: made before it, and stopped after it.
 
-    ``observe`` is the observer that the engine gets.
+    ``observe`` is the observer that the engine gets, and ``tracer`` what traces its entries, if
+    the pipeline asks for that.
     """
 
     def __init__(self, pipeline: Pipeline, observe: Observer, version: str) -> None:
@@ -39,12 +41,13 @@ class Monitor:
         one is not watched over HTTP, and says so. One that the pipeline names must be free.
 
         Raises:
-            EnvironmentFault: it cannot be listened at.
+            EnvironmentFault: it cannot be listened at, or what traces needs is not installed.
 
         """
         self.observe = Counts(observe)
         self._pipeline, self._config = pipeline, pipeline.observe
         self._version = version
+        self.tracer = tracing_of(pipeline, self.observe, version)
         self._ages = Ages(pipeline.log.dir, wall_clock)
         self._engine: Engine | None = None
         self._endpoint = self._opened()
@@ -57,6 +60,8 @@ class Monitor:
     def start(self, engine: Engine) -> None:
         """Begin to answer for *engine*."""
         self._engine = engine
+        if self.tracer is not None:
+            self.tracer.start()
         if self._endpoint is None:
             return
         encode = registry(Readings(self._pipeline.name, self._readings))
@@ -79,6 +84,8 @@ class Monitor:
         """End; may be called in any state."""
         if self._endpoint is not None:
             self._endpoint.stop()
+        if self.tracer is not None:
+            self.tracer.stop()
         self._ages.close()
 
     def _opened(self) -> Endpoint | None:
@@ -102,6 +109,7 @@ class Monitor:
             lambda route: self._ages.of(route, status.last),
             ready=ready,
             version=self._version,
+            spans=self.tracer.counts() if self.tracer is not None else None,
         )
 
     @property

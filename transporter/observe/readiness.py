@@ -47,7 +47,7 @@ def reasons(status: EngineStatus, patience: float) -> tuple[Reason, ...]:
 
     Who is stopped, or has not started yet, counts at once; who tries again, waits
     for space or seems stuck counts after *patience* seconds. Who is paused was
-    paused by somebody who knows: that is shown, and no reason.
+    paused by somebody who knows: that is shown, and no reason. Nor is one that was removed.
     """
     return (
         *(found for each in status.readers for found in _reader(each, patience)),
@@ -84,7 +84,7 @@ def report(status: EngineStatus, patience: float) -> dict[str, Any]:
 
 def _reader(reader: ReaderStatus, patience: float) -> Iterator[Reason]:
     state = reader.state
-    if state in (State.ENDED, State.PAUSED):
+    if reader.leaving or state in (State.ENDED, State.PAUSED):
         return
     at_once = state in (State.STOPPED, State.STARTING)
     if at_once or reader.still > patience:
@@ -94,7 +94,7 @@ def _reader(reader: ReaderStatus, patience: float) -> Iterator[Reason]:
 
 def _route(route: RouteStatus, patience: float) -> Iterator[Reason]:
     state = route.state
-    if state in (State.ENDED, State.PAUSED):
+    if route.leaving or state in (State.ENDED, State.PAUSED):
         return
     at_once = state in (State.STOPPED, State.STARTING)
     busy = route.lag > 0 or route.replaying or state is State.RETRYING

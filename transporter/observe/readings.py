@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from transporter.engine.timings import Histogram
     from transporter.observe.ages import Age
     from transporter.observe.counts import Counts
+    from transporter.observe.tracing import SpanCounts
 
 Reading = tuple[str, tuple[str, ...], "float | Histogram"]
 """A metric's name, the values of its labels in the table's order, and its value."""
@@ -25,6 +26,7 @@ def readings(
     *,
     ready: bool,
     version: str,
+    spans: SpanCounts | None = None,
 ) -> Iterator[Reading]:
     """Yield what every metric of the table stands at."""
     yield "transporter_info", (version,), 1
@@ -40,6 +42,9 @@ def readings(
         "transporter_retention_removed_bytes_total",
     ):
         yield metric, (), counts.of(metric)
+    if spans is not None:
+        yield "transporter_spans_exported_total", (), spans.exported
+        yield "transporter_spans_dropped_total", (), spans.dropped
     for reader in status.readers:
         yield from _of_a_reader(reader, counts)
     for route in status.routes:
@@ -64,6 +69,7 @@ def _of_a_reader(reader: ReaderStatus, counts: Counts) -> Iterator[Reading]:
     name = (reader.name,)
     yield "transporter_reader_entries_total", name, reader.logged
     yield "transporter_reader_bytes_total", name, reader.size
+    yield "transporter_reader_log_latency_seconds", name, reader.latency
     retries = "transporter_reader_retries_total"
     yield retries, name, counts.of(retries, reader.name)
     yield "transporter_reader_term", name, reader.term or 0
@@ -86,6 +92,7 @@ def _of_a_route(route: RouteStatus, counts: Counts) -> Iterator[Reading]:
     yield "transporter_route_lag_entries", name, route.lag
     yield "transporter_route_still_seconds", name, route.still
     yield "transporter_route_slice_seconds", name, route.slices
+    yield "transporter_route_ack_latency_seconds", name, route.latency
     yield "transporter_route_replaying", name, route.replaying
     for metric in (
         "transporter_released_entries_total",

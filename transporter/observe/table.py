@@ -125,6 +125,13 @@ METRICS: Final = (
         "Bytes of these entries in memory, before compression",
     ),
     Metric(
+        "transporter_reader_log_latency_seconds",
+        "histogram",
+        _READER,
+        "seconds",
+        "From a message's own timestamp to its durable append; see below",
+    ),
+    Metric(
         "transporter_reader_term",
         "gauge",
         _READER,
@@ -244,6 +251,13 @@ METRICS: Final = (
         "From handing a slice to the worker to its outcome",
     ),
     Metric(
+        "transporter_route_ack_latency_seconds",
+        "histogram",
+        _ROUTE,
+        "seconds",
+        "From an entry's log time to the ack of its first delivery; see below",
+    ),
+    Metric(
         "transporter_route_retries_total",
         "counter",
         _ROUTE,
@@ -264,5 +278,19 @@ METRICS: Final = (
         ("route", "state"),
         "",
         "1 for the state that the route is in, else 0",
+    ),
+    Metric(
+        "transporter_spans_exported_total",
+        "counter",
+        (),
+        "spans",
+        "Spans that a collector has taken; only with observe.tracing",
+    ),
+    Metric(
+        "transporter_spans_dropped_total",
+        "counter",
+        (),
+        "spans",
+        "Spans that were not exported, because the collector was slow or away",
     ),
 )

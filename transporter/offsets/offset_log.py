@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from transporter.audit import AuditFile
 from transporter.errors import (
     Corrupt,
+    EngineUnreachable,
     EnvironmentFault,
     LockLost,
     LogFull,
     LogPoisoned,
     OffsetRefused,
+    UnknownName,
 )
 from transporter.log.filesystem import (
     NO_SPACE,
@@ -73,7 +75,7 @@ def read_state(directory: Path, route: str, files: FileSystem | None = None) -> 
     folder = route_folder(directory, route)
     if route not in declared_routes(directory, files):
         known = ", ".join(declared_routes(directory, files)) or "none"
-        raise EnvironmentFault(f"{folder}: no route of this name has run here (known: {known})")
+        raise UnknownName(f"{folder}: no route of this name has run here (known: {known})")
     return _read_turn(files, folder).state
 
 
@@ -119,7 +121,8 @@ def rename_route(directory: Path, route: str, new: str, files: FileSystem | None
     """Rename the offset log of *route* to *new*, durably. No engine may be running.
 
     Raises:
-        EnvironmentFault: there is no such route, or *new* has an offset log already.
+        UnknownName: there is no such route.
+        EnvironmentFault: *new* has an offset log already.
 
     """
     files = files or RealFileSystem()
@@ -400,6 +403,8 @@ class OffsetLog:
 
         """
         with self._lock:
+            if self._file is None:
+                return  # As it was closed, what it has is durable.
             self.write_pending()
             if self._dirty:
                 self._sync()
@@ -483,6 +488,8 @@ class OffsetLog:
         """
         if self._failure is not None:
             raise self._poison_error()
+        if self._file is None:
+            raise EngineUnreachable(f"route {self.route} has ended; nothing was changed")
         self._guard()
         try:
             self._append(records.snapshot(after) if self._pending else event, after)

@@ -411,6 +411,7 @@ def _validated(document: Document, file: Path) -> Pipeline:
         raise _invalid(problems)
     parts = [*keys.readers, *(each.writer for each in keys.routes)]
     secrets = Secrets.of(value for part in parts for value in part.secrets.values)
+    secrets |= secrets_in((), keys.observe)
     return Pipeline(file=file, secrets=secrets, written=_written(document), **dict(keys))
 
 

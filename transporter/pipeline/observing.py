@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Annotated, Final, NamedTuple, Self
+from urllib.parse import urlsplit
 
-from pydantic import PlainValidator, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, SecretStr, model_validator
 
 from transporter.pipeline.options import Model, PositiveDuration
 from transporter.pipeline.secret_files import Template, UnreadableSecret
@@ -17,6 +18,9 @@ _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{
 _LAST_PORT: Final = 65535
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
 """What RFC 6750 lets a bearer token be, and long enough that nobody guesses it."""
+_PRINTABLE: Final = re.compile(r"[!-~]+")
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?")
 
 
 class Address(NamedTuple):
@@ -83,6 +87,44 @@ def _token(value: object) -> Token | None:
     return value
 
 
+def _collector(endpoint: SecretStr) -> SecretStr:
+    url = endpoint.get_secret_value()
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not _PRINTABLE.fullmatch(url):
+        raise ValueError(
+            "must be the URL of a collector's OTLP/HTTP traces, such as "
+            '"http://127.0.0.1:4318/v1/traces"'
+        )
+    if "@" in parts.netloc:
+        raise ValueError("may hold no user and password; use the header Authorization")
+    return endpoint
+
+
+def _sendable(headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name):
+            raise ValueError("holds a name that no header may have")
+        if not _VALUE.fullmatch(value.get_secret_value()):
+            raise ValueError(f"the value of {name} must be printable ASCII, on one line")
+    return headers
+
+
+class TracingConfig(Model):
+    """Where spans of single entries are sent, and of how many."""
+
+    endpoint: Annotated[SecretStr, AfterValidator(_collector)]
+    headers: Annotated[dict[str, SecretStr], AfterValidator(_sendable)] = Field(
+        default={}, repr=False
+    )
+    sample: Annotated[float, Field(ge=0, le=1)] = 0.01
+    service_name: Annotated[str, Field(min_length=1)] = "transporter"
+    ca_file: LocalPath | None = None
+
+
 class ObserveConfig(Model):
     """Where metrics and health are served, to whom, and how long a route may get nowhere."""
 
@@ -91,6 +133,7 @@ class ObserveConfig(Model):
     token: Annotated[Token | None, PlainValidator(_token)] = None
     insecure: bool = False
     unready_after: PositiveDuration = 30.0
+    tracing: TracingConfig | None = None
 
     @model_validator(mode="after")
     def _closed_to_strangers(self) -> Self:

@@ -58,7 +58,7 @@ SLOTS: Final = 128
 """Task slots of a local master. Each worker holds one for as long as it lives; one is a thread."""
 _LOCAL: Final = {
     **LOOPBACK,
-    "spark.driver.memory": "512m",  # the least that Spark accepts; no data passes through the JVM
+    "spark.driver.memory": "1g",  # used where data passes through the JVM, as a reload may want it
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # the JVM only schedules
 }
 _ALWAYS: Final = {
@@ -81,7 +81,6 @@ _SQL: Final = {
     "spark.task.maxFailures": "1",  # the engine decides what is delivered again
 }
 _SQL_LOCAL: Final = {
-    "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "",  # what Spark itself compiles is worth optimising
 }
 
@@ -92,7 +91,8 @@ def configuration(
     """Return Spark's settings for *master*; *config* is the user's and wins.
 
     Whoever reaches a socket in the folder *sockets* runs code in a worker.
-    With *frames* data passes through the JVM: some route's slices are DataFrames.
+    With *frames* data passes through the JVM: some route's slices are DataFrames. Without, the
+    first such route may come by a reload: it is slower then, and gives the same.
     """
     local = master == "local"
     cores = str(os.cpu_count() or 1)
@@ -104,7 +104,7 @@ def configuration(
     return {
         **_ALWAYS,
         **(_LOCAL if local else {}),
-        **(_SQL if frames else {}),
+        **_SQL,
         **(_SQL_LOCAL if local and frames else {}),
         **parallelism,
         **private,

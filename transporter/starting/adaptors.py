@@ -59,6 +59,13 @@ class _Part:
         return f'adaptor: "{self.reference}", path: {self.module}.db'
 
 
+def _nearest_name(name: str) -> str:
+    """Return a name that an adaptor may have, made of *name* where that can be."""
+    near = "-".join(re.findall("[a-z0-9]+", name.lower()))
+    fits = _NAME.fullmatch(near) and near not in _OURS and not keyword.iskeyword(near)
+    return near if fits else "my-sink"
+
+
 def adaptor_package(name: str, kinds: tuple[str, ...] = (WRITER,)) -> dict[str, str]:
     """Return the files of a package for the adaptor *name*: what each is called and holds.
 
@@ -70,7 +77,7 @@ def adaptor_package(name: str, kinds: tuple[str, ...] = (WRITER,)) -> dict[str, 
     if not _NAME.fullmatch(name) or keyword.iskeyword(module) or module in _OURS:
         raise ConfigError(
             f"{name!r} cannot name an adaptor: write small letters, digits and single -, "
-            "such as my-sink"
+            f"such as {_nearest_name(name)}"
         )
     _refuse_taken(name, [module, *(part.module for part in parts.values())], kinds[-1])
     made: dict[str, str] = {}

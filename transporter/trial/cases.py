@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from transporter.errors import EnvironmentFault
 from transporter.message import JSON, Message, messages_to_batch, with_offsets
 from transporter.pipeline.document import read
 from transporter.pipeline.explain import Section, validate
@@ -25,6 +26,7 @@ from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.schema import DIALECT, schema_of
 from transporter.shown import text_of
 from transporter.trial.routes import chosen, trial_routes
+from transporter.trial.tried import Row
 from transporter.units import FOLDER, LocalPath
 
 if TYPE_CHECKING:
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.pipeline.document import Document
-    from transporter.trial.routes import TrialRoute, Tried
+    from transporter.trial.on_spark import TrialSpark
+    from transporter.trial.routes import TrialRoute
+    from transporter.trial.tried import Tried
 
 Op = Literal["insert", "update", "delete", "command", "noop", "skip"]
 
@@ -46,7 +50,7 @@ def _bytes(text: str) -> str:
 
 
 class CaseMessage(Model):
-    """A message as a case writes it: one that goes in, or the fields that must come out."""
+    """A message that goes in, as a case writes it."""
 
     namespace: str = "test"
     op: Op = "insert"
@@ -86,16 +90,34 @@ class CaseMessage(Model):
             return _encoded(self.data)
         return json.dumps(self.data, ensure_ascii=False, separators=(",", ":")).encode()
 
+
+class CaseOutput(CaseMessage):
+    """A message, or a row for a sink of Spark's, that must come out, in so far as it is named."""
+
+    row: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _message_or_row(self) -> Self:
+        if self.row is not None and len(self.model_fields_set) > 1:
+            raise ValueError(
+                "has a row and keys of a message; a sink of Spark's is given rows only"
+            )
+        return self
+
     def wanted(self) -> dict[str, Any]:
-        """Return the fields that are named, as :func:`seen` gives those of a message."""
+        """Return the fields that are named, as :func:`seen` gives those of an output."""
         return self.model_dump(include=self.model_fields_set)
 
-    def seen(self, message: Message) -> dict[str, Any]:
-        """Return of *message* the fields that are named here, written as here."""
-        values = _plain(message)
+    def seen(self, output: Message | Row) -> dict[str, Any]:
+        """Return of *output* the fields that are named here, written as here."""
+        if isinstance(output, Row):
+            named = output.columns if self.row is None else self.row
+            return {"row": {name: value for name, value in output.columns.items() if name in named}}
+        values = _plain(output)
         if self.data is not None and not isinstance(self.data, str):
-            values["data"] = _document(message.data)
-        return {name: values[name] for name in self.wanted()}
+            values["data"] = _document(output.data)
+        names = self.model_fields_set if self.row is None else values.keys() - {"base64"}
+        return {name: values[name] for name in names}
 
 
 def _encoded(text: str | None) -> bytes | None:
@@ -135,9 +157,9 @@ def _or_one(schema: dict[str, Any]) -> None:
     schema["anyOf"] = [several["items"], several]
 
 
-Messages = Annotated[
-    tuple[CaseMessage, ...], BeforeValidator(_listed), Field(json_schema_extra=_or_one)
-]
+_OneOrMore = (BeforeValidator(_listed), Field(json_schema_extra=_or_one))
+Messages = Annotated[tuple[CaseMessage, ...], *_OneOrMore]
+Outputs = Annotated[tuple[CaseOutput, ...], *_OneOrMore]
 
 
 class Case(Model):
@@ -151,7 +173,7 @@ class Case(Model):
     name: str
     route: str | None = None
     input: Annotated[Messages, NotEmpty]
-    output: Messages | None = None
+    output: Outputs | None = None
     skipped: Literal[True] | None = None
     error: str | None = None
 
@@ -163,7 +185,7 @@ class Case(Model):
             raise ValueError("says nothing of what must come out: add output, skipped or error")
         return self
 
-    def expected(self) -> list[CaseMessage] | None:
+    def expected(self) -> list[CaseOutput] | None:
         """Return all that must come out; ``None`` when the case does not say."""
         if self.output is None and self.skipped is None:
             return None
@@ -182,21 +204,27 @@ def cases_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a case went: ``problems`` are lines that say what is not as expected; none, it passed."""
+    """How a case went: ``problems`` are lines that say what is not as expected.
+
+    ``not_run`` is the reason why its route could not be run here.
+    """
 
     case: str
     file: str
     line: int
     problems: tuple[str, ...]
+    not_run: str = ""
 
     @property
     def passed(self) -> bool:
         """Whether all was as expected."""
-        return not self.problems
+        return not (self.problems or self.not_run)
 
 
-def judged(path: Path, environ: Mapping[str, str]) -> Iterator[Verdict]:
-    """Run every case of the file at *path*.
+def judged(
+    path: Path, environ: Mapping[str, str], spark: TrialSpark | None = None
+) -> Iterator[Verdict]:
+    """Run every case of the file at *path*, those of routes with ``sql`` steps on *spark*.
 
     Raise :class:`ConfigError`, with file and line, when the file or the
     pipeline that it names is wrong.
@@ -205,7 +233,7 @@ def judged(path: Path, environ: Mapping[str, str]) -> Iterator[Verdict]:
     cases, problems = validate(_Cases, document.root, Section(document), {FOLDER: path.parent})
     if cases is None:
         raise InvalidPipeline(*problems)
-    routes = trial_routes(cases.pipeline, environ)
+    routes = trial_routes(cases.pipeline, environ, spark)
     for index, case in enumerate(cases.cases):
         yield _judge(case, document, index, routes)
 
@@ -214,9 +242,12 @@ def _judge(case: Case, document: Document, index: int, routes: Mapping[str, Tria
     line = document.line(("cases", index, "route"))
     route = chosen(routes, case.route, document.file, line)
     entries = messages_to_batch([each.message() for each in case.input])
-    tried = route.run(with_offsets(entries, 0, time.time_ns() // 1000))
-    problems = (*_errors(case, tried), *_differences(case, tried))
-    return Verdict(case.name, document.file, document.line(("cases", index)), problems)
+    place = (case.name, document.file, document.line(("cases", index)))
+    try:
+        tried = route.run(with_offsets(entries, 0, time.time_ns() // 1000))
+    except EnvironmentFault as error:
+        return Verdict(*place, (), str(error))
+    return Verdict(*place, (*_errors(case, tried), *_differences(case, tried)))
 
 
 def _errors(case: Case, tried: Sequence[Tried]) -> Iterator[str]:
@@ -234,16 +265,17 @@ def _differences(case: Case, tried: Sequence[Tried]) -> Iterator[str]:
     expected = case.expected()
     if expected is None:
         return
-    found = [message for each in tried for message in each.outputs]
+    found = [output for each in tried for output in each.outputs]
     wanted = [_text(each.wanted()) for each in expected]
     # Beyond what was expected every field is shown.
-    every = CaseMessage.model_construct(set(CaseMessage.model_fields) - {"base64"}, data={})
+    every = CaseOutput.model_construct(set(CaseMessage.model_fields) - {"base64"}, data={})
     seen = [
-        _text((expected[place] if place < len(expected) else every).seen(message))
-        for place, message in enumerate(found)
+        _text((expected[place] if place < len(expected) else every).seen(output))
+        for place, output in enumerate(found)
     ]
     if wanted != seen:
-        yield f"expected (-) {len(wanted)} messages, and {len(seen)} came (+):"
+        noun = "rows" if any(isinstance(each, Row) for each in found) else "messages"
+        yield f"expected (-) {len(wanted)} {noun}, and {len(seen)} came (+):"
         yield from (line for line in ndiff(_lines(wanted), _lines(seen)) if line[0] != "?")
 
 

@@ -1,26 +1,31 @@
-"""The routes of a pipeline file as far as a trial needs them: no writer, no secret, no log."""
+"""The routes of a pipeline file as far as a trial needs them: no sink, no secret of one, no log."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from transporter.adaptor import AdaptorConfig
 from transporter.engine.delivery import Delivery, deliver
 from transporter.errors import ConfigError
-from transporter.message import Entries
-from transporter.pipeline.config import Name
+from transporter.pipeline.config import Name, SparkConfig
 from transporter.pipeline.document import read
 from transporter.pipeline.explain import Section, validate
 from transporter.pipeline.namespace import EVERYTHING, Namespace, Pattern
+from transporter.pipeline.options import PositiveDuration, WorkerMemory
 from transporter.pipeline.problems import InvalidPipeline, suggestion
+from transporter.pipeline.registry import find_writer, takes_frames
+from transporter.pipeline.secrets import secrets_of
 from transporter.pipeline.steps import compile_steps
 from transporter.pipeline.steps.sql import ON_SPARK_ONLY, SQL
 from transporter.pipeline.steps.table import step_config
+from transporter.trial.on_spark import QueryRoute, QuerySettings
+from transporter.trial.tried import tried
 from transporter.units import FOLDER
 
 if TYPE_CHECKING:
@@ -29,35 +34,43 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transporter.adaptor import Ack, WriterContext
-    from transporter.message import Entry, Message
+    from transporter.message import Entries, Message
     from transporter.pipeline.document import Document, KeyPath
+    from transporter.trial.on_spark import TrialSpark
+    from transporter.trial.tried import Tried
+
+SLOWEST_START: Final = 60.0
+"""Seconds that a query may take at least, whatever ``slice_timeout`` is."""
+
+
+class TrialRoute(Protocol):
+    """A route without its writer; one that cannot be tried here has ``refused``."""
+
+    @property
+    def name(self) -> str:
+        """The route's name."""
+
+    @property
+    def refused(self) -> ConfigError | None:
+        """Why it cannot be run."""
+
+    def run(self, entries: pa.RecordBatch) -> list[Tried]:
+        """Return the outcome of each of *entries* (ENTRY_SCHEMA), in their order.
+
+        Behind an entry that fails the others are tried all the same.
+        """
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """What became of one entry: ``outputs`` is what its writer would be given.
-
-    Nothing when the entry is skipped, or when it fails for the reason ``error``.
-    """
-
-    entry: Entry
-    outputs: tuple[Message, ...]
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRoute:
-    """A route without its writer; one that needs Spark has ``refused``, and cannot be run."""
+class PlainRoute:
+    """A route whose steps all run in this process."""
 
     name: str
     delivery: Delivery = field(repr=False)
     refused: ConfigError | None = None
 
     def run(self, entries: pa.RecordBatch) -> list[Tried]:
-        """Return what becomes of each of *entries* (ENTRY_SCHEMA), in their order.
-
-        Behind an entry that fails the others are tried all the same.
-        """
+        """Return the outcome of each of *entries*; see :class:`TrialRoute`."""
         writer, errors, rest = _Collecting(), {}, entries
         while rest.num_rows:
             last = rest.column("offset")[-1].as_py()
@@ -68,10 +81,7 @@ class TrialRoute:
             errors[offset] = failure.text
             offsets = rest.column("offset").to_pylist()
             rest = rest.slice(sum(each <= offset for each in offsets))
-        return [
-            Tried(entry, tuple(writer.made.get(entry.offset, ())), errors.get(entry.offset))
-            for entry in Entries(entries)
-        ]
+        return tried(entries, writer.made, errors)
 
 
 class _Collecting:
@@ -80,13 +90,12 @@ class _Collecting:
     Config: ClassVar[type[AdaptorConfig]] = AdaptorConfig
 
     def __init__(self) -> None:
-        self.made: dict[int, list[Message]] = {}
+        self.made: list[tuple[int, Message]] = []
 
     def open(self, context: WriterContext) -> None: ...
 
     def write(self, batch: Entries, ack: Ack) -> None:
-        for entry in batch:
-            self.made.setdefault(entry.offset, []).append(entry.message)
+        self.made += [(entry.offset, entry.message) for entry in batch]
         ack.all()
 
     def close(self) -> None: ...
@@ -100,19 +109,34 @@ class _Keys(BaseModel):
     steps: list[Any] = []
 
 
-def trial_routes(path: Path, environ: Mapping[str, str]) -> dict[str, TrialRoute]:
+class _QueryKeys(BaseModel):
+    """The keys of a route that say how its queries run."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    slice_timeout: PositiveDuration = SLOWEST_START
+    worker_memory: WorkerMemory = 1024**3
+
+
+def trial_routes(
+    path: Path, environ: Mapping[str, str], spark: TrialSpark | None = None
+) -> dict[str, TrialRoute]:
     """Return the routes of the pipeline file at *path* by their names.
 
     Looks at their filters and steps only, so neither the variables that hold a
-    sink's secrets nor its driver are needed. Raise :class:`ConfigError`, with
-    file and line, when these are wrong.
+    sink's secrets nor its driver are needed. Routes with ``sql`` steps run on *spark*, and are
+    refused without it.
+
+    Raises:
+        ConfigError: filters or steps are wrong, with file and line.
+
     """
     file = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
     document = read(path, environ, only=_of_a_trial)
     found = document.root.get("routes") if isinstance(document.root, dict) else None
     if not isinstance(found, list) or not found:
         raise document.problem(("routes",), "the pipeline has no routes")
-    routes = [_route(document, index, file.parent) for index in range(len(found))]
+    routes = [_route(document, index, file, environ, spark) for index in range(len(found))]
     return {route.name: route for route in routes}
 
 
@@ -121,9 +145,16 @@ def _of_a_trial(path: KeyPath) -> bool:
     return path[:1] == ("routes",) and path[2:3] in (("name",), ("namespace",), ("steps",))
 
 
-def _route(document: Document, index: int, folder: Path) -> TrialRoute:
+def _route(
+    document: Document,
+    index: int,
+    file: Path,
+    environ: Mapping[str, str],
+    spark: TrialSpark | None,
+) -> TrialRoute:
     path: KeyPath = ("routes", index)
     item = document.root["routes"][index]
+    folder = file.parent
     keys, problems = validate(_Keys, item, Section(document, path), {FOLDER: folder})
     steps = []
     for number, each in enumerate(keys.steps if keys else ()):
@@ -133,13 +164,55 @@ def _route(document: Document, index: int, folder: Path) -> TrialRoute:
     if keys is None or problems:
         raise InvalidPipeline(*problems)
     names = [step.name for step in steps]
+    if SQL in names and spark is not None:
+        settings = partial(_query_settings, file, environ, index)
+        return QueryRoute(keys.name, keys.namespace, tuple(steps), folder, settings, spark)
     refused = None
     if SQL in names:
         place = (*path, "steps", names.index(SQL), SQL)
         refused = document.problem(place, f"route {keys.name!r}: {ON_SPARK_ONLY}")
         steps = []
     made = compile_steps(steps, folder) if steps else None
-    return TrialRoute(keys.name, Delivery(Namespace(keys.namespace), "trial", made), refused)
+    return PlainRoute(keys.name, Delivery(Namespace(keys.namespace), "trial", made), refused)
+
+
+def _query_settings(file: Path, environ: Mapping[str, str], index: int) -> QuerySettings:
+    """Read what the file says of Spark and of the route at *index*, but for its sink's settings."""
+    path: KeyPath = ("routes", index)
+    document = read(file, environ, only=partial(_of_a_query, index))
+    item = document.root["routes"][index]
+    context = {FOLDER: file.parent}
+    keys, problems = validate(_QueryKeys, item, Section(document, path), context)
+    section = Section(document, ("spark",))
+    spark, found = validate(SparkConfig, document.root.get("spark", {}), section, context)
+    if keys is None or spark is None:
+        raise InvalidPipeline(*problems, *found)
+    return QuerySettings(
+        spark,
+        secrets_of(document, None),
+        _takes_rows(document, (*path, "writer", "adaptor"), file.parent),
+        # A Spark that has just begun is slow.
+        max(keys.slice_timeout, SLOWEST_START),
+        keys.worker_memory,
+    )
+
+
+def _of_a_query(index: int, path: KeyPath) -> bool:
+    """Tell whether a variable at *path* is needed to run the queries of the route at *index*."""
+    of_the_route = (("slice_timeout",), ("worker_memory",), ("writer", "adaptor"))
+    return path[:1] == ("spark",) or (path[:2] == ("routes", index) and path[2:] in of_the_route)
+
+
+def _takes_rows(document: Document, path: KeyPath, folder: Path) -> bool:
+    """Tell whether the writer that stands at *path* takes rows of Spark's."""
+    writer = document.root["routes"][path[1]].get("writer")
+    adaptor = writer.get("adaptor") if isinstance(writer, dict) else None
+    if not isinstance(adaptor, str):
+        raise document.problem(path, "the route has no writer; name its adaptor")
+    try:
+        return takes_frames(find_writer(adaptor, folder))
+    except ConfigError as error:
+        raise document.problem(path, error.problem) from error
 
 
 def chosen(

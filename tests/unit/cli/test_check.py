@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -153,3 +154,19 @@ def test_folders_of_spark_that_cannot_be_are_refused(
     said = capsys.readouterr().err
     assert "routes[0].writer.path is not a path" in said
     assert text in said
+
+
+def test_tracing_without_its_extra_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the environment that lacks something, and the error says what to install."""
+    monkeypatch.delitem(sys.modules, "transporter.observe.otlp", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    document = {
+        "observe": {"tracing": {"endpoint": "http://127.0.0.1:4318/v1/traces"}},
+        "readers": [{"name": "in", "adaptor": "file", "path": "in.jsonl"}],
+        "routes": [{"name": "out", "writer": {"adaptor": "file", "path": "out.jsonl"}}],
+    }
+    (tmp_path / "p.yaml").write_text(json.dumps(document))
+    assert app.execute(["check", str(tmp_path / "p.yaml")]) == 3
+    assert "pip install 'transporter[otel]'" in capsys.readouterr().err

@@ -87,8 +87,12 @@ def test_what_is_written_is_a_right_pipeline(tmp_path: Path, source: str, sink: 
     [
         (["init", "pipeline", "http", "file"], "there is no reader 'http'"),
         (["init", "pipeline", "demo", "kafak"], "did you mean 'kafka'?"),
-        (["init", "adaptor", "My_Sink"], "cannot name an adaptor"),
-        (["init", "adaptor", "class"], "cannot name an adaptor"),
+        (
+            ["init", "adaptor", "My_Source"],
+            "cannot name an adaptor: write small letters, digits and ",
+        ),
+        (["init", "adaptor", "My_Source"], "such as my-source"),
+        (["init", "adaptor", "class"], "such as my-sink"),
         (["init", "adaptor", "../x"], "cannot name an adaptor"),
         (["init", "adaptor", "lmdb"], "there is a module 'lmdb' already, and your own would hide"),
         (["init", "adaptor", "lmdb"], "name the adaptor lmdb-sink"),

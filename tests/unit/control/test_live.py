@@ -13,7 +13,13 @@ from live_tools import ME, Operated, lines, operated, sink
 from transporter.audit import AUDIT
 from transporter.control import live as module
 from transporter.control import requests
-from transporter.errors import ActionRefused, EngineUnreachable, EnvironmentFault, OffsetRefused
+from transporter.errors import (
+    ActionRefused,
+    EngineUnreachable,
+    EnvironmentFault,
+    OffsetRefused,
+    UnknownName,
+)
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.offsets.offset_log import OffsetLog, declared_routes, read_state, route_folder
@@ -483,8 +489,10 @@ def test_a_reader_that_has_stopped_is_named_with_its_reason_and_restarted(tmp_pa
 def test_what_cannot_be_done_to_a_reader_is_refused(tmp_path: Path) -> None:
     """An unknown name lists those there are; a paused reader is resumed and not restarted."""
     with operated(tmp_path, lines(1), out={}) as op:
-        with pytest.raises(ActionRefused, match=r"no reader 'none'.*\(in\)"):
+        with pytest.raises(UnknownName, match=r"no reader 'none'.*\(in\)"):
             op(requests.PauseReader("none"))
+        with pytest.raises(UnknownName, match=r"no route 'none'.*\(out\)"):
+            op(requests.Pause("none"))
         op(requests.PauseReader("in"))
         with pytest.raises(ActionRefused, match="is paused; resume it"):
             op(requests.RestartReader("in"))

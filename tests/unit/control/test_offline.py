@@ -11,7 +11,7 @@ from transporter.audit import Operator
 from transporter.control import acts, requests
 from transporter.control.offline import Offline
 from transporter.control.replaying import Plan, plan
-from transporter.errors import ActionRefused, Corrupt, EnvironmentFault, LogLocked, OffsetRefused
+from transporter.errors import ActionRefused, Corrupt, LogLocked, OffsetRefused, UnknownName
 from transporter.log import checked
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
@@ -96,7 +96,7 @@ def test_what_needs_an_engine_says_so(log: Path, request_: requests.Request) -> 
 @pytest.mark.parametrize("request_", [requests.Pause("none"), requests.Forget("none")], ids=str)
 def test_a_route_that_never_ran_is_named(log: Path, request_: requests.Request) -> None:
     """An unknown route is an error that lists those there are, and none is made."""
-    with pytest.raises(EnvironmentFault, match="known: r"):
+    with pytest.raises(UnknownName, match="known: r"):
         does(log, request_)
     assert declared_routes(log) == ["r"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -236,6 +237,34 @@ def test_an_engine_that_cannot_listen_runs_without(tmp_path: Path) -> None:
     served.server.start(served.failures.append)
     served.server.stop()
     assert [event for event, _ in served.events.all] == ["control-unavailable"]
+
+
+def test_an_engine_that_finds_no_room_to_listen_listens_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes no name more; a stop does not wait for it, and with room all is well."""
+    monkeypatch.setattr("transporter.control.server.ROOM", 0.02)
+    full = threading.Event()
+    full.set()
+    bind = ControlServer._bind
+
+    def try_to_bind(server: ControlServer) -> None:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        bind(server)
+
+    monkeypatch.setattr(ControlServer, "_bind", try_to_bind)
+    for freed in (False, True):
+        served = Served(tmp_path)
+        served.server.start(served.failures.append)
+        if freed:
+            full.clear()
+            served.events.await_count("control-opened")
+            assert perform(tmp_path, requests.Resume("out", ""))["done"] == "Resume"
+        served.server.stop()
+        assert len(served.events.named("control-unavailable")) == 1
+        assert not (tmp_path / "control.sock").exists()
+    assert not served.failures
 
 
 def test_stop_waits_for_answers_under_way(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from transporter.errors import (
     OffsetRefused,
     RouteFault,
     TransporterError,
+    UnknownName,
 )
 from transporter.pipeline.problems import InvalidPipeline
 
@@ -156,3 +157,13 @@ def test_an_address_is_never_longer_than_the_system_takes(tmp_path: Path) -> Non
         with address_of(deep) as address:
             caller.connect(address)
     assert (deep / "control.sock").is_socket()
+
+
+def test_a_name_that_is_unknown_is_an_error_of_usage_on_either_side() -> None:
+    """The exit code is that of a wrong command, with an engine as without one."""
+    error = decode_error(encode_error(UnknownName("there is no route 'none'")))
+    assert (type(error), error.exit_code, str(error)) == (
+        UnknownName,
+        2,
+        "there is no route 'none'",
+    )

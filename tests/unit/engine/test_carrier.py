@@ -186,7 +186,7 @@ def test_a_host_that_never_comes_up_is_reported(
     monkeypatch.setattr(module, "HOST_START", 0.3)
     host, failures = SparklessHost([behaviour]), Failures()
     with started(host, failures=failures):
-        expected = "ended before Spark was up" if behaviour == "dead" else "not up within"
+        expected = "ended before Spark was up" if behaviour == "dead" else "spark.log"
         assert expected in failures.await_first()
         until(lambda: host.processes[0].poll() is not None)
     assert len(host.processes) == 1

@@ -528,3 +528,20 @@ def test_a_source_that_answers_after_the_stop_is_no_failure(
         until(lambda: offsets(tmp_path / "out.jsonl") == [0, 1, 2])
     assert "did not end" in events.named("reader-stopped")[0]["problem"]
     assert offsets_of(tmp_path / "log") == [0, 1, 2]
+
+
+def test_an_engine_says_why_it_stops(tmp_path: Path) -> None:
+    """By itself at the end of its sources, because it was asked to, or because it failed."""
+    events = Events()
+    run_to_end(make_pipeline(tmp_path, LINES, out={}), events=events)
+    assert "sources have ended" in events.await_count("engine-stopping")["reason"]
+    with running(make_pipeline(tmp_path, [], end=False, out={}), events=events) as engine:
+        engine.request_stop("SIGTERM")
+    assert events.await_count("engine-stopping", 2)["reason"] == "SIGTERM"
+    failing = make_pipeline(tmp_path, [], end=False, out={})
+    with (
+        pytest.raises(HostFailed),
+        running(failing, SparklessHost(["dead"]), events) as engine,
+    ):
+        until(lambda: engine.wait(0.02))
+    assert "it has failed: " in events.await_count("engine-stopping", 3)["reason"]

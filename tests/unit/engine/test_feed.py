@@ -16,8 +16,9 @@ from transporter.engine.backoff import Backoff
 from transporter.engine.events import State
 from transporter.engine.feed import Feed
 from transporter.engine.resume import LogResume
+from transporter.engine.timings import LATENCY_BOUNDS
 from transporter.errors import BudgetSpent, LogPoisoned, SourceUnavailable
-from transporter.log.commit_log import MAX_APPEND, CommitLog
+from transporter.log.commit_log import MAX_APPEND, CommitLog, wall_clock
 from transporter.log.reader import LogReader
 from transporter.message import ERROR_HEADER, Entries, Message
 from transporter.offsets.holds import Hold
@@ -512,3 +513,14 @@ def test_a_message_that_no_append_takes_does_not_stop_the_reader(tmp_path: Path)
     assert script.called("commit") == ["3", "4"]
     assert [message.data for message in logged if not message.headers] == [b"a", b"b", b"c"]
     assert [name for name, _ in logged[1].headers] == [ERROR_HEADER]
+
+
+def test_what_is_logged_counts_with_the_age_that_its_source_gave_it(tmp_path: Path) -> None:
+    """From the message's timestamp to the append; one without a timestamp is not counted."""
+    now = wall_clock()
+    times = (now - 40_000_000, now - 2_000_000_000, 0)
+    batch = Batch([Message("n", b"", timestamp=each) for each in times], "1")
+    with CommitLog.open(tmp_path) as log:
+        counts = feed_to_end(log, Script(batch)).status().latency.counts
+    found = [LATENCY_BOUNDS[bucket] for bucket, count in enumerate(counts) for _ in range(count)]
+    assert found == [60.0, 3600.0]

@@ -158,7 +158,7 @@ def test_where_no_log_is_that_is_said(tmp_path: Path, present: str) -> None:
         directory.mkdir()
     if present == "lock":
         (directory / "lock").touch()
-    with pytest.raises(EnvironmentFault, match="no transporter log here"):
+    with pytest.raises(EnvironmentFault, match=r"no transporter log here.*log\.dir"):
         inspect(directory)
 
 

@@ -12,7 +12,7 @@ from log_tools import crash, damage, offsets_of
 from transporter.errors import Corrupt, OffsetRefused
 from transporter.log.commit_log import CommitLog
 from transporter.log.meta import published_offset
-from transporter.log.reader import LogReader
+from transporter.log.reader import Append, LogReader
 from transporter.log.segment import segment_bases
 
 if TYPE_CHECKING:
@@ -161,6 +161,28 @@ def test_a_slice_is_bounded_by_rows(tmp_path: Path, batch: Make) -> None:
         assert reader.bound(3, 49, rows=15, size=1 << 30) == 17
         assert reader.bound(0, 49, rows=100, size=1 << 30) == 49
         assert reader.bound(48, 49, rows=2, size=1 << 30) == 49
+
+
+def test_a_slice_tells_what_it_has_of_each_append(tmp_path: Path, batch: Make) -> None:
+    """The frames that it begins and ends in count with the part that it has of them."""
+    times = iter(range(100, 200))
+    with CommitLog.open(tmp_path, clock=lambda: next(times)) as log:
+        for _ in range(3):
+            log.append(batch(10), "r")
+    with LogReader(tmp_path) as reader:
+        logged = [found.frame.logged_at for found in reader.frames(0, 29)]
+        assert sorted(set(logged)) == logged
+        for first, end, rows, expected in (
+            (0, 29, 100, [(9, 10), (19, 10), (29, 10)]),
+            (5, 24, 100, [(9, 5), (19, 10), (24, 5)]),
+            (5, 29, 7, [(9, 5), (11, 2)]),
+            (3, 29, 7, [(9, 7)]),
+        ):
+            appends: list[Append] = []
+            last = reader.bound(first, end, rows, 1 << 30, appends)
+            assert [(each.last, each.entries) for each in appends] == expected
+            assert appends[-1].last == last
+            assert [each.logged_at for each in appends] == [logged[o // 10] for o, _ in expected]
 
 
 def test_a_slice_is_bounded_by_bytes(tmp_path: Path, batch: Make) -> None:

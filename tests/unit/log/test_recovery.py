@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from transporter.log.filesystem import File
     from transporter.log.format import FrameHeader
 
     Make = Callable[..., pa.RecordBatch]
@@ -307,6 +308,19 @@ class _OnlyTheReserve(Disk):
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
+class _NoNewFile(Disk):
+    """A disk on which no file can be made while the reserve of *directory* exists."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._reserve = directory / RESERVE
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        if create and not path.exists() and self._reserve.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().open(path, write=write, create=create)
+
+
 def large(size: int) -> pa.RecordBatch:
     """Return one message of *size* bytes that no compression makes small."""
     return messages_to_batch([Message("a", os.urandom(size))])
@@ -399,6 +413,20 @@ def test_a_start_on_a_full_disk_finds_room_in_the_reserve(
         assert log.durable == 1
     assert (tmp_path / RESERVE).stat().st_size == LEAST
     assert offsets_of(tmp_path) == [0, 1]
+
+
+def test_a_start_on_a_full_disk_has_room_for_every_file_that_it_makes(
+    tmp_path: Path, batch: Make
+) -> None:
+    """Invariant 13: a file system may need a block for a new name, also for one without bytes."""
+    log = CommitLog.open(tmp_path)
+    log.append(batch(2), "r")
+    log.append(batch(2), "r")
+    crash(log)
+    with CommitLog.open(tmp_path, files=_NoNewFile(tmp_path)) as log:
+        assert log.durable == 3
+    assert (tmp_path / RESERVE).stat().st_size == LEAST
+    assert offsets_of(tmp_path) == [0, 1, 2, 3]
 
 
 def test_a_start_without_room_for_the_reserve_goes_without_it(tmp_path: Path, batch: Make) -> None:

@@ -18,6 +18,7 @@ from transporter.observe.ages import Age
 from transporter.observe.counts import Counts
 from transporter.observe.readings import readings
 from transporter.observe.table import METRICS, PIPELINE
+from transporter.observe.tracing import SpanCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,8 @@ DASHBOARD = ROOT / "ops" / "grafana" / "transporter.json"
 TABLE = {metric.name: metric for metric in METRICS}
 VALUES = {"state": {state.value for state in State}, "action": {"parked", "skipped"}}
 """The words that a label may hold, where these come from the code."""
+TARGET = {"job", "instance"}
+"""The labels that Prometheus itself gives to each series; ``up`` is its own series of a target."""
 MEASURED: dict[Gauge, float] = dict.fromkeys(get_args(Gauge), 7.0)
 """All that a reader may measure."""
 STATUS = EngineStatus(
@@ -57,7 +60,12 @@ def test_every_metric_is_read_and_nothing_else() -> None:
     """The readings name each metric of the table, with as many labels as it has."""
     found = list(
         readings(
-            STATUS, Counts(lambda *_, **__: None), lambda _: Age(2, 1), ready=True, version="1"
+            STATUS,
+            Counts(lambda *_, **__: None),
+            lambda _: Age(2, 1),
+            ready=True,
+            version="1",
+            spans=SpanCounts(3, 4),
         )
     )
     assert {name for name, _, _ in found} == set(TABLE)
@@ -123,13 +131,15 @@ def test_every_expression_names_what_exists(where: str, expression: str) -> None
     """Alerts and panels ask for metrics of the table, and for labels that these have."""
     known: set[str] = set()
     for selector in promql_tools.selectors(expression):
+        if selector.name == "up":
+            continue
         metric = metric_of(selector.name)
         known |= {*metric.labels, PIPELINE, *(("le",) if metric.kind == "histogram" else ())}
         for matcher in selector.matchers.matchers:
             assert matcher.name in (*metric.labels, PIPELINE), f"{where}: {selector.name}"
             if matcher.name in VALUES and "$" not in matcher.value:
                 assert matcher.value in VALUES[matcher.name], f"{where}: {matcher.value}"
-    assert promql_tools.grouped_by(expression) <= known, where
+    assert promql_tools.grouped_by(expression) <= known | TARGET, where
 
 
 def metric_of(series: str) -> Any:
@@ -163,6 +173,7 @@ def test_every_metric_is_shown_on_the_dashboard() -> None:
         metric_of(selector.name).name
         for _, expression in expressions()
         for selector in promql_tools.selectors(expression)
+        if selector.name != "up"
     }
     assert shown == set(TABLE)
 

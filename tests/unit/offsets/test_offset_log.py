@@ -14,7 +14,14 @@ import pytest
 from log_tools import Disk, crash, damage
 
 from transporter.audit import AUDIT
-from transporter.errors import Corrupt, EnvironmentFault, LogPoisoned, OffsetRefused, UnknownFormat
+from transporter.errors import (
+    Corrupt,
+    EnvironmentFault,
+    LogPoisoned,
+    OffsetRefused,
+    UnknownFormat,
+    UnknownName,
+)
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
 from transporter.offsets import offset_log as module
@@ -384,10 +391,10 @@ def test_routes_are_declared_by_their_folder(tmp_path: Path) -> None:
 
 def test_an_unknown_route_is_named_with_those_that_are_known(tmp_path: Path) -> None:
     """Asking for a route that has never run says which ones have."""
-    with pytest.raises(EnvironmentFault, match="known: none"):
+    with pytest.raises(UnknownName, match="known: none"):
         read_state(tmp_path, "x")
     OffsetLog(tmp_path, "orders").close()
-    with pytest.raises(EnvironmentFault, match="known: orders"):
+    with pytest.raises(UnknownName, match="known: orders"):
         read_state(tmp_path, "x")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import transporter
 from transporter.errors import ConfigError
-from transporter.pipeline.registry import find_reader, find_writer
+from transporter.pipeline.registry import find_reader, find_writer, forget_modules
 
 MODULE = """\
 from transporter.adaptor import AdaptorConfig
@@ -161,3 +161,22 @@ def test_a_folder_behind_a_symbolic_link(folder: Path) -> None:
     sys.path.append(str(real))
     assert find_writer("linked_sink:Sink", link).__name__ == "Sink"
     shutil.rmtree(real)
+
+
+def test_an_adaptor_that_is_installed_meanwhile_is_found_by_a_reload(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which are installed is looked up once, and again when the file's modules are."""
+    (folder / "late_sink.py").write_text(MODULE)
+    (folder / "site").mkdir()
+    monkeypatch.syspath_prepend(folder / "site")
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(ConfigError, match="there is no writer 'late'"):
+        find_writer("late", folder)
+    install(folder / "elsewhere", monkeypatch, "[transporter.writers]", "late = late_sink:Sink")
+    (folder / "elsewhere" / "site" / "thing-1.0.dist-info").rename(
+        folder / "site" / "late.dist-info"
+    )
+    sys.path.remove(str(folder / "elsewhere" / "site"))
+    forget_modules(folder)
+    assert find_writer("late", folder).__module__ == "late_sink"

@@ -104,6 +104,7 @@ FAILING = [
     ({"input": [order("{}"), order('{"total": ')], "output": [{}]}, "input 1 failed: "),
     ({"input": order('"bytes"', content_type=None), "output": {"base64": "/g=="}}, '+   "base64"'),
     ({"input": order('{"twice": 1}'), "output": [{}]}, '+   "namespace": "copies"'),
+    ({"input": order("{}"), "output": {"row": {"a": 1}}}, '+   "namespace": "orders"'),
 ]
 
 
@@ -126,6 +127,8 @@ def test_what_differs_is_told(folder: Path, case: dict[str, Any], told: str) -> 
         ({"input": [{"op": "upsert"}], "skipped": True}, 8, "must be 'insert'"),
         ({"input": {"data": 1, "base64": "AA=="}, "skipped": True}, 6, "has data and base64"),
         ({"input": [{"base64": "A"}], "skipped": True}, 8, "is no base64"),
+        ({"input": {"row": {}}, "skipped": True}, 6, "unknown key 'row'"),
+        ({"input": {}, "output": {"row": {}, "key": "a"}}, 7, "has a row and keys of a message"),
         ({"input": order("{}"), "skipped": True, "route": "event"}, 11, "did you mean 'events'?"),
     ],
 )

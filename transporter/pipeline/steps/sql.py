@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 SQL: Final = "sql"
 ON_SPARK_ONLY: Final = (
-    "a sql step runs on Spark only: in 'transporter run', not in 'test' and 'dry-run'; "
-    "'transporter shell' shows what a query makes of the log"
+    "a sql step runs on Spark only, which is not started for this; "
+    "'transporter dry-run' shows what the route makes of some entries"
 )
 
 

@@ -197,3 +197,39 @@ def test_a_content_type_that_is_no_header_is_refused(content_type: str) -> None:
     with pytest.raises(Rejected) as failure:
         next(found)
     assert failure.value.offset == 6
+
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+OTHER = PARENT.replace("b7-01", "b8-01")
+
+
+def traced(*parents: str | None) -> Entries:
+    """Return an entry with each of *parents* as its traceparent."""
+    return entries(
+        [
+            Message("a", b"{}", headers=(("traceparent", each.encode()),) if each else ())
+            for each in parents
+        ]
+    )
+
+
+@pytest.mark.parametrize("format", ["data", "entries", "lines"])
+def test_a_request_carries_the_trace_of_its_entry(format: str) -> None:  # noqa: A002 - the setting
+    """The receiver's span has the source's for its parent, without a look at the body."""
+    headers = (("traceparent", PARENT.encode()), ("tracestate", b"v=1"))
+    (request,) = requests(entries([Message("a", b"{}", headers=headers)]), format=format)
+    assert (request.headers["traceparent"], request.headers["tracestate"]) == (PARENT, "v=1")
+
+
+@pytest.mark.parametrize(
+    ("parents", "expected"),
+    [((PARENT, PARENT), PARENT), ((PARENT, OTHER), None), ((PARENT, None), None), ((None,), None)],
+)
+def test_a_request_of_several_traces_carries_none(
+    parents: tuple[str | None, ...], expected: str | None
+) -> None:
+    """One header cannot name two parents; those of the entries are in the body."""
+    (request,) = requests(traced(*parents))
+    assert request.headers.get("traceparent") == expected
+    found = [dict(row["headers"]).get("traceparent") for row in json.loads(request.body)]
+    assert found == list(parents)

@@ -1,4 +1,4 @@
-"""The ``sql`` step in a pipeline file: its two forms, its mistakes, and where it cannot run."""
+"""The ``sql`` step in a pipeline file: its two forms, and its mistakes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from jsonschema import Draft202012Validator
 
-from transporter.cli import app
-from transporter.log.commit_log import CommitLog
-from transporter.message import Message, messages_to_batch
 from transporter.pipeline.config import Pipeline, load
 from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.schema import pipeline_schema
@@ -104,37 +101,3 @@ def test_the_schema_takes_both_forms() -> None:
         assert [each.message for each in validator.iter_errors({"sql": right})] == []
     for wrong in (5, [], {}, {"query": query, "shema": "a INT"}, {"query": query, "bytes": 5}):
         assert not validator.is_valid({"sql": wrong})
-
-
-@pytest.fixture
-def trial(tmp_path: Path) -> Path:
-    """Return a folder with a pipeline, cases for both routes, and a log of one entry."""
-    (tmp_path / "p.yaml").write_text(HEAD + STEP + WRITER)
-    for route in ("plain", "daily"):
-        (tmp_path / f"{route}.yaml").write_text(
-            f"pipeline: p.yaml\ncases:\n  - name: one\n    route: {route}\n"
-            "    input: {data: {card: 1}}\n    output: {data: {}}\n"
-        )
-    with CommitLog.open(tmp_path / "log") as log:
-        log.append(messages_to_batch([Message("orders", b"{}")]), "in")
-    return tmp_path
-
-
-@pytest.mark.parametrize("command", [["test", "daily.yaml"], ["dry-run", "p.yaml", "daily"]])
-def test_what_needs_spark_is_told(
-    trial: Path, command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A route with a query cannot be tried without Spark: exit code 2, with file and line."""
-    name, file, *routes = command
-    assert app.execute([name, str(trial / file), *routes]) == 2
-    captured = capsys.readouterr()
-    assert f"{trial / 'p.yaml'}:9: route 'daily': a sql step runs on Spark only" in captured.err
-    assert "transporter shell" in captured.err
-    assert "Traceback" not in captured.err
-
-
-@pytest.mark.parametrize("command", [["test", "plain.yaml"], ["dry-run", "p.yaml", "plain"]])
-def test_the_other_routes_are_tried(trial: Path, command: list[str]) -> None:
-    """A route beside it is tried as ever."""
-    name, file, *routes = command
-    assert app.execute([name, str(trial / file), *routes]) == 0

@@ -1,0 +1,37 @@
+"""The loop of ``transporter run``, with a real engine and without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engine_tools import Events, SparklessHost, make_pipeline
+
+from transporter.cli.run import _Signals, _until_stopped
+from transporter.engine.engine import Engine
+from transporter.log.lock import DirectoryLock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Broken(Events):
+    """A report that fails whenever it is to show something."""
+
+    def show(self, _status: dict[str, Any], _doing: str = "") -> None:
+        raise RuntimeError("cannot draw")
+
+
+def test_a_report_that_fails_leaves_no_engine_behind(tmp_path: Path) -> None:
+    """The engine stops in order and lets go of its log, so that the process can end."""
+    report = Broken()
+    pipeline = make_pipeline(tmp_path, ["a 1"], end=False, out={})
+    engine = Engine(pipeline, SparklessHost(), report)
+    try:
+        with pytest.raises(RuntimeError, match="cannot draw"):
+            _until_stopped(engine, report, _Signals())
+        assert report.named("engine-stopped")
+        DirectoryLock(tmp_path / "log").release()
+    finally:
+        if not report.named("engine-stopped"):
+            engine.stop(0)

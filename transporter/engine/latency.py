@@ -1,0 +1,134 @@
+"""Latency of entries: from the source's timestamp to the log, and from the log to the ack.
+
+Counted per append and not per entry, so the cost does not grow with the rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transporter.engine.timings import LATENCY_BOUNDS, Timings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from transporter.engine.protocol import Outcome
+    from transporter.engine.timings import Histogram
+    from transporter.log.reader import Append
+
+_MICRO: Final = 1_000_000
+_FEW: Final = 32
+"""Rows up to which a loop is faster than calls of Arrow's."""
+# Typed: for a plain value Arrow would look for pandas, 0.1 ms each time where there is none.
+_NONE: Final = pa.scalar(0, pa.int64())
+_SECOND: Final = pa.scalar(float(_MICRO), pa.float64())
+_BOUNDS: Final = tuple(pa.scalar(round(bound * _MICRO), pa.int64()) for bound in LATENCY_BOUNDS)
+_LARGEST_SUM: Final = 1 << 62
+
+
+def add_source_latency(timings: Timings, timestamps: pa.Array, now: int) -> None:
+    """Count how long before *now* (µs UTC) the messages of these *timestamps* were made.
+
+    Two clocks are compared: a message from the future counts as no time. One without a
+    timestamp, which is 0, is left out.
+    """
+    times = timestamps.view(pa.int64())
+    if len(times) <= _FEW:
+        for time in times.to_pylist():
+            if time > 0:
+                timings.add(max(0, now - time) / _MICRO)
+        return
+    ages = pc.subtract(pa.scalar(now, pa.int64()), times)
+    least, most = _extremes(ages)
+    if least < 0 or most >= now:
+        ages = ages.filter(pc.less(ages, pa.scalar(now, pa.int64())))
+        if not len(ages):
+            return
+        ages = pc.max_element_wise(ages, _NONE)
+        least, most = _extremes(ages)
+    timings.add_sorted(
+        _sorted(ages, timings.bucket(least / _MICRO), timings.bucket(most / _MICRO)),
+        _sum(ages, most),
+    )
+
+
+def _extremes(ages: pa.Array) -> tuple[int, int]:
+    """Return the least and the greatest of *ages*, in µs."""
+    found = pc.min_max(ages)
+    return found["min"].as_py(), found["max"].as_py()
+
+
+def _sorted(ages: pa.Array, first: int, last: int) -> list[int]:
+    """Return how many of *ages* are in each bucket; all of them are in *first* to *last*."""
+    counts, below = [0] * (last + 1), 0
+    for bucket in range(first, last):
+        reached = pc.sum(pc.less_equal(ages, _BOUNDS[bucket])).as_py()
+        counts[bucket], below = reached - below, reached
+    counts[last] = len(ages) - below
+    return counts
+
+
+def _sum(ages: pa.Array, most: int) -> float:
+    """Return the sum of *ages* in seconds; Arrow's own of integers would overflow unseen."""
+    if most > _LARGEST_SUM // len(ages):
+        return float(pc.sum(pc.divide(ages, _SECOND)).as_py())
+    return float(pc.sum(ages).as_py() / _MICRO)
+
+
+class RouteLatency:
+    """From log time to ack, of the entries that a route delivers for the first time.
+
+    Belongs to the route's thread; any thread may read.
+    """
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        """Compare log times with *clock*, the wall time in µs UTC."""
+        self._clock, self._timings = clock, Timings(LATENCY_BOUNDS)
+        self._open: list[Append] = []
+        self._delivered = 0
+
+    def begin(self, appends: Sequence[Append]) -> None:
+        """Take note that a slice of *appends* goes out; of none when it holds nothing new."""
+        self._open, self._delivered = list(appends), 0
+
+    def settle(self, outcome: Outcome) -> None:
+        """Count what *outcome*, partial or not, says was delivered.
+
+        Which entries of a slice the filter has left out is not known here: every append counts
+        with its share of those that were delivered.
+        """
+        if not self._open:
+            return
+        appends = self._take(outcome.through)
+        held = sum(append.entries for append in appends)
+        # Shards that are ahead have delivered more than the part that all of them settle.
+        self._delivered += outcome.delivered
+        count = min(held, self._delivered)
+        self._delivered -= count
+        now, seen, counted = self._clock(), 0, 0
+        for append in appends:
+            seen += append.entries
+            share = count * seen // held - counted
+            counted += share
+            if share:
+                self._timings.add(max(0, now - append.logged_at) / _MICRO, share)
+
+    def read(self) -> Histogram:
+        """Return what was counted so far."""
+        return self._timings.read()
+
+    def _take(self, through: int) -> list[Append]:
+        """Return what of the appends lies up to *through*, and keep the rest."""
+        whole = 0
+        while whole < len(self._open) and self._open[whole].last <= through:
+            whole += 1
+        taken, self._open = self._open[:whole], self._open[whole:]
+        if self._open:
+            begun, rest = self._open[0].cut(through)
+            if begun.entries:
+                taken.append(begun)
+                self._open[0] = rest
+        return taken

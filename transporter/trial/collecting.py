@@ -1,0 +1,75 @@
+"""The writer of a route that is tried on Spark: keeps in a folder what it is given.
+
+Its tasks are other processes, so what they were given comes back in files, one for each call.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import pyarrow as pa
+
+from transporter.adaptor import AdaptorConfig
+from transporter.message import Entries
+from transporter.trial.tried import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transporter.adaptor import Ack, WriterContext
+    from transporter.message import Message
+
+MESSAGES: Final = "transporter.trial.collecting:Collector"
+"""The writer's name for a route into a writer in Python."""
+ROWS: Final = "transporter.spark.collecting:RowCollector"
+"""The same for a route into a sink of Spark's; it leaves files of JSON lines."""
+_ARROW: Final = ".arrow"
+
+
+class CollectorConfig(AdaptorConfig):
+    """The settings of :class:`Collector`."""
+
+    folder: str
+
+
+class Collector:
+    """A ``Writer`` that keeps entries."""
+
+    Config: ClassVar[type[AdaptorConfig]] = CollectorConfig
+
+    def __init__(self, config: CollectorConfig) -> None:
+        """Keep entries in the folder that *config* names."""
+        self._folder = Path(config.folder)
+
+    def open(self, context: WriterContext) -> None:
+        """Do nothing."""
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        """Keep *batch*; one that is delivered again takes the place of the first."""
+        path = str(self._folder / f"{batch.offsets[0]:020d}{_ARROW}")
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.batch.schema) as file:
+            file.write_batch(batch.batch)
+        ack.all()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def collected(folder: Path) -> Iterator[tuple[int, Message | Row]]:
+    """Yield what collectors have kept in *folder*, with offsets, in the order of their calls."""
+    for path in sorted(folder.iterdir()):
+        yield from _messages(path) if path.suffix == _ARROW else _rows(path)
+
+
+def _messages(path: Path) -> Iterator[tuple[int, Message]]:
+    with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as file:
+        for entry in Entries(file.get_batch(0)):
+            yield entry.offset, entry.message
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Row]]:
+    with path.open(encoding="utf-8") as file:
+        for offset, columns in map(json.loads, file):
+            yield offset, Row(columns)
