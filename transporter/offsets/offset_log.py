@@ -404,7 +404,7 @@ class OffsetLog:
         """
         with self._lock:
             if self._file is None:
-                return  # As it was closed, what it has is durable.
+                return  # A closed offset log is durable already.
             self.write_pending()
             if self._dirty:
                 self._sync()
