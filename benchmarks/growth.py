@@ -241,7 +241,7 @@ def _screening(place: Path, size: int) -> float:
         keys = list(store.keys())
         for turn in range(1_000):
             store.first_of(keys[turn % len(keys)])
-        _ = store.known
+        _ = store.known_offsets
 
     return _timed(screen)
 
@@ -333,7 +333,7 @@ def _megabytes(directory: Path, size: int) -> None:
     ready = batches(20, 100)
     wanted, turn = size * _MIB, count()
     with CommitLog.open(directory, segment_bytes=4 * _MIB, compression=None) as log:
-        while log.used < wanted:
+        while log.used_bytes < wanted:
             for _ in range(200):
                 log.append(ready[next(turn) % len(ready)], "bench")
 

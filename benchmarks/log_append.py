@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.figures import OURS, Aim, Comparison, Section
 from benchmarks.messages import batches, messages
 from transporter.log.commit_log import CommitLog
-from transporter.log.filesystem import RealFileSystem, opened
-from transporter.log.format import FRAME_HEADER_BYTES, aligned
+from transporter.log.filesystem import RealFileSystem, open_file
+from transporter.log.format import FRAME_HEADER_BYTES, align
 from transporter.log.reader import LogReader
 from transporter.message import messages_to_batch
 
@@ -143,9 +143,9 @@ def parts(found: Located) -> str:
     metadata = 8 + int.from_bytes(whole[4:8], "little")
     used = FRAME_HEADER_BYTES + frame.extension_length + frame.payload_length
     return (
-        f"A frame of {frame.count} message takes {aligned(used)} bytes: header "
+        f"A frame of {frame.count} message takes {align(used)} bytes: header "
         f"{FRAME_HEADER_BYTES}, extension {frame.extension_length}, payload "
-        f"{frame.payload_length}, padding {aligned(used) - used}; of the payload, before any "
+        f"{frame.payload_length}, padding {align(used) - used}; of the payload, before any "
         f"codec, Arrow's metadata takes {metadata} and its buffers {len(whole) - metadata}."
     )
 
@@ -194,7 +194,7 @@ def _write(
     """Return the messages written in a second; each frame holds *rows* of them."""
     path = folder / "raw"
     path.unlink(missing_ok=True)
-    with opened(SlowDisk(delay), path, write=True, create=True) as file:
+    with open_file(SlowDisk(delay), path, write=True, create=True) as file:
         file.allocate(0, sum(map(len, frames)) * (count // len(frames) + 1))
         file.sync()
         byte = 0

@@ -14,7 +14,7 @@ from benchmarks.messages import documents
 from benchmarks.services import Topic, of_tests
 from benchmarks.setting import until
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.meta import published
+from transporter.log.meta import published_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,7 +142,9 @@ def _log_backlog(setting: Setting, folder: Path, count: int) -> None:
     setting.services.broker.pause()
     try:
         (folder / "lines.jsonl").rename(folder / "in" / "lines.jsonl")
-        until(lambda: (published(files, log) or 0) >= count - 1, _PATIENCE, f"{count} entries")
+        until(
+            lambda: (published_offset(files, log) or 0) >= count - 1, _PATIENCE, f"{count} entries"
+        )
     finally:
         setting.services.broker.resume()
 

@@ -15,7 +15,7 @@ from disks.crashes import PAGE_CACHE, crash_states, image_of
 from disks.simulated import SimulatedDisk
 
 from transporter.errors import EnvironmentFault, LogPoisoned
-from transporter.log.meta import published
+from transporter.log.meta import published_offset
 from transporter.offsets.offset_log import declared_routes, delete_route, rename_route
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class World(Acts):
     def _look(self, what: str) -> None:
         """Take in what a route or another process could see right now, then let others look."""
         truth = self.truth
-        seen = published(self.disk, LOG) if self.disk.is_directory(LOG) else None
+        seen = published_offset(self.disk, LOG) if self.disk.is_directory(LOG) else None
         truth.must = max(truth.must, -1 if seen is None else seen)
         if self.log is not None:
             truth.must = max(truth.must, self.log.durable)

@@ -326,9 +326,9 @@ def judge_parked(parked: dict[str, Parked], place: Place, name: str, damage: Dam
     hurt = damage.byte < frame.payload_byte + frame.payload_length
     for each, one in parked.items():
         if each == name and hurt:
-            refuses(ParkedStore.read, folder, one.offset, place.files)
+            refuses(ParkedStore.read_entry, folder, one.offset, place.files)
         else:
-            assert ParkedStore.read(folder, one.offset, place.files) == one
+            assert ParkedStore.read_entry(folder, one.offset, place.files) == one
     if hurt:
         refuses(ParkedStore, folder, place.files)
     else:

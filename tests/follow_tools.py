@@ -129,7 +129,7 @@ class Writer:
         settings = CompactionSettings(after=0, keep="key", tombstones=0)
         now = 1 << 62
         found = compact(self.directory, watermark=self._all, settings=settings, now=now)
-        self.compacted += found.dropped
+        self.compacted += found.dropped_entries
 
     def retain(self, size: int = KEPT) -> None:
         """Remove the oldest segments down to *size* bytes."""

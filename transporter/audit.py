@@ -1,7 +1,7 @@
-"""The audit file of a log directory: every change made to it, written before it is done.
+"""The audit file of a log directory: every change to it, written before it is made.
 
-One JSON object a line. A change has an ``id``; a later line ``{"of": id, "outcome": …}``
-records what it came to. Nothing here or elsewhere removes a line.
+One JSON object per line. A change has an ``id``. A later line ``{"of": id, "outcome": …}``
+records its outcome. Nothing here or elsewhere removes a line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from transporter.errors import TransporterError
-from transporter.log.filesystem import RealFileSystem, faults_of, opened, sync, sync_directory
+from transporter.log.filesystem import RealFileSystem, faults_of, open_file, sync, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,15 +30,20 @@ AUDIT: Final = "audit.jsonl"
 DONE: Final = "done"
 _PROC: Final = Path("/proc")
 _UNSET: Final = (1 << 32) - 1
-"""The login uid of a process that nobody has logged in for."""
+"""The login uid of a process without a login."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Who makes a change.
+    """The originator of a change.
 
-    ``who`` names the user who logged in, where the system keeps that (``loginuid``), even after
-    sudo or su; otherwise the user ``uid`` of the process ``pid``.
+    Attributes:
+        who: the name of the user who logged in, if the system records that (``loginuid``),
+            even after sudo or su; otherwise the name of the process's user.
+        uid: the user of the process.
+        pid: the process.
+        loginuid: the login uid, if the system records one.
+
     """
 
     who: str
@@ -53,7 +58,7 @@ class Operator:
         return cls(user_name(uid if login is None else login), uid, pid, login)
 
     def fields(self) -> dict[str, Any]:
-        """Return what an audit line records of them."""
+        """Return the fields for an audit line."""
         by_login = {} if self.loginuid is None else {"loginuid": self.loginuid}
         known_by = "loginuid" if by_login else "uid"
         return {"who": self.who, "known_by": known_by, **by_login, "uid": self.uid, "pid": self.pid}
@@ -65,7 +70,7 @@ def this_operator() -> Operator:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of the system's user *uid*, or the number where it has none."""
+    """Return the name of the system's user *uid*, or the number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -83,23 +88,23 @@ def _login_of(pid: int, proc: Path) -> int | None:
 class AuditFile:
     """The audit file of one log directory. Thread-safe.
 
-    Only the holder of the log's lock writes, so an engine shares one among all that it runs.
-    The file is opened for each line: an operator may move it aside at any time.
+    Only the holder of the log's lock writes, so all parts of an engine share one instance.
+    The file is opened for each line, because an operator may move it aside at any time.
     """
 
     def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
-        """Touch nothing yet."""
+        """Open nothing yet."""
         self._path, self._files = directory / AUDIT, files or RealFileSystem()
         self._lock = threading.Lock()
 
     def record(self, action: str, by: Operator | None = None, /, **details: Any) -> str:  # noqa: ANN401 - plain JSON values
-        """Append that *action* is about to be done; durable on return. Returns its id.
+        """Append the coming *action*, durably on return, and return its id.
 
-        Without *by* the engine does it by itself.
+        Without *by* the engine itself is the originator.
 
         Raises:
-            LogFull: the disk has no room for it, so the action must not be done.
-            EnvironmentFault: the same, for another reason.
+            LogFull: the disk has no room for the line, so the action must not be done.
+            EnvironmentFault: the line could not be written, so the action must not be done.
 
         """
         made = uuid.uuid4().hex[:16]
@@ -117,12 +122,12 @@ class AuditFile:
     ) -> Iterator[dict[str, Any]]:
         """Record *action* before the block, and its outcome after it.
 
-        What the block puts into the yielded dictionary is recorded with the outcome. An error
-        is recorded by its class only, because its text may hold a secret. The outcome may be
-        missing after a crash.
+        The block may put results into the yielded dictionary, which are recorded with the
+        outcome. An error is recorded by its class only, because its text may hold a secret. The
+        outcome may be missing after a crash.
 
         Raises:
-            LogFull, EnvironmentFault: as :meth:`record`; the block is not run.
+            LogFull, EnvironmentFault: as :meth:`record`. The block is not run.
 
         """
         made = self.record(action, by, **details)
@@ -135,7 +140,7 @@ class AuditFile:
         self._conclude(made, {"outcome": DONE, **results})
 
     def _conclude(self, made: str, outcome: dict[str, Any]) -> None:
-        # What is done is done, whether or not the disk has room to record it.
+        # The action is complete, even if the disk has no room to record it.
         with suppress(TransporterError):
             self._append({"of": made, **outcome}, durably=False)
 
@@ -144,10 +149,10 @@ class AuditFile:
         with (
             self._lock,
             faults_of(self._path),
-            opened(self._files, self._path, write=True, create=True) as file,
+            open_file(self._files, self._path, write=True, create=True) as file,
         ):
             end = file.size()
-            # A line that a crash tore must not take this one with it.
+            # A line that a crash tore must not corrupt this one.
             torn = end > 0 and file.pread(1, end - 1) != b"\n"
             file.pwrite(b"\n" * torn + line, end)
             if durably:
@@ -158,14 +163,14 @@ class AuditFile:
 def read_audit(lines: Iterable[bytes], most: int = 0) -> Iterator[dict[str, Any]]:
     """Yield the changes in *lines*, the oldest first, each with its ``outcome`` (or ``None``).
 
-    With *most* only the newest so many, and no more than those are held in memory. What is not a
-    line of an audit file, as one that a crash tore, is passed over.
+    With *most* only the newest that many, which also limits the memory. Anything that is not a
+    line of an audit file, such as a line torn by a crash, is skipped.
     """
     changes: OrderedDict[str, dict[str, Any]] = OrderedDict()
     for line in lines:
         content = _object(line)
         if "action" in content:
-            # Lines of an engine that acts by itself have no outcome: they come with what they tell.
+            # Lines of the engine's own actions have no outcome and appear as they are.
             name = str(content.get("id", len(changes)))
             changes[name] = content | {"outcome": None}
             if most and len(changes) > most:

@@ -334,7 +334,7 @@ class TestWithoutAChecksum:
     def test_of_headers(self, fast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without it frames of any length and offset are believed."""
         left = leave(fast / "left", WHOLE)
-        monkeypatch.setattr(layout, "_intact", lambda _: True)
+        monkeypatch.setattr(layout, "_matches_checksum", lambda _: True)
         frame = left.tail[5].frame
         damages = [Damage(frame.byte + 28 + byte, 0) for byte in range(24)]
         assert complaints(fast, left, damages)

@@ -136,15 +136,15 @@ MENDS = (
     Mend(
         "no gate around paced work",
         "log/compaction.py",
-        "with self._opened(sealed) as segment:\n                if target.dropped",
-        "with self.gate, self._opened(sealed) as segment:\n                if target.dropped",
+        "with self._open(sealed) as segment:\n                worthwhile = target",
+        "with self.gate, self._open(sealed) as segment:\n                worthwhile = target",
         "log/test_compaction.py",
         ("test_a_copy_leaves_the_gate_to_others",),
     ),
     Mend(
         "the hold at a compaction's switch",
         "log/compaction.py",
-        "            if self._held(sealed):\n                return False\n",
+        "            if self._is_held(sealed):\n                return False\n",
         "",
         "log/test_compaction.py",
         ("test_a_replay_that_begins_during_the_copy_loses_nothing",),
@@ -370,8 +370,8 @@ MENDS = (
     Mend(
         "a reader does not look for ever",
         "log/reader.py",
-        "if not any(self._listed() for _ in range(LOOKS)):",
-        "while not self._listed():\n            pass\n        if False:",
+        "if not any(self._list_segments() for _ in range(LOOKS)):",
+        "while not self._list_segments():\n            pass\n        if False:",
         "log/test_stray_files.py",
         ("test_segments_that_vanish_at_once_are_an_error",),
     ),
@@ -469,7 +469,7 @@ MENDS = (
     Mend(
         "the reserve grows before a larger group is written",
         "log/commit_log.py",
-        "            self._reserve.grow(self._group.with_room_for(size))\n",
+        "            self._reserve.grow(self._group.size_with(size))\n",
         "            pass\n",
         "log/test_recovery.py",
         ("test_the_reserve_covers_two_of_the_largest_groups_that_were_written",),
@@ -509,7 +509,7 @@ MENDS = (
     Mend(
         "a lost lock ends the log",
         "log/commit_log.py",
-        "if self._lock is not None and not self._lock.held():",
+        "if self._lock is not None and not self._lock.is_held():",
         "if False:",
         "log/test_commit_log_close.py",
         ("test_an_engine_whose_lock_was_removed_acks_nothing_more",),

@@ -24,7 +24,7 @@ from transporter.errors import Corrupt
 from transporter.log import recovery
 from transporter.log.active import ActiveSegment
 from transporter.log.commit_log import CommitLog
-from transporter.log.filesystem import TEMPORARY, opened, sync, sync_directory
+from transporter.log.filesystem import TEMPORARY, open_file, sync, sync_directory
 from transporter.log.meta import Meta, read_meta, write_meta
 from transporter.message import with_offsets
 from transporter.offsets.parked import Parked, ParkedStore, Reason
@@ -165,7 +165,7 @@ def dies_before_the_folder_is_synced(disk: SimulatedDisk, folder: Path) -> Calla
 
 def no_header_checksum(patch: pytest.MonkeyPatch) -> None:
     """Let any block pass for intact."""
-    patch.setattr("transporter.log.format._intact", lambda _: True)
+    patch.setattr("transporter.log.format._matches_checksum", lambda _: True)
 
 
 def no_payload_checksum(patch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def rename_before_sync(patch: pytest.MonkeyPatch) -> None:
 
     def replace_hastily(files: FileSystem, path: Path, parts: Iterable[bytes]) -> None:
         temporary = path.with_name(path.name + TEMPORARY)
-        with opened(files, temporary, write=True, create=True) as file:
+        with open_file(files, temporary, write=True, create=True) as file:
             file.truncate(0)
             byte = 0
             for part in parts:

@@ -261,7 +261,7 @@ def _check_route(directory: Path, disk: Any, ledger: Ledger, *, power_cut: bool)
     assert power_cut or state in ledger.states
     assert state.highest() <= max(ledger.acked, default=-1)
     for offset, data in ledger.parked.items():
-        parked = ParkedStore.read(route_folder(directory, ROUTE), offset, disk)
+        parked = ParkedStore.read_entry(route_folder(directory, ROUTE), offset, disk)
         assert parked.entries.column("data")[0].as_py() == data
     if declared:
         with OffsetLog(directory, ROUTE, disk) as offsets:

@@ -170,7 +170,7 @@ def test_unconfirmed_entries_are_not_seen(spark: SparkSession, tmp_path: Path) -
 def test_bytes_that_are_no_text(spark: SparkSession, tmp_path: Path) -> None:
     """Invalid UTF-8 fails a query for text with its offset, is null if asked for, or bytes."""
     append(tmp_path / "log", [b"{}", b"\xff\x00", b"a"])
-    with pytest.raises(PySparkException, match="data at offset 1 is no UTF-8 text"):
+    with pytest.raises(PySparkException, match="data at offset 1 is not UTF-8 text"):
         table(spark, tmp_path / "log").collect()
     lenient = table(spark, tmp_path / "log", invalidUtf8="null", columns="data").collect()
     assert [row[0] for row in lenient] == ["{}", None, "a"]
@@ -282,7 +282,7 @@ def test_compaction_in_the_middle_of_a_query(spark: SparkSession, tmp_path: Path
     assert planned.rdd.getNumPartitions() == 30
     settings = CompactionSettings(after=0, keep="key")
     report = compact(directory, watermark=lambda: 59, settings=settings, now=LATE * SECOND)
-    assert report.dropped
+    assert report.dropped_entries
     found = dict(map(tuple, planned.groupBy("data").agg({"offset": "max"}).collect()))
     assert found == {text.decode(): 2 * n + 1 for n, text in enumerate(texts)}
     assert planned.count() < 60
@@ -337,7 +337,7 @@ def test_where_a_stream_begins(spark: SparkSession, tmp_path: Path) -> None:
     assert stream(spark, one, tmp_path / "1", startingOffsets="earliest") == [[2]]
     with pytest.raises(PySparkException, match="this stream's checkpoint is of the log"):
         stream(spark, other, tmp_path / "1")
-    with pytest.raises(PySparkException, match="from is no option of a stream"):
+    with pytest.raises(PySparkException, match="from is not an option of a stream"):
         stream(spark, one, tmp_path / "2", **{"from": 1})
 
 

@@ -136,11 +136,11 @@ def test_no_route_loses_what_it_needs(
         assert newest(after, keep) == newest(before, keep)
         assert set(after) == expected(before, ends, watermark, keep)
         assert after == {offset: before[offset] for offset in after}
-        assert report.dropped == len(before) - len(after)
+        assert report.dropped_entries == len(before) - len(after)
         with LogReader(directory) as reader:
             gone = [each for each in before if each not in after and span[0] <= each <= span[1]]
-            assert reader.dropped(*span) == len(gone)
-        assert compacted(directory, watermark, keep).dropped == 0
+            assert reader.count_dropped(*span) == len(gone)
+        assert compacted(directory, watermark, keep).dropped_entries == 0
         with CommitLog.open(directory) as log:
             assert log.durable == last
         for route in declared_routes(directory):

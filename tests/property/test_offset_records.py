@@ -27,7 +27,7 @@ def turn(number: int, count: int) -> list[Record]:
     state = json.loads(json.dumps(records.snapshot(RouteState(watermark=number))))
     snapshot = Record(number, 0, state)
     events = [
-        Record(number, n, records.settled(Range(n, n), {"x" * n: n})) for n in range(1, count)
+        Record(number, n, records.settled_event(Range(n, n), {"x" * n: n})) for n in range(1, count)
     ]
     return [snapshot, *events]
 

@@ -94,19 +94,19 @@ def test_the_order_of_events_does_not_move_the_watermark(
 
 EVENTS = st.one_of(
     st.builds(
-        records.settled,
+        records.settled_event,
         RANGES,
         st.dictionaries(st.text(max_size=5), st.integers(0, 60), max_size=3),
     ),
     st.builds(
-        lambda first, length: records.replay_begun(first, first + length),
+        lambda first, length: records.replay_begun_event(first, first + length),
         st.integers(0, 60),
         st.integers(0, 9),
     ),
-    st.builds(records.replay_advanced, st.integers(-1, 80), st.integers(0, 3)),
-    st.just(records.replay_cancelled()),
-    st.builds(records.retries_requested, st.lists(st.integers(0, 9), max_size=3)),
-    st.builds(records.retry_answered, st.integers(0, 9)),
+    st.builds(records.replay_advanced_event, st.integers(-1, 80), st.integers(0, 3)),
+    st.just(records.replay_cancelled_event()),
+    st.builds(records.retries_requested_event, st.lists(st.integers(0, 9), max_size=3)),
+    st.builds(records.retry_answered_event, st.integers(0, 9)),
 )
 
 

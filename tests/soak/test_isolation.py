@@ -12,7 +12,7 @@ from acceptance_tools import await_true, running
 from kafka_tools import consume
 
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.meta import published
+from transporter.log.meta import published_offset
 from transporter.offsets.offset_log import read_state
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def test_a_blocked_and_a_down_route_cost_the_others_nothing(
 def max_lag(log: Path) -> int:
     """Return how far the last healthy route is behind the first."""
     watermarks = [read_state(log, name).watermark for name in HEALTHY]
-    end = published(RealFileSystem(), log) or 0
+    end = published_offset(RealFileSystem(), log) or 0
     return end - min(watermarks)
 
 

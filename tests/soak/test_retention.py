@@ -83,7 +83,7 @@ def test_a_moody_sink_never_needs_a_human(
         moods.start()
 
         def done() -> bool:
-            sizes.append(engine._log.used)
+            sizes.append(engine._log.used_bytes)
             return got(tmp_path / "moody.jsonl")[-1:] == [LINES - 1]
 
         for _ in range(20):

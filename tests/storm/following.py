@@ -41,7 +41,7 @@ class Following:
         self._follower.close()
         self._follower = Follower(self._directory, 0)
         with suppress(TransporterError, OSError):
-            self._follower.next = self._follower.confirmed() + 1
+            self._follower.next = self._follower.confirmed_offset() + 1
         self._first = self._follower.next
         self._shown.clear()
         self._gone.clear()
@@ -51,7 +51,7 @@ class Following:
         if self._chance.random() > _OFTEN and not surely:
             return
         try:
-            for news in self._follower.news():
+            for news in self._follower.poll():
                 if isinstance(news, tuple):
                     self._gone.update(range(news[0], news[1] + 1))
                     continue

@@ -185,7 +185,7 @@ class Settling:
         for offset in parked_offsets_of(engine.directory, name):
             folder = route_folder(engine.directory, name)
             try:
-                ParkedStore.read(folder, offset)
+                ParkedStore.read_entry(folder, offset)
             except TransporterError:
                 self._world.truth.passed(engine.name, name, offset, offset, "skipped")
                 (folder / "parked" / f"{offset:020}.entry").unlink(missing_ok=True)
@@ -290,7 +290,7 @@ class Settling:
             raise Violation(f"{engine.name}/{route}: superseded, and still parked: {stale}")
         for offset in parked:
             with suppress(TransporterError):
-                found = ParkedStore.read(route_folder(engine.directory, route), offset)
+                found = ParkedStore.read_entry(route_folder(engine.directory, route), offset)
                 if found.reason.behind is not None and found.reason.behind >= offset:
                     raise Violation(f"{engine.name}/{route}: {offset} waits behind {found.reason}")
 

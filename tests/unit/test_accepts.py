@@ -144,5 +144,5 @@ def test_a_route_parks_what_its_writer_does_not_accept(tmp_path: Path) -> None:
     run_to_end(pipeline)
     assert offsets(tmp_path / "out.jsonl") == [0, 2, 4]
     folder = route_folder(tmp_path / "log", "out")
-    reasons = {offset: ParkedStore.read(folder, offset).reason.error for offset in (1, 3)}
+    reasons = {offset: ParkedStore.read_entry(folder, offset).reason.error for offset in (1, 3)}
     assert reasons == {1: "ChoosyWriter does not accept it", 3: "this one has no customer"}

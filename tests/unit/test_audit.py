@@ -89,7 +89,7 @@ def pipeline(tmp_path: Path) -> Path:
     with OffsetLog(log, "old") as route:
         route.settle(Range(0, 3), last)
     write_record(RealFileSystem(), log, MaintenanceRecord(readers={"in": 3}))
-    PausedReaders(log).set("paused", paused=True)
+    PausedReaders(log).set_paused("paused", paused=True)
     return path
 
 

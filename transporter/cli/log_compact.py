@@ -144,7 +144,7 @@ def _compacted(
     details = {"through": through, "settings": asdict(settings), "reason": reason}
     with audit.change("log compact", this_operator(), **details) as results:
         report = run(directory, watermark=lambda: through, settings=settings, now=_now())
-        results |= {"dropped": report.dropped, "freed": report.freed}
+        results |= {"dropped": report.dropped_entries, "freed": report.freed_bytes}
         if record is not None:
             _remember(directory, record, report.through, settings)
     return hold, report
@@ -177,8 +177,8 @@ def _as_json(hold: Hold | None, report: Report, *, dry_run: bool) -> dict[str, A
         "held_by": None if hold is None else str(hold),
         "below": -1 if hold is None else hold.through,
         "looked_at": report.looked_at,
-        "dropped": report.dropped,
-        "freed": report.freed,
+        "dropped": report.dropped_entries,
+        "freed": report.freed_bytes,
         "segments": [asdict(each) for each in report.segments],
         "problems": list(report.problems),
     }
@@ -192,7 +192,7 @@ def _show(hold: Hold | None, report: Report, *, dry_run: bool) -> None:
         holder = f"everything beyond offset {hold.through} is held by {printable(str(hold))}"
     write(holder)
     doing = "would drop" if dry_run else "dropped"
-    write(f"{doing} {report.dropped} entries of {len(report.segments)} segments")
+    write(f"{doing} {report.dropped_entries} entries of {len(report.segments)} segments")
     columns = ("segment", "entries", "kept", "bytes", "bytes now")
     rows = [
         (each.name, each.entries, each.kept, f"{each.before:,}", _bytes(each.after))

@@ -12,7 +12,7 @@ import typer
 
 from transporter.cli.log_entries import note, note_dropped, note_lost
 from transporter.cli.target import offset_range
-from transporter.log.moments import named
+from transporter.log.moments import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,7 @@ def note_gone(reader: LogReader, chosen: Chosen) -> None:
     from transporter.log import search  # noqa: PLC0415 - imports pyarrow
 
     first, last, wanted = chosen.first, chosen.last, chosen.wanted
-    while first <= last and (gap := reader.lost(first, last)) is not None:
+    while first <= last and (gap := reader.lost_gap(first, last)) is not None:
         note_lost(gap)
         first = gap.last + 1
     first = chosen.first
@@ -121,7 +121,7 @@ def note_gone(reader: LogReader, chosen: Chosen) -> None:
         first = search.behind_older(reader, wanted.since, first, last)
     if wanted.until < search.END:
         last = search.before_newer(reader, wanted.until, first, last)
-    note_dropped(reader.dropped(first, last), first, last)
+    note_dropped(reader.count_dropped(first, last), first, last)
 
 
 def moment(text: str, now: datetime) -> int:
@@ -130,7 +130,7 @@ def moment(text: str, now: datetime) -> int:
     Where ISO 8601 names no zone the local one is meant, and that is said.
     """
     try:
-        time, local = named(text, now)
+        time, local = parse_time(text, now)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} {error}") from error
     if local is not None:

@@ -79,7 +79,7 @@ class Screen:
         from transporter.log.follow import Retained  # noqa: PLC0415 - imports pyarrow
         from transporter.log.reader import Gap  # noqa: PLC0415
 
-        for news in follower.news():
+        for news in follower.poll():
             if isinstance(news, Retained):
                 self._removed(news)
             elif isinstance(news, Gap):

@@ -177,7 +177,7 @@ def _parked(
             if not parked_path(folder, offset).exists():
                 continue
             try:
-                yield ParkedStore.read(folder, offset)
+                yield ParkedStore.read_entry(folder, offset)
             except Corrupt as error:
                 damaged(error)
 

@@ -34,7 +34,7 @@ def query(
     if options.push_down:
         raise ConfigError("pushDown is Spark's: here a condition on offset is always pushed down")
     try:
-        from transporter.table.query import answered  # noqa: PLC0415 - an extra, and pyarrow
+        from transporter.table.query import run_query  # noqa: PLC0415 - an extra, and pyarrow
     except ModuleNotFoundError as error:
         if error.name != "duckdb":
             raise
@@ -42,6 +42,6 @@ def query(
             "query needs DuckDB, which is not installed: pip install 'transporter[query]'; "
             "transporter shell -e runs Spark's SQL instead"
         ) from error
-    with until_closed(), answered(statement, options) as answer:
+    with until_closed(), run_query(statement, options) as answer:
         return write_rows(answer.columns, answer.rows(), as_json=as_json)
     return 0

@@ -56,7 +56,7 @@ def ack(log: CommitLog, offsets: OffsetLog, request: Ack, by: Operator) -> dict[
     """Settle a range undelivered; a replay that is in it goes on behind it."""
     part = Range(request.first, request.last, "operator")
     offsets.refuse_settling(part, log.durable)
-    with offsets.audited("ack", by, first=part.first, last=part.last, reason=request.reason):
+    with offsets.audit_change("ack", by, first=part.first, last=part.last, reason=request.reason):
         offsets.settle(part, log.durable)
         offsets.sync()
         state = offsets.state
@@ -102,7 +102,7 @@ def replay(
             planned = _planned(log, offsets, request)
         _refuse_what_is_gone(log, offsets, planned)
         offsets.refuse_replay(planned.first, planned.last)
-        with offsets.audited(
+        with offsets.audit_change(
             "replay",
             by,
             first=planned.first,
@@ -136,7 +136,7 @@ def cancel_replay(offsets: OffsetLog, request: CancelReplay, by: Operator) -> di
     if running is None:
         raise ActionRefused(f"route {offsets.route}: there is no replay to cancel")
     left = f"{running.next}..{running.last}"
-    with offsets.audited(
+    with offsets.audit_change(
         "replay cancel", by, first=running.next, last=running.last, reason=request.reason
     ):
         offsets.cancel_replay()
@@ -170,14 +170,14 @@ def simple(
 
 def pause(offsets: OffsetLog, request: Pause, by: Operator) -> dict[str, Any]:
     """Let nothing more be delivered, whatever restarts."""
-    with offsets.audited("route pause", by, reason=request.reason):
+    with offsets.audit_change("route pause", by, reason=request.reason):
         offsets.pause()
     return answer(offsets, "paused")
 
 
 def resume(offsets: OffsetLog, request: Resume, by: Operator) -> dict[str, Any]:
     """End a pause."""
-    with offsets.audited("route resume", by, reason=request.reason):
+    with offsets.audit_change("route resume", by, reason=request.reason):
         offsets.resume()
     return answer(offsets, "resumed")
 
@@ -189,7 +189,7 @@ def set_paused(
     paused = isinstance(request, requests.PauseReader)
     action = "reader pause" if paused else "reader resume"
     with audit.change(action, by, reader=request.reader, reason=request.reason):
-        readers.set(request.reader, paused=paused)
+        readers.set_paused(request.reader, paused=paused)
     return {"reader": request.reader, "done": "paused" if paused else "resumed", "paused": paused}
 
 
@@ -200,7 +200,7 @@ def retry_parked(
     chosen = chosen_parked(offsets, request.first, request.last)
     behind = store.behind(frozenset(chosen))
     details = {"offsets": chosen, "only": request.only, "reason": request.reason}
-    with offsets.audited("parked retry", by, **details):
+    with offsets.audit_change("parked retry", by, **details):
         offsets.request_retries(chosen, only=request.only)
     done = f"{len(chosen)} parked will be delivered"
     followers, left = ([], behind) if request.only else (behind, [])
@@ -217,7 +217,7 @@ def skip_parked(
     heads = [] if request.only else store.followers(frozenset(chosen))
     followers = sorted({*heads, *store.behind(frozenset(heads))})
     details = {"offsets": chosen, "only": request.only, "reason": request.reason}
-    with offsets.audited("parked skip", by, **details) as results:
+    with offsets.audit_change("parked skip", by, **details) as results:
         gone = skip(store, offsets, chosen, only=request.only)
         results["skipped"] = len(gone)
     left = sorted({*behind}.difference(followers))
@@ -243,7 +243,7 @@ def _with_those_behind(
 
 def step(offsets: OffsetLog, through: int, request: Step, by: Operator) -> None:
     """Let a paused route deliver up to *through*."""
-    with offsets.audited("route step", by, through=through, reason=request.reason):
+    with offsets.audit_change("route step", by, through=through, reason=request.reason):
         offsets.step(through)
 
 

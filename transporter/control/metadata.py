@@ -38,7 +38,7 @@ def metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, A
         first, last = max(request.first, reader.first_offset()), min(request.last, durable)
         if first <= last:
             first = start_of_last(reader, first, last, request.most, Wanted())
-            dropped = reader.dropped(first, last)
+            dropped = reader.count_dropped(first, last)
             for batch in matching(reader, first, last, Wanted()):
                 rows = batch.select(_COLUMNS)
                 times = rows.column("logged_at").cast("int64")

@@ -69,7 +69,7 @@ def plan(
             f"{watermark}, and what is asked for begins at {first} and ends at {last}"
         )
     missing = tuple(_missing(reader, first, last))
-    dropped = reader.dropped(first, last, seen)
+    dropped = reader.count_dropped(first, last, seen)
     if (missing or dropped) and not request.partial:
         ranges = ", ".join(f"{begin}..{end}" for begin, end in missing)
         gone = [f"the log does not hold {ranges} any more"] if missing else []
@@ -130,7 +130,7 @@ def _missing(reader: LogReader, first: int, last: int) -> list[tuple[int, int]]:
     oldest = reader.first_offset()
     found = [(first, min(oldest - 1, last))] if first < oldest else []
     at = max(first, oldest)
-    while at <= last and (gap := reader.lost(at, last)) is not None:
+    while at <= last and (gap := reader.lost_gap(at, last)) is not None:
         found.append((max(at, gap.first), min(gap.last, last)))
         at = gap.last + 1
     return found

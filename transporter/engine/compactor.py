@@ -260,8 +260,8 @@ class Compactor:
             self._observe(
                 "log-compacted",
                 segments=len(report.segments),
-                dropped=report.dropped,
-                freed=report.freed,
+                dropped=report.dropped_entries,
+                freed=report.freed_bytes,
             )
 
     def _progress(self) -> Callable[[int], None]:

@@ -74,7 +74,7 @@ class Cutter:
         first, end = state.next_offset(), self._end(state)
         if end < first:
             return None
-        if (gap := self._reader.lost(first, end)) is not None:
+        if (gap := self._reader.lost_gap(first, end)) is not None:
             if gap.first <= first:
                 return self._pass_in_replay(gap, state, plan, most)
             end = gap.first - 1

@@ -152,7 +152,7 @@ class Deliveries:
             if offset in route.parking.known:
                 # Its route may remove it at this moment; what is damaged another may have whole.
                 with suppress(EnvironmentFault, Corrupt):
-                    return ParkedStore.read(route.offsets.folder, offset)
+                    return ParkedStore.read_entry(route.offsets.folder, offset)
         return None
 
     def wait(self, offset: int, timeout: float) -> None:

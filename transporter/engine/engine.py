@@ -323,7 +323,7 @@ class Engine:
             spark=self._carrier.ready,
             readers=tuple(feed.status() for feed in self._running.feeds),
             routes=tuple(self._route_status(route) for route in self._running.routes),
-            used=self._log.used if budget and not self._stopped.is_set() else size,
+            used=self._log.used_bytes if budget and not self._stopped.is_set() else size,
             max_bytes=budget,
             syncs=self._files.syncs.read(),
             dead=tuple(self._dead()),

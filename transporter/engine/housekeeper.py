@@ -149,7 +149,7 @@ class Housekeeper:
             watermark=lambda: self._holds.least().through,
             settings=RetentionSettings(least, kept.age),
             now=now,
-            size=self._log.used,
+            size=self._log.used_bytes,
             gate=self._log.gate,
         ):
             self._observe("segment-removed", file=gone.name, through=gone.end, bytes=gone.size)
@@ -162,7 +162,7 @@ class Housekeeper:
             self._release_who_is_stuck(now, budget, wanted)
         else:
             self._unmoved = None
-        used, hold = self._log.used, self._holds.least()
+        used, hold = self._log.used_bytes, self._holds.least()
         told = str(hold) if used >= EARLY * budget else ""
         if told and told != self._warned:
             self._observe(
@@ -185,7 +185,7 @@ class Housekeeper:
             return
         end = excess(
             self._log.directory,
-            self._log.used,
+            self._log.used_bytes,
             max(0, budget - max(self._config.segment_bytes, wanted)),
             through=self._holds.releasable(),
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from transporter.engine.protocol import Failure, Frames, Lent, Retry, Slice
 from transporter.errors import TransporterError
 from transporter.log import format as layout
-from transporter.log.filesystem import RealFileSystem, faults_of, opened
+from transporter.log.filesystem import RealFileSystem, faults_of, open_file
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import parked_path
@@ -73,7 +73,7 @@ class Lender:
 
     def _parked(self, asked: Retry) -> Iterator[_Loan]:
         path = parked_path(self._folder, asked.offset)
-        with faults_of(path, reading=True), opened(RealFileSystem(), path) as file:
+        with faults_of(path, reading=True), open_file(RealFileSystem(), path) as file:
             data = file.pread(min(file.size(), _LARGEST), 0)
         yield Lent(str(path), 0, b"", len(data)), data
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from transporter.errors import EnvironmentFault, TransporterError
 from transporter.log.lock import owner_of
-from transporter.log.meta import published
+from transporter.log.meta import published_offset
 from transporter.log.pipeline_record import PipelineRecord, read_record, write_record
 from transporter.offsets.offset_log import declared_routes, read_state
 
@@ -72,7 +72,7 @@ def _left_behind(files: FileSystem, directory: Path, file: str) -> Iterator[tupl
             continue
         # What cannot be read, or runs, is not ours to judge.
         with suppress(OSError, TransporterError):
-            last = published(files, each)
+            last = published_offset(files, each)
             marks = [read_state(each, route, files).watermark for route in declared_routes(each)]
             if owner_of(each) is None and last is not None and marks and min(marks) < last:
                 yield each, found.name, last - min(marks)

@@ -56,7 +56,7 @@ class Parking:
     @property
     def known(self) -> frozenset[int]:
         """The parked offsets; may be read by any thread."""
-        return self.store.known
+        return self.store.known_offsets
 
     def refuse_damaged(self) -> None:
         """Raise what is wrong with a parked entry: its key is not known, so nothing may pass it."""
@@ -92,7 +92,7 @@ class Parking:
         if last < asked.first:
             return None
         aside = {each.offset for each in parked}
-        aside.update(each for each in self.store.known if asked.first <= each <= last)
+        aside.update(each for each in self.store.known_offsets if asked.first <= each <= last)
         return replace(asked, last=last, without=tuple(sorted(aside)))
 
     def next_retry(self) -> int | None:

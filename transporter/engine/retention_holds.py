@@ -72,7 +72,7 @@ class RetentionHolds:
             running, routes = self._running.offsets, declared_routes(self._log.directory)
             holds += [self._stranger(route) for route in routes if route not in running]
         for route, offsets in running.items():
-            holds.append(hold_of(route, offsets.confirmed()))
+            holds.append(hold_of(route, offsets.confirmed_state()))
         return least(holds) or Hold(-1, "no route")
 
     def acknowledged(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from transporter.engine.protocol import Failure, Need
 from transporter.errors import Corrupt, EnvironmentFault, TransporterError
 from transporter.log import format as layout
-from transporter.log.reader import LogReader, clipped
+from transporter.log.reader import LogReader, clip_entries
 from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import Parked, ParkedStore
 
@@ -60,7 +60,7 @@ class LocalEntries:
 
     def parked(self, asked: Retry) -> pa.RecordBatch:
         """Return the parked entry."""
-        return ParkedStore.read(self._folder, asked.offset).entries
+        return ParkedStore.read_entry(self._folder, asked.offset).entries
 
 
 class Lending(Protocol):
@@ -103,7 +103,7 @@ class RemoteEntries:
         if frames.failure is not None:
             raise EnvironmentFault(frames.failure.text)
         (lent,) = frames.lent
-        found = Parked.read(payloads[0].to_pybytes(), lent.file)
+        found = Parked.decode(payloads[0].to_pybytes(), lent.file)
         if found.offset != asked.offset:
             raise Corrupt("another entry is parked here", lent.file, 0, asked.offset)
         return found.entries
@@ -141,4 +141,4 @@ class RemoteEntries:
             raise Corrupt("a frame's header was damaged on its way", lent.file, lent.byte)
         own = self._own is not None and frame.first >= self._own
         entries = layout.entries_in(payload, frame, lent.file, own=own)
-        return clipped(entries, frame, asked.first, asked.last)
+        return clip_entries(entries, frame, asked.first, asked.last)

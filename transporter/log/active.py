@@ -1,7 +1,7 @@
 """The active segment: the one file of a log that is being written.
 
-Knows the file and the format; knows nothing of locks, of who waits for which
-sync, or of the next segment. Not thread-safe, but for :meth:`sync`.
+Handles the file and its format only: locks, waiting for a sync and the next segment
+are the log's. Not thread-safe, except for :meth:`ActiveSegment.sync`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,26 @@ if TYPE_CHECKING:
     from transporter.log.filesystem import File, FileSystem
 
 PREALLOCATION: Final = 16 << 20
-"""Bytes set aside at a time, at most, so that most syncs find no new blocks to record."""
+"""Largest preallocation step in bytes, so that most syncs find no new blocks to record."""
 _FIRST: Final = 256 << 10
-"""The least of them: as much as a segment holds already is set aside, so a small one is small."""
+"""Smallest preallocation step. A step is as large as the segment so far: small logs stay small."""
 
 
 class ActiveSegment:
-    """Appends frames behind those that the file at *path* holds.
+    """Appender of frames to the segment file at *path*.
 
-    ``last`` is the last offset written, ``next`` the next to give, ``byte`` where
-    the next frame goes, ``positions`` every reader's newest position, ``oldest`` and
-    ``logged_at`` the log times of the first and of the last frame.
+    Attributes:
+        last: the last offset written.
+        next: the next offset to assign.
+        byte: the place of the next frame.
+        positions: the newest position of every reader.
+        oldest: the log time of the first frame.
+        logged_at: the log time of the last frame.
+
     """
 
     def __init__(self, files: FileSystem, path: Path, epoch: int, compression: str | None) -> None:
-        """Go on behind the last frame; recovery has made sure that this is allowed."""
+        """Continue behind the last frame. Recovery has ensured that this is allowed."""
         self._epoch, self._compression = epoch, compression
         with ExitStack() as opened:
             self._segment = Segment(files, path)
@@ -64,27 +69,29 @@ class ActiveSegment:
 
     @property
     def empty(self) -> bool:
-        """Whether the segment holds no frame yet."""
+        """Whether the segment has no frames yet."""
         return self.byte == self._segment.first_byte
 
     def size(self) -> int:
-        """Return the file's length, with what is only set aside."""
+        """Return the file's length, including preallocated bytes."""
         return self._segment.size()
 
     def write(
         self, messages: pa.RecordBatch, source: layout.Source, time: int, durable: int
     ) -> tuple[int, int]:
-        """Write *messages* as one frame and return their offsets; not durable before a sync.
+        """Write *messages* as one frame and return its first and last offset.
+
+        The frame is not durable before a sync.
 
         Args:
             messages: at least one row of ``MESSAGE_SCHEMA``.
-            source: who read them, and its position behind them.
-            time: the wall time, µs UTC; the log time never goes back behind it.
+            source: the reader of the messages, and its position behind them.
+            time: the wall time, µs UTC. The log time never goes back behind it.
             durable: the highest durable offset, which this frame will prove.
 
         Raises:
-            LogFull: there is no room; the partial frame was taken back (Invariant 14).
-            SyncFailed: it could not be taken back, so what the file holds is unknown.
+            LogFull: there is no room, and the partial frame was rolled back (Invariant 14).
+            SyncFailed: the partial frame could not be rolled back, so the file is undefined.
 
         """
         self.logged_at = max(self.logged_at, time)
@@ -92,7 +99,7 @@ class ActiveSegment:
         if indexed:
             source = replace(source, checkpoint=self.positions)
         frame, data = self._encode(messages, source, durable)
-        self._put(data)
+        self._write_at_end(data)
         if self.empty:
             self.oldest = frame.logged_at
         if indexed:
@@ -103,11 +110,11 @@ class ActiveSegment:
         return frame.first, frame.last
 
     def sync(self) -> None:
-        """Make what was written durable. Thread-safe beside :meth:`write`."""
+        """Make everything written so far durable. Thread-safe beside :meth:`write`."""
         sync(self._file)
 
     def seal(self) -> None:
-        """Put the trailer behind the last frame and make the whole file durable."""
+        """Write the trailer behind the last frame and make the whole file durable."""
         trailer = layout.Trailer(
             segment_id=self.header.segment_id,
             byte=self.byte,
@@ -124,7 +131,7 @@ class ActiveSegment:
         self.sync()
 
     def trim(self) -> None:
-        """Cut what was reserved and not used, and make the file durable."""
+        """Cut unused preallocated bytes and make the file durable."""
         try:
             self._file.truncate(self.byte)
         except OSError as error:
@@ -133,7 +140,7 @@ class ActiveSegment:
         self.sync()
 
     def close(self) -> None:
-        """Close the files; syncs nothing."""
+        """Close the files without a sync."""
         self._opened.close()
 
     def _encode(
@@ -164,7 +171,7 @@ class ActiveSegment:
         )
         return header, layout.encode_frame(header, extension, payload)
 
-    def _put(self, data: bytes) -> None:
+    def _write_at_end(self, data: bytes) -> None:
         try:
             self._reserve(len(data))
             self._file.pwrite(data, self.byte)
@@ -178,12 +185,12 @@ class ActiveSegment:
                 self._file.allocate(self._allocated, step)
                 self._allocated += step
         except OSError as error:
-            # No room for all that we would reserve: there may be for this frame.
+            # There is no room for the whole step, but there may be room for this frame.
             if error.errno not in NO_SPACE:
                 raise
 
     def _take_back(self, error: OSError) -> NoReturn:
-        """Roll a partial write back (Invariant 14): what is durable stays untouched."""
+        """Roll back a partial write (Invariant 14), leaving durable bytes untouched."""
         try:
             self._file.truncate(self.byte)
         except OSError as failure:

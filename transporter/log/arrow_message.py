@@ -1,9 +1,9 @@
-"""How much memory an Arrow message asks for, found out before it gets any. Pure.
+"""Decompressed size of an Arrow message, read before any memory is allocated. Pure.
 
-Arrow itself decompresses a buffer into as many bytes as the buffer claims, and
-says nowhere what those claims are; so its metadata, a FlatBuffer, is read here.
-Arrow verifies that metadata when it reads the message: what is misread here
-because it is malformed is refused there.
+Arrow decompresses a buffer into as many bytes as the buffer claims, and has no API
+that returns those claims. This module therefore reads the metadata, a FlatBuffer,
+itself. Arrow verifies that metadata when it reads the message, so malformed metadata
+that is misread here is refused there.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _SLOT: Final = struct.Struct("<H")
 _BUFFER: Final = struct.Struct("<qq")
 _CLAIM: Final = struct.Struct("<q")
 _AS_IT_IS: Final = -1
-"""What a buffer that was not worth compressing claims."""
+"""The claim of a buffer that was not worth compressing."""
 
-# Places of the fields in the tables Message and RecordBatch of Arrow's Message.fbs.
+# Field numbers in the tables Message and RecordBatch of Arrow's Message.fbs.
 _HEADER: Final = 2
 _BUFFERS, _COMPRESSION = 2, 3
 
 
 def claimed_bytes(message: pa.Buffer) -> int:
-    """Return the bytes that the buffers of *message* take when they are decompressed; 0 if none is.
+    """Return the decompressed size of the buffers of *message*, or 0 if it is not compressed.
 
     Raises:
-        ValueError: it is no record batch message, or a buffer claims what cannot be.
+        ValueError: it is not a record batch message, or a buffer makes an impossible claim.
         struct.error: it is too short.
 
     """
@@ -55,7 +55,7 @@ def _claims(body: memoryview, metadata: memoryview, vector: int) -> Iterator[int
         return
     start = _table(metadata, vector)
     (count,) = _OFFSET.unpack_from(metadata, start)
-    # A count that lies ends where the metadata does.
+    # A false count ends where the metadata ends.
     for at in range(
         start + _OFFSET.size, start + _OFFSET.size + count * _BUFFER.size, _BUFFER.size
     ):
@@ -65,17 +65,17 @@ def _claims(body: memoryview, metadata: memoryview, vector: int) -> Iterator[int
         if length:
             (claim,) = _CLAIM.unpack_from(body, offset)
             if claim < _AS_IT_IS:
-                raise ValueError(f"a buffer gives itself {claim} bytes")
+                raise ValueError(f"a buffer claims {claim} bytes")
             yield length if claim == _AS_IT_IS else claim
 
 
 def _table(metadata: memoryview, at: int) -> int:
-    """Return the place to which the offset at *at* leads."""
+    """Return the target of the offset at *at*."""
     return at + int(_OFFSET.unpack_from(metadata, at)[0])
 
 
 def _field(metadata: memoryview, table: int, number: int) -> int:
-    """Return where the field *number* of *table* is; 0 when it is left out."""
+    """Return the place of the field *number* in *table*, or 0 if the field is absent."""
     vtable = table - _TO_VTABLE.unpack_from(metadata, table)[0]
     if vtable < 0:
         raise ValueError("not an Arrow message")

@@ -1,4 +1,4 @@
-"""Small files of a log directory: one line of JSON, and one with its checksum. Pure."""
+"""Small files of a log directory: one line of JSON and one with its checksum. Pure."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def encode(fields: dict[str, Any]) -> bytes:
 def decode(
     data: bytes, file: str, what: str, remedy: str, read: Callable[[dict[str, Any]], T]
 ) -> T:
-    """Return what *read* makes of the fields in *data*.
+    """Decode *data* and return the result of *read* on its fields.
 
     Args:
-        data: what :func:`encode` returned.
+        data: the return value of :func:`encode`.
         file: its path, for errors.
-        what: what the file is.
-        remedy: what to do about a damaged one.
+        what: the name of the file, for errors.
+        remedy: the next step after damage, for errors.
         read: raises ``LookupError``, ``TypeError`` or ``ValueError`` for fields that no engine
-            writes: a checksum tells of damage, not of who wrote the file (Invariant 17).
+            writes. A checksum proves the absence of damage, not the author (Invariant 17).
 
     Raises:
         Corrupt: it is damaged.

@@ -1,4 +1,4 @@
-"""The clocks of a log: uptime for durations, wall time for entries, and jumps of the latter."""
+"""The clocks of a log: uptime for durations, wall time for entries, and wall clock jumps."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import time
 from typing import Final
 
 AHEAD: Final = 3600.0
-"""Seconds by which a wall clock may be wrong without anybody being told."""
+"""Seconds by which a wall clock may be wrong without a report."""
 _SECOND: Final = 1_000_000
 
 
 def uptime() -> float:
-    """Return seconds that no setting of the clock changes, and that pass in a sleep, too."""
+    """Return an uptime in seconds that includes sleep and that no change of the clock affects."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class JumpDetector:
-    """Compares the wall clock's pace with uptime. Not thread-safe."""
+    """Detector of wall clock jumps, by comparison with uptime. Not thread-safe."""
 
     def __init__(self) -> None:
-        """Begin with the first time that is noted."""
+        """Start with the first time that is noted."""
         self._last: tuple[int, float] | None = None
         self._greatest = 0.0
 
     def note(self, wall: int) -> None:
-        """Take the wall time *wall*, µs UTC, which was read just now."""
+        """Note the wall time *wall*, µs UTC, which was just read."""
         up = uptime()
         before, since = self._last or (wall, up)
         ahead = (wall - before) / _SECOND - (up - since)
@@ -33,6 +33,6 @@ class JumpDetector:
         self._last = wall, up
 
     def take(self) -> float:
-        """Return the greatest jump ahead since the last call, in seconds; 0 if there was none."""
+        """Return the greatest forward jump since the last call in seconds, or 0 without one."""
         greatest, self._greatest = self._greatest, 0.0
         return greatest

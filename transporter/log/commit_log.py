@@ -1,4 +1,4 @@
-"""The commit log, as the engine that owns it sees it: open, append, roll, close."""
+"""The commit log of the owning engine: open, append, roll, close."""
 
 from __future__ import annotations
 
@@ -52,22 +52,25 @@ MAX_APPEND: Final = GROUP_BYTES
 """Bytes of entries in one frame."""
 _SECOND: Final = 1_000_000
 _ADDED: Final = 16
-"""Bytes that an entry has beyond its message: offset and log time."""
+"""Bytes of an entry beyond its message: offset and log time."""
 
 
 def wall_clock() -> int:
-    """Return the wall time in µs UTC; it informs, and measures nothing (Invariant 16)."""
+    """Return the wall time in µs UTC. It only informs (Invariant 16)."""
     return time.time_ns() // 1000
 
 
 class CommitLog:
     """A segmented, checksummed log whose every acknowledged append survives a crash.
 
-    ``append`` may be called from several threads: writes are serialised, and
-    one sync serves everybody who wrote before it began (group commit). Of a log with
-    a budget, ``pressed`` is set at each roll and each refusal, for whoever can make
-    room; ``over_budget`` tells whether the last append was refused. Whoever removes entries,
-    or begins to need old ones, passes the ``gate``.
+    Several threads may call ``append``. Writes are serialised, and one sync serves every
+    writer that wrote before it began (group commit). Code that removes entries, or begins
+    to need old ones, passes the ``gate``.
+
+    Attributes:
+        pressed: set at each roll and each refusal by the budget, for code that makes room.
+        over_budget: whether the last append was refused.
+
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class CommitLog:
         compression: str | None,
         clock: Callable[[], int],
     ) -> None:
-        """Take up a log that is ready to be appended to; use :meth:`open`."""
+        """Start on a log that is ready for appends. Use :meth:`open`."""
         self.directory = directory
         self.log_id = meta.log_id
         self.epoch, self.runs = meta.epoch, meta.runs
@@ -116,28 +119,28 @@ class CommitLog:
         files: FileSystem | None = None,
         clock: Callable[[], int] = wall_clock,
     ) -> Self:
-        """Open the log in *directory*, making it if it is new and recovering it if it must be.
+        """Open the log in *directory*, creating or recovering it if necessary.
 
         Args:
-            directory: holds the segments; locked until ``close``.
-            proved: gives the highest offset in any offset log, which proves that much durable;
-                asked under the lock.
-            segment_bytes: where a segment is sealed and the next begun.
+            directory: holds the segments. Locked until ``close``.
+            proved: returns the highest offset in any offset log, which proves that much durable.
+                Called under the lock.
+            segment_bytes: the size at which a segment is sealed and the next one begun.
             compression: of the entries, ``"lz4"`` or ``None``.
-            max_bytes: what the segments may take in all; ``None`` for no limit.
+            max_bytes: the limit of all segments together, ``None`` for no limit.
             files: the file system, the real one by default.
-            clock: gives the log time in µs UTC.
+            clock: returns the log time in µs UTC.
 
         Raises:
             LogLocked: another process owns the directory.
             EnvironmentFault: the directory cannot be used, or is out of space.
-            Corrupt: durable bytes are damaged; nothing was changed.
-            UnknownFormat: another version wrote it; nothing was changed.
+            Corrupt: durable bytes are damaged. Nothing was changed.
+            UnknownFormat: another version wrote it. Nothing was changed.
 
         """
         files = files or RealFileSystem()
         _make(files, directory)
-        # A simulated disk has one user; locks are the real system's.
+        # A simulated disk has one user, and locks belong to the real system.
         lock = DirectoryLock(directory) if isinstance(files, RealFileSystem) else None
         try:
             now = clock()
@@ -170,21 +173,21 @@ class CommitLog:
 
     @property
     def durable(self) -> int:
-        """The last offset that is durable; -1 in an empty log."""
+        """The last offset that is durable, or -1 in an empty log."""
         return self._durable
 
     def limit(self, max_bytes: int | None) -> None:
-        """Let the segments take *max_bytes* in all from now on; ``None`` for no limit."""
+        """Limit all segments together to *max_bytes* from now on. ``None``: no limit."""
         self._max_bytes = max_bytes
 
     def roll_after(self, segment_age: float | None) -> None:
-        """Seal a segment *segment_age* seconds after its first entry; ``None``: by size only."""
+        """Seal a segment *segment_age* seconds after its first entry. ``None``: by size only."""
         self._segment_age = segment_age
 
     def roll_if_old(self) -> bool:
-        """Begin the next segment if the active one is old; return whether one was begun.
+        """Begin the next segment if the active one is old, and return whether one was begun.
 
-        For whoever looks regularly: an append does the same, but an idle log has none.
+        For regular calls: an append does the same, but an idle log has no appends.
 
         Raises:
             LogFull: there is no room for the next segment now.
@@ -204,10 +207,10 @@ class CommitLog:
     def check_lock(self) -> None:
         """Raise :class:`LockLost` if another engine can have locked the directory by now.
 
-        Invariant 12: called before anything beside the log is changed. The log itself looks
-        after each of its syncs. Waits for no append.
+        Invariant 12: called before anything beside the log is changed. The log itself checks
+        after each of its syncs. Does not wait for an append.
         """
-        if self._failure is None and (self._lock is None or self._lock.held()):
+        if self._failure is None and (self._lock is None or self._lock.is_held()):
             return
         with self._state:
             if not self._closed:
@@ -219,7 +222,7 @@ class CommitLog:
         return max(0.0, (self._active.logged_at - self._clock()) / _SECOND)
 
     def take_clock_jump(self) -> float:
-        """Return by how many seconds the wall clock has jumped ahead since the last call."""
+        """Return the seconds by which the wall clock has jumped ahead since the last call."""
         with self._state:
             return self._jumps.take()
 
@@ -230,11 +233,11 @@ class CommitLog:
             return wanted
 
     @property
-    def used(self) -> int:
-        """The bytes that count against the budget, without what is only set aside."""
+    def used_bytes(self) -> int:
+        """The bytes that count against the budget, without preallocated ones."""
         with self._state:
             if not self._closed:
-                # Without a free descriptor the last known size must do.
+                # Without a free descriptor, fall back to the last known size.
                 with suppress(LogFull):
                     self._sealed = self._sealed_bytes()
             return self._sealed + self._active.byte
@@ -252,21 +255,21 @@ class CommitLog:
         position: str | None = None,
         term: int | None = None,
     ) -> tuple[int, int]:
-        """Append *messages* as one frame; return its offsets, first and last, once durable.
+        """Append *messages* as one frame and return its first and last offset, once durable.
 
         Args:
-            messages: at least one row of ``MESSAGE_SCHEMA``, at most :data:`MAX_APPEND`
-                bytes; :func:`appendable` cuts what is larger.
-            reader: who read them.
+            messages: at least one row of ``MESSAGE_SCHEMA``, at most :data:`MAX_APPEND` bytes.
+                :func:`appendable` splits larger batches.
+            reader: the reader of the messages.
             position: the reader's position behind them, kept in the same frame.
             term: the number of the term under which they were read, if there is one.
 
         Raises:
-            LogFull: the disk is full, or the budget is spent; nothing was written.
+            LogFull: the disk is full, or the budget is spent. Nothing was written.
             LogPoisoned: a sync failed, now or earlier (Invariant 13).
             LockLost: another engine can own the log by now (Invariant 12).
-            MessageTooLarge: *messages* or *position* are longer than a frame allows;
-                nothing was written.
+            MessageTooLarge: *messages* or *position* are longer than a frame allows.
+                Nothing was written.
 
         """
         with self._state:
@@ -279,24 +282,24 @@ class CommitLog:
                 first, last = self._write(messages, source, now)
             except SyncFailed as failure:
                 self._poison(failure)
-            # Invariant 1: nobody hears of these offsets before they are durable.
+            # Invariant 1: these offsets are not returned before they are durable.
             self._sync_through(last)
             return first, last
 
     def wait_beyond(self, offset: int, timeout: float) -> int:
-        """Wait up to *timeout* seconds for durable entries beyond *offset*; return the last."""
+        """Wait up to *timeout* seconds for durable entries beyond *offset* and return the last."""
         with self._state:
             self._state.wait_for(lambda: self._durable > offset or self._closed, timeout)
             return self._durable
 
     def close(self) -> None:
-        """Leave the log so that the next open need not recover it (Invariant 18)."""
+        """Close the log so that the next open need not recover it (Invariant 18)."""
         with self._state:
             if self._closed:
                 return
             self._closed = True
             self._state.notify_all()
-            # Who syncs now uses the files until he is done, and tells of it then.
+            # A thread that is syncing uses the files until it is done and notifies this one.
             while self._group.syncing:
                 self._state.wait(0.1)
             try:
@@ -314,14 +317,14 @@ class CommitLog:
             self._active.trim()
         except SyncFailed as failure:
             self._poison(failure)
-        # That has made durable what others had written whose own sync did not come any more.
+        # This has also made writes of other threads durable whose own sync did not start.
         self._publish(self._active.last)
         mark = CleanMark(self._active.path.name, self._active.byte)
         meta = Meta(self.log_id, self.epoch, self._durable, mark, self.runs)
         try:
             write_meta(self._files, self.directory, meta)
         except OSError as error:
-            # Without the mark the next open recovers, which loses nothing either.
+            # Without the mark the next open recovers the log, which loses nothing either.
             if isinstance(error, SyncFailed) or error.errno not in BACK_PRESSURE:
                 self._poison(error)
 
@@ -329,7 +332,7 @@ class CommitLog:
         bases = segment_bases(self._files, self.directory)
         active = self._take_up(self.directory / segment_name(bases[-1]))
         if active.empty and len(bases) > 1:
-            # Invariant 16: its header states the wall time, which log time may be ahead of.
+            # Invariant 16: its header states the wall time, and log time may be ahead of that.
             path = self.directory / segment_name(bases[-2])
             with closing(Segment(self._files, path)) as segment:
                 active.logged_at = max(active.logged_at, newest_time(self._files, segment))
@@ -349,7 +352,7 @@ class CommitLog:
 
     def _refuse_without_lock(self) -> None:
         self._refuse_if_failed()
-        if self._lock is not None and not self._lock.held():
+        if self._lock is not None and not self._lock.is_held():
             self._fail(
                 LockLost(
                     f"{self.directory}: the file 'lock' was removed or replaced while this engine "
@@ -359,7 +362,7 @@ class CommitLog:
             )
 
     def _refuse_over_budget(self, size: int) -> None:
-        """Refuse what the budget has no room for; a log of one segment always takes one more."""
+        """Refuse an append beyond the budget. A log of one segment always accepts one more."""
         most = self._max_bytes
         if most is None:
             return
@@ -384,7 +387,7 @@ class CommitLog:
                 raise
 
     def _poison(self, failure: OSError) -> NoReturn:
-        # Invariant 13: the kernel may have dropped the pages; a second sync proves nothing.
+        # Invariant 13: the kernel may have dropped the pages, so a second sync proves nothing.
         error = LogPoisoned(
             f"{self.directory}: a sync failed ({failure.strerror}); "
             "restart the engine: the log recovers what is on the disk"
@@ -403,14 +406,14 @@ class CommitLog:
         offsets = self._active.write(messages, source, now, self._durable)
         if self._begun is None:
             self._begun = uptime()
-        self._group.joined(self._active.byte - begun)
+        self._group.add_write(self._active.byte - begun)
         return offsets
 
     def _wait_for_turn(self, size: int, beside: int, now: int) -> None:
         """Wait until *size* bytes, with *beside* of positions, may be written.
 
-        The active segment may be full, or old, and what the next sync will cover may be much
-        (Invariant 13). Each wait gives up the lock, and with it all that was found before.
+        The active segment may be full or old, and the group of the next sync may be large
+        (Invariant 13). Each wait releases the lock, so all conditions are checked again.
         """
         self._refuse_if_unusable()
         self._refuse_over_budget(size)
@@ -425,9 +428,9 @@ class CommitLog:
             self._refuse_if_unusable()
 
     def _set_aside(self, size: int) -> None:
-        """Have the reserve cover the group that *size* bytes join, or them alone (Invariant 13)."""
+        """Grow the reserve for *size* bytes and their group, or for them alone (Invariant 13)."""
         try:
-            self._reserve.grow(self._group.with_room_for(size))
+            self._reserve.grow(self._group.size_with(size))
         except OSError as error:
             if self._reserve.covers < min(size, GROUP_BYTES):
                 if error.errno in BACK_PRESSURE:
@@ -435,7 +438,7 @@ class CommitLog:
                 raise EnvironmentFault(f"{self.directory}: {error.strerror}") from error
 
     def _sync_through(self, offset: int) -> None:
-        """Return when *offset* is durable: by our own sync or by one that began after our write."""
+        """Wait until *offset* is durable, by this thread's sync or one begun after its write."""
         while self._durable < offset:
             self._refuse_if_failed()
             if self._group.syncing:
@@ -446,7 +449,7 @@ class CommitLog:
                 self._sync_now()
 
     def _sync_now(self) -> None:
-        """Sync what is written so far, letting others write meanwhile."""
+        """Sync everything written so far, letting other threads write meanwhile."""
         active, covered = self._active, self._active.last
         try:
             with self._group.sync():
@@ -456,8 +459,8 @@ class CommitLog:
         self._publish(covered)
 
     def _publish(self, covered: int) -> None:
-        # Invariant 12: looked at after the sync, so an engine that takes the log over from here
-        # on finds what was written.
+        # Invariant 12: checked after the sync, so an engine that takes the log over from here on
+        # finds everything that was written.
         self._refuse_without_lock()
         self._durable = max(self._durable, covered)
         self._published.publish(self.epoch, self._durable)
@@ -473,14 +476,14 @@ class CommitLog:
         return uptime() - self._begun >= self._segment_age
 
     def _roll(self, now: int) -> None:
-        """Seal the active segment and begin the next one (the order is Invariant 2's).
+        """Seal the active segment and begin the next one, in the order of Invariant 2.
 
-        Its header states the wall time *now*; log time may be ahead of that.
+        Its header states the wall time *now*. Log time may be ahead of that.
         """
         self._refuse_without_lock()
         sealed = self._active
         sealed.seal()
-        self._group.covered()
+        self._group.clear()
         self._publish(sealed.last)
         header = layout.SegmentHeader(
             log_id=sealed.header.log_id,
@@ -498,11 +501,11 @@ class CommitLog:
         except SyncFailed:
             raise
         except OSError as error:
-            # The sealed segment is still ours: the next append rolls again, over this base.
+            # The sealed segment is still in use: the next append rolls again, over this base.
             if error.errno in BACK_PRESSURE:
                 raise no_room(self.directory, error) from error
             raise SyncFailed(error.errno, error.strerror) from error
-        # Invariant 16: log time goes on where it was, whatever the wall clock says.
+        # Invariant 16: log time continues from its last value, whatever the wall clock shows.
         self._active.logged_at = max(self._active.logged_at, sealed.logged_at)
         self._begun = None
         self._sealed += sealed.byte + layout.TRAILER_BYTES
@@ -511,7 +514,7 @@ class CommitLog:
 
 
 def _age(active: ActiveSegment, now: int) -> float:
-    """Return for how many seconds *active* has held entries at the wall time *now*, at least."""
+    """Return the least number of seconds that *active* has held entries at the wall time *now*."""
     begun = (time for time in (active.oldest, active.header.created_at) if time <= now)
     return (now - next(begun, now)) / _SECOND
 
@@ -526,7 +529,7 @@ def _make(files: FileSystem, directory: Path) -> None:
 
 
 def appendable(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut *messages* into batches that :meth:`CommitLog.append` takes.
+    """Split *messages* into batches that :meth:`CommitLog.append` accepts.
 
     Raises:
         MessageTooLarge: one message alone exceeds :data:`MAX_APPEND`.

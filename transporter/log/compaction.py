@@ -1,13 +1,13 @@
 """Compaction: sealed segments lose the entries that later ones made obsolete (Invariant 11).
 
-Each segment is replaced by one of the same base that covers the same offsets;
-original offsets stay. An entry is obsoleted only by a later one that itself lies
-in a sealed segment below the least watermark. Kept in any case: the last entry
-of each namespace; the last of each key, and every keyless entry, with ``keep:
-key``; and the last entry of each segment, which marks its end.
+Each segment is replaced by one of the same base that covers the same offsets. Original
+offsets stay. An entry is obsoleted only by a later one that itself lies in a sealed
+segment below the least watermark. Some entries are always kept: the last entry of each
+namespace, and the last entry of each segment, which marks its end. With ``keep: key`` the
+last entry of each key and every keyless entry are kept, too.
 
-It reads for hours and stands in nobody's way: others may remove segments and begin
-replays meanwhile. Only the switch of two files is done in the retention gate.
+A compaction may read for hours and blocks nothing. Segments may be removed and replays
+begun meanwhile. Only the switch of two files is done in the retention gate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from transporter.log.sealed import (
     chunks_of,
     each_sealed,
     entries_of,
-    stored,
+    read_frames,
 )
 from transporter.log.segment import Segment
 from transporter.log.targets import Target, groups, whole_chunks
@@ -48,20 +48,24 @@ if TYPE_CHECKING:
 _LONG: Final = 1 << 16
 _SECOND: Final = 1_000_000
 _STEP: Final = 256 << 10
-"""Bytes read after which a compaction looks whether its segment is still there."""
+"""Bytes read between two checks that the segment still exists."""
 
 
 class _Gone(Exception):
-    """Retention has removed the segment."""
+    """Raised when retention has removed the segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """What is compacted, and how.
+    """Settings of a compaction.
 
-    ``after``: seconds since its newest entry was logged after which a segment is
-    compacted. ``tombstones``: seconds more for which a tombstone that is the last of its key
-    is kept (``keep: key`` only). ``compression`` is that of the frames written anew.
+    Attributes:
+        after: seconds since its newest entry was logged after which a segment is compacted.
+        keep: the unit of which the last entry is kept.
+        tombstones: further seconds for which a tombstone that is the last of its key is kept
+            (``keep: key`` only).
+        compression: that of rewritten frames.
+
     """
 
     after: float = 7 * 86400.0
@@ -72,7 +76,7 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What became of one segment; without *after*, nothing, in a dry run."""
+    """Result for one segment. *after* is ``None`` in a dry run, which changes nothing."""
 
     name: str
     entries: int
@@ -83,11 +87,15 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a compaction did, or would do: ``looked_at`` counts the segments it could choose from.
+    """Result of a compaction or of its preview.
 
-    ``problems`` name the segments that were left as they are because they are damaged.
-    ``through`` is the last offset of those that it has dealt with, -1 without any: behind
-    it somebody began to need a segment meanwhile.
+    Attributes:
+        looked_at: the number of segments that it could choose from.
+        segments: the segments that it replaced.
+        problems: the segments that were left unchanged because they are damaged.
+        through: the last offset of the processed segments, -1 without any. Segments behind
+            it became needed meanwhile.
+
     """
 
     looked_at: int
@@ -96,13 +104,13 @@ class Report:
     through: int = -1
 
     @property
-    def dropped(self) -> int:
-        """Entries that went."""
+    def dropped_entries(self) -> int:
+        """Number of entries dropped."""
         return sum(each.entries - each.kept for each in self.segments)
 
     @property
-    def freed(self) -> int:
-        """Bytes that became free."""
+    def freed_bytes(self) -> int:
+        """Bytes freed."""
         return sum(each.before - each.after for each in self.segments if each.after is not None)
 
 
@@ -116,22 +124,22 @@ def compact(
     progress: Callable[[int], None] = lambda _: None,
     gate: RetentionGate | None = None,
 ) -> Report:
-    """Compact the log in *directory*; safe beside its engine, its readers and retention.
+    """Compact the log in *directory*. Safe beside its engine, its readers and retention.
 
     Args:
-        directory: the log's; the caller owns it, by its lock.
+        directory: the log's. The caller owns it, by its lock.
         files: the file system, the real one by default.
-        watermark: gives the last offset that no route needs any more, durably so; asked again
-            in the gate before each replacement takes a segment's place.
-        settings: what to do.
+        watermark: returns the last offset that no route needs any more, durably so. Called
+            again in the gate before each replacement takes a segment's place.
+        settings: the settings of the compaction.
         now: the wall time, µs UTC.
-        progress: is told how many more bytes were read; what it raises ends the compaction
-            and leaves the segment it was at as it was.
-        gate: the one of the log's engine.
+        progress: called with the number of further bytes read. An exception that it raises
+            ends the compaction and leaves the current segment unchanged.
+        gate: the gate of the log's engine.
 
     Raises:
         Corrupt: a segment's header is damaged.
-        LogFull: there was no room for a replacement; the segment is as it was.
+        LogFull: there was no room for a replacement. The segment is unchanged.
         LogPoisoned: a sync failed (Invariant 13).
 
     """
@@ -149,7 +157,7 @@ def preview(
     settings: CompactionSettings,
     now: int,
 ) -> Report:
-    """Return what :func:`compact` would do; changes nothing and needs no lock.
+    """Return the report that :func:`compact` would give. Changes nothing and needs no lock.
 
     Raises:
         Corrupt: a segment's header is damaged.
@@ -158,7 +166,7 @@ def preview(
     files = files or RealFileSystem()
     with faults_of(directory):
         run = _Run(files, lambda: watermark, settings, now, lambda _: None, RetentionGate())
-        return run.dry(directory)
+        return run.preview(directory)
 
 
 @dataclass(slots=True)
@@ -175,23 +183,23 @@ class _Run:
     ends: list[bytes] = field(default_factory=list)
     """The keys of the last entries of the segments that were passed, obsolete or not."""
     sound: bool = True
-    """Whether every older segment is compacted: else a tombstone may hide what it holds."""
+    """Whether every older segment is compacted. Otherwise a tombstone may hide older entries."""
     needed: int | None = None
-    """The first offset of a segment that somebody began to need meanwhile."""
+    """The first offset of a segment that became needed meanwhile."""
     times: WallTimes | None = None
 
-    def dry(self, directory: Path) -> Report:
+    def preview(self, directory: Path) -> Report:
         sealed, targets = self._choose(directory)
         found = [
             Compacted(
                 target.sealed.path.name,
                 target.rows,
-                target.rows - target.dropped,
+                target.rows - target.dropped_entries,
                 target.sealed.size,
                 None,
             )
             for group in groups(targets)
-            for target in self._judge(group, sealed)[0]
+            for target in self._find_obsolete(group, sealed)[0]
         ]
         told = tuple(each for each in found if each.kept < each.entries)
         return Report(len(targets), told, tuple(self.problems))
@@ -201,8 +209,8 @@ class _Run:
         refuse_without_room(self.files, directory, max((each.size for each in targets), default=0))
         done = []
         for group in groups(targets):
-            judged, newest = self._judge(group, sealed)
-            for target in judged:
+            targets_of_group, newest = self._find_obsolete(group, sealed)
+            for target in targets_of_group:
                 found = self._replace(target, newest)
                 if found is not None:
                     done.append(found)
@@ -213,7 +221,7 @@ class _Run:
         return self.needed is not None and sealed.end >= self.needed
 
     def _choose(self, directory: Path) -> tuple[list[Sealed], list[Sealed]]:
-        """Return what may make entries obsolete, and what may lose them: the oldest of it."""
+        """Return the segments that may obsolete entries, and the oldest, which may lose some."""
         least = self.watermark()
         found = each_sealed(self.files, directory)
         below = list(takewhile(lambda each: each.end <= least, found))
@@ -221,32 +229,32 @@ class _Run:
         times = self.times = WallTimes(self.files, directory, self.now)
         return below, list(takewhile(lambda each: times.newest(each) < oldest, below))
 
-    def _judge(
+    def _find_obsolete(
         self, group: Sequence[Sealed], sealed: Sequence[Sealed]
     ) -> tuple[list[Target], NewestOf]:
-        """Find what is obsolete in *group*, in as many passes as memory allows."""
+        """Find the obsolete entries of *group*, in as many passes as memory requires."""
         targets = {each.base: target for each in group if (target := self._target(each))}
         newest = NewestOf()
         lower, first = None, True
         while first or lower is not None:
             going = Pass(lower)
             for each in reversed([one for one in sealed if one.base >= group[0].base]):
-                self._look(each, targets.get(each.base), going, newest if first else None)
+                self._scan(each, targets.get(each.base), going, newest if first else None)
             lower, first = going.end(), False
         for target in targets.values():
             target.spare_the_last()
         return list(targets.values()), newest
 
     def _target(self, sealed: Sealed) -> Target | None:
-        """Return the segment with nothing obsolete yet; ``None`` where it is damaged, or gone."""
+        """Return the segment with nothing obsolete yet, or ``None`` if it is damaged or gone."""
         chunks = []
         try:
-            with self._opened(sealed) as segment:
+            with self._open(sealed) as segment:
                 for chunk in chunks_of(segment, sealed.end):
-                    self._spend(sealed, chunk.walked)
+                    self._count_read(sealed, chunk.walked_bytes)
                     chunks.append(chunk)
         except Corrupt as error:
-            self._damaged(error)
+            self._note_damage(error)
             return None
         except _Gone:
             return None
@@ -254,7 +262,7 @@ class _Run:
         return Target(sealed, chunks, nothing)
 
     @contextmanager
-    def _opened(self, sealed: Sealed) -> Iterator[Segment]:
+    def _open(self, sealed: Sealed) -> Iterator[Segment]:
         self._refuse_gone(sealed)
         try:
             segment = Segment(self.files, sealed.path)
@@ -263,8 +271,8 @@ class _Run:
         with closing(segment):
             yield segment
 
-    def _spend(self, sealed: Sealed, size: int) -> None:
-        """Count *size* bytes of *sealed* as read, unless it is gone: its room is wanted now."""
+    def _count_read(self, sealed: Sealed, size: int) -> None:
+        """Count *size* bytes of *sealed* as read. Stop if it is gone: its room is needed now."""
         for start in range(0, size, _STEP):
             self._refuse_gone(sealed)
             self.progress(min(_STEP, size - start))
@@ -273,29 +281,29 @@ class _Run:
         if sealed.end <= self.gate.removed:
             raise _Gone
 
-    def _damaged(self, error: Corrupt) -> None:
+    def _note_damage(self, error: Corrupt) -> None:
         self.sound = False
         if str(error) not in self.problems:
             self.problems.append(str(error))
 
-    def _look(
+    def _scan(
         self, sealed: Sealed, target: Target | None, going: Pass, newest: NewestOf | None
     ) -> None:
-        """Go backwards through a segment, to mark what of *target* is obsolete.
+        """Scan a segment backwards and mark the obsolete rows of *target*.
 
-        *newest* of the namespaces is noted in the first pass.
+        The first pass also notes the *newest* entry of each namespace.
         """
-        # A segment that is gone makes nothing obsolete: all before it is gone too.
-        with suppress(_Gone), self._opened(sealed) as segment:
-            spend = partial(self._spend, sealed)
+        # A segment that is gone obsoletes nothing: all segments before it are gone too.
+        with suppress(_Gone), self._open(sealed) as segment:
+            spend = partial(self._count_read, sealed)
             chunks = target.chunks if target else whole_chunks(segment, sealed.end, spend)
             for number in reversed(range(len(chunks))):
                 spend(chunks[number].size)
                 try:
-                    found = entries_of(segment, stored(segment, chunks[number]))
+                    found = entries_of(segment, read_frames(segment, chunks[number]))
                 except Corrupt as error:
-                    # What cannot be read makes nothing obsolete.
-                    self._damaged(error)
+                    # Unreadable entries obsolete nothing.
+                    self._note_damage(error)
                     continue
                 keys = keys_of(found, self.settings.keep)
                 going.add(keys, partial(target.mark, number) if target else _ignore)
@@ -305,25 +313,26 @@ class _Run:
                         target.deletes += _deletes(found)
 
     def _replace(self, target: Target, newest: NewestOf) -> Compacted | None:
-        """Put what is left of *target* in its place; ``None`` when it stays as it is."""
+        """Replace *target* by its remaining entries. Return ``None`` if it stays as it is."""
         sealed = target.sealed
         try:
-            if self._held(sealed):
+            if self._is_held(sealed):
                 return None
-            with self._opened(sealed) as segment:
-                if target.dropped or target.tiny or (target.deletes and self._cold(sealed)):
+            with self._open(sealed) as segment:
+                worthwhile = target.dropped_entries or target.tiny
+                if worthwhile or (target.deletes and self._is_cold(sealed)):
                     return self._rewrite(segment, target, newest)
-                last = stored(segment, target.chunks[-1])[-1]
-                self._ends_with(entries_of(segment, [last]))
+                last = read_frames(segment, target.chunks[-1])[-1]
+                self._note_last_key(entries_of(segment, [last]))
         except Corrupt as error:
-            self._damaged(error)
+            self._note_damage(error)
         except _Gone:
-            # Nothing of it can come back to life, and the half-made file is removed.
+            # None of its entries can come back, and the incomplete file is removed.
             pass
         return None
 
-    def _held(self, sealed: Sealed) -> bool:
-        """Tell whether somebody needs *sealed* by now: a replay has begun (Invariant 11)."""
+    def _is_held(self, sealed: Sealed) -> bool:
+        """Return whether *sealed* is needed by now, because a replay has begun (Invariant 11)."""
         held = self.watermark() < sealed.end
         if held:
             self.sound = False
@@ -340,7 +349,7 @@ class _Run:
                 made.abandon()
                 return None
             made.finish(sealed.end, segment.header.created_at)
-            if not self._switched(sealed, segment, made):
+            if not self._switch(sealed, segment, made):
                 made.abandon()
                 return None
         except BaseException:
@@ -348,23 +357,23 @@ class _Run:
             raise
         return Compacted(sealed.path.name, target.rows, kept, sealed.size, made.size)
 
-    def _switched(self, sealed: Sealed, segment: Segment, made: Replacement) -> bool:
-        """Let *made* take the place of *segment*; false if that is needed by now.
+    def _switch(self, sealed: Sealed, segment: Segment, made: Replacement) -> bool:
+        """Replace *segment* by *made*. Return false if the segment is needed by now.
 
-        In the gate, from the last look to the rename: no replay begins in between, and a
+        Runs in the gate from the last check to the rename. No replay begins in between, and a
         segment that was removed is not brought back.
         """
-        with self.gate, self._opened(sealed) as there:
+        with self.gate, self._open(sealed) as there:
             if there.header.segment_id != segment.header.segment_id:
                 raise _Gone
-            if self._held(sealed):
+            if self._is_held(sealed):
                 return False
             made.switch()
             self.gate.rewritten += 1
             return True
 
-    def _cold(self, sealed: Sealed) -> bool:
-        """Tell whether tombstones of this segment may go."""
+    def _is_cold(self, sealed: Sealed) -> bool:
+        """Return whether this segment is old enough for its tombstones to be dropped."""
         settings = self.settings
         grace = round((settings.after + settings.tombstones) * _SECOND)
         return settings.keep == "key" and self.sound and self._is_older(sealed, grace)
@@ -372,7 +381,7 @@ class _Run:
     def _is_older(self, sealed: Sealed, age: int) -> bool:
         return self.times is not None and self.times.newest(sealed) < self.now - age
 
-    def _ends_with(self, entries: pa.Table) -> None:
+    def _note_last_key(self, entries: pa.Table) -> None:
         key = keys_of(entries.slice(entries.num_rows - 1), "key")[0].as_py()
         if key is not None:
             # Invariant 17: a key that is too long to remember keeps all tombstones behind it.
@@ -380,20 +389,20 @@ class _Run:
             self.ends.append(key[:_LONG])
 
     def _copy(self, segment: Segment, target: Target, made: Replacement, newest: NewestOf) -> int:
-        """Give every frame of *segment* to *made*; return how many entries are left."""
+        """Copy every frame of *segment* to *made* and return the number of remaining entries."""
         kept = 0
         for chunk, obsolete in zip(target.chunks, target.obsolete, strict=True):
-            self._spend(target.sealed, chunk.size)
-            found = stored(segment, chunk)
+            self._count_read(target.sealed, chunk.size)
+            found = read_frames(segment, chunk)
             rows = entries_of(segment, found).combine_chunks()
-            mask = pc.invert(pc.or_(obsolete, self._graves(rows, target, newest)))
+            mask = pc.invert(pc.or_(obsolete, self._droppable_tombstones(rows, target, newest)))
             for each, part, left in _frames(found, rows, mask):
-                self._give(segment, each, part, left, made)
+                self._copy_frame(segment, each, part, left, made)
             kept += mask.true_count
-        self._ends_with(rows)
+        self._note_last_key(rows)
         return kept
 
-    def _give(
+    def _copy_frame(
         self,
         segment: Segment,
         each: Stored,
@@ -411,12 +420,15 @@ class _Run:
         else:
             made.keep(each, source)
 
-    def _graves(self, rows: pa.Table, target: Target, newest: NewestOf) -> pa.BooleanArray:
-        """Tell which of *rows* are tombstones that nobody needs, if they are the last of their key.
+    def _droppable_tombstones(
+        self, rows: pa.Table, target: Target, newest: NewestOf
+    ) -> pa.BooleanArray:
+        """Return a mask of the unneeded tombstones in *rows*, if they are the last of their key.
 
-        Old enough, and no older segment holds anything of the key: it would come back to life.
+        A tombstone is unneeded when it is old enough and no older segment holds an entry of its
+        key, which would otherwise come back to life.
         """
-        if not self._cold(target.sealed) or not newest.known:
+        if not self._is_cold(target.sealed) or not newest.is_complete:
             return pa.repeat(pa.scalar(value=False), rows.num_rows)
         keys = keys_of(rows, "key")
         offsets = rows.column("offset").combine_chunks()

@@ -1,6 +1,6 @@
-"""What is damaged in a log: every byte of every segment looked at, nothing changed.
+"""Examination of a log for damage: reads every byte of every segment, changes nothing.
 
-The ground on which ``log verify`` reports and ``log repair`` acts.
+``log verify`` reports its result, and ``log repair`` acts on it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 class Damage:
     """A place in a file that is not as it was written.
 
-    The offsets ``first`` to ``last`` cannot be read because of it: none when
-    ``last < first``, for then only a header or a reader's position is hurt.
-    ``resume`` is the byte where intact frames go on, if any do.
+    Attributes:
+        first: the first offset that cannot be read because of it.
+        last: the last such offset. ``last < first`` means none: only a header or a reader's
+            position is damaged.
+        resume: the byte where intact frames continue, if any do.
+
     """
 
     file: str
@@ -49,10 +52,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A segment and what is damaged in it, or before it, in the order of offsets.
+    """A segment and the damage in it or before it, in the order of offsets.
 
-    ``end`` is the last offset that it must hold, as the next header or the floor
-    tells; ``salvaged`` says that its own header is gone and ``header`` a makeshift.
+    Attributes:
+        end: the last offset that it must hold, by the next header or the floor.
+        salvaged: whether its own header is lost and ``header`` a makeshift.
+
     """
 
     path: Path
@@ -62,13 +67,13 @@ class Examined:
     salvaged: bool = False
 
     def open(self, files: FileSystem) -> Segment:
-        """Open the segment, whatever became of its header."""
+        """Open the segment, even if its header is damaged."""
         return Segment(files, self.path, self.header if self.salvaged else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """All segments of a log, the files that are none of it, and how far it is proved."""
+    """All segments of a log, the files that do not belong to it, and its proved floor."""
 
     segments: tuple[Examined, ...]
     useless: tuple[Damage, ...]
@@ -76,7 +81,7 @@ class Examination:
 
     @property
     def damages(self) -> tuple[Damage, ...]:
-        """Everything that is damaged."""
+        """All damage in the log."""
         return (*self.useless, *(each for part in self.segments for each in part.damages))
 
 
@@ -87,37 +92,39 @@ def examine(
     proved: int,
     progress: Progress = lambda _: None,
 ) -> Examination:
-    """Look at every frame of every segment in *directory*.
+    """Examine every frame of every segment in *directory*.
 
     Args:
-        files: where the log lies.
-        directory: the log's.
-        log_id: the log's, which every segment must name.
-        proved: the highest offset that is known to be durable.
-        progress: is told how many more bytes were looked at.
+        files: the file system of the log.
+        directory: the log's directory.
+        log_id: the log's id, which every segment must name.
+        proved: the highest proved offset.
+        progress: called with the number of further bytes examined.
 
     """
-    heads = [_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
+    heads = [_read_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
     useless = tuple(head for head in heads if isinstance(head, Damage))
-    ours, replaced = _in_use([head for head in heads if not isinstance(head, Damage)])
+    ours, replaced = _split_replaced([head for head in heads if not isinstance(head, Damage)])
     useless += replaced
     if not ours:
         return Examination((), useless, proved)
     with closing(ours[-1].open(files)) as last:
         floor = proved_by(files, last, proved)
     ends = [*(after.header.previous for _, after in pairwise(ours)), floor]
-    examined = [_examined(files, head, end, progress) for head, end in zip(ours, ends, strict=True)]
-    return Examination(tuple(_passed_on(examined)), useless, floor)
+    examined = [
+        _examine_segment(files, head, end, progress) for head, end in zip(ours, ends, strict=True)
+    ]
+    return Examination(tuple(_pass_on_missing(examined)), useless, floor)
 
 
 def replaced_segments(files: FileSystem, directory: Path, log_id: str) -> tuple[Damage, ...]:
-    """Return the segments whose place another one has taken; headers only are looked at."""
-    heads = [_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
-    return _in_use([head for head in heads if not isinstance(head, Damage)])[1]
+    """Return the segments that another segment has replaced, reading only headers."""
+    heads = [_read_head(files, directory, base, log_id) for base in segment_bases(files, directory)]
+    return _split_replaced([head for head in heads if not isinstance(head, Damage)])[1]
 
 
-def _in_use(heads: list[Examined]) -> tuple[list[Examined], tuple[Damage, ...]]:
-    """Part the segments from those that a repair has replaced and did not come to remove."""
+def _split_replaced(heads: list[Examined]) -> tuple[list[Examined], tuple[Damage, ...]]:
+    """Separate the segments from those that an interrupted repair replaced but did not remove."""
     ours: list[Examined] = []
     replaced = []
     for head in reversed(heads):
@@ -130,8 +137,8 @@ def _in_use(heads: list[Examined]) -> tuple[list[Examined], tuple[Damage, ...]]:
     return ours[::-1], tuple(replaced)
 
 
-def _head(files: FileSystem, directory: Path, base: int, log_id: str) -> Examined | Damage:
-    """Read the header of a segment, or make one up; what gives neither is damage altogether."""
+def _read_head(files: FileSystem, directory: Path, base: int, log_id: str) -> Examined | Damage:
+    """Read or make up the header of a segment. Return damage if neither is possible."""
     path = directory / segment_name(base)
     makeshift = layout.SegmentHeader(uuid.UUID(log_id).bytes, 0, base, base - 1, base, 0, 0)
     try:
@@ -140,13 +147,13 @@ def _head(files: FileSystem, directory: Path, base: int, log_id: str) -> Examine
     except Misplaced as error:
         return Damage(str(path), 0, error.problem, base, base - 1)
     except Corrupt as error:
-        return _salvaged(files, path, makeshift, error.problem)
+        return _salvage(files, path, makeshift, error.problem)
     if header.log_id != makeshift.log_id:
         return Damage(str(path), 16, "this segment belongs to another log", base, base - 1)
     return Examined(path, header, base - 1, ())
 
 
-def _salvaged(
+def _salvage(
     files: FileSystem, path: Path, makeshift: layout.SegmentHeader, problem: str
 ) -> Examined | Damage:
     base = makeshift.base
@@ -158,18 +165,18 @@ def _salvaged(
     return Examined(path, makeshift, base - 1, (bad,), salvaged=True)
 
 
-def _examined(files: FileSystem, head: Examined, end: int, progress: Progress) -> Examined:
+def _examine_segment(files: FileSystem, head: Examined, end: int, progress: Progress) -> Examined:
     with closing(head.open(files)) as segment:
-        found = _joined(_damages(segment, end, progress))
+        found = _join_adjacent(_damages(segment, end, progress))
         return replace(head, end=end, damages=(*head.damages, *found))
 
 
 def _damages(segment: Segment, end: int, progress: Progress) -> Iterator[Damage]:
-    """Yield what is damaged of the offsets up to *end*, frame by frame."""
+    """Yield the damage among the offsets up to *end*, frame by frame."""
     byte, expected = segment.first_byte, segment.header.base
     while expected <= end:
         frame = segment.frame_at(byte)
-        if frame is None or frame.first > _allowed(segment, expected):
+        if frame is None or frame.first > _highest_following(segment, expected):
             behind = (later for later in segment.later_frames(byte) if later.first >= expected)
             frame = next(behind, None)
             last = end if frame is None else min(end, frame.first - 1)
@@ -178,13 +185,13 @@ def _damages(segment: Segment, end: int, progress: Progress) -> Iterator[Damage]
             yield Damage(str(segment.path), byte, problem, expected, last, resume)
             if frame is None:
                 return
-        yield from _damaged(segment, frame)
+        yield from _frame_damage(segment, frame)
         progress(frame.end - byte)
         byte, expected = frame.end, frame.last + 1
 
 
-def _joined(damages: Iterable[Damage]) -> Iterator[Damage]:
-    """Join damages that leave nothing whole between them into one gap."""
+def _join_adjacent(damages: Iterable[Damage]) -> Iterator[Damage]:
+    """Join adjacent damage, with nothing intact in between, into one gap."""
     before: Damage | None = None
     for damage in damages:
         if before is None:
@@ -198,12 +205,12 @@ def _joined(damages: Iterable[Damage]) -> Iterator[Damage]:
         yield before
 
 
-def _allowed(segment: Segment, expected: int) -> int:
-    """Return the highest offset that may follow: behind frames that were moved some are unused."""
+def _highest_following(segment: Segment, expected: int) -> int:
+    """Return the highest offset that may follow. Behind moved frames, some offsets are unused."""
     return max(expected, segment.header.next_offset)
 
 
-def _damaged(segment: Segment, frame: layout.FrameHeader) -> Iterator[Damage]:
+def _frame_damage(segment: Segment, frame: layout.FrameHeader) -> Iterator[Damage]:
     file = str(segment.path)
     try:
         segment.entries(frame)
@@ -218,28 +225,28 @@ def _damaged(segment: Segment, frame: layout.FrameHeader) -> Iterator[Damage]:
         yield Damage(file, place, error.problem, frame.first, frame.first - 1, frame.byte)
 
 
-def _passed_on(segments: Iterable[Examined]) -> Iterator[Examined]:
-    """Give what is missing at the end of a segment to the next one, whose header must say it."""
+def _pass_on_missing(segments: Iterable[Examined]) -> Iterator[Examined]:
+    """Move missing offsets at the end of a segment to the next one, whose header declares them."""
     before: Examined | None = None
     for part in segments:
         missing: tuple[Damage, ...] = ()
         if before is not None:
-            own, missing = _parted(before)
+            own, missing = _split_undeclarable(before)
             yield replace(before, damages=own)
         before = replace(part, damages=(*missing, *part.damages))
     if before is not None:
         yield before
 
 
-def _parted(part: Examined) -> tuple[tuple[Damage, ...], tuple[Damage, ...]]:
-    """Part the damages of a segment from those that it cannot declare itself."""
+def _split_undeclarable(part: Examined) -> tuple[tuple[Damage, ...], tuple[Damage, ...]]:
+    """Separate the damage of a segment from the damage that it cannot declare itself."""
     own = tuple(each for each in part.damages if each.empty or each.last < part.end)
     missing = part.damages[len(own) :]
     if missing and missing[0].first <= part.header.base:
-        # Nothing of this segment is left, so what was missing before it goes along, and so does
-        # the gap that its header declares: one header can tell of one gap only.
+        # Nothing of this segment is left. The missing offsets before it move along, and so
+        # does the gap that its header declares, because one header can declare one gap only.
         own, (foremost, *others) = (), part.damages
         first = min(foremost.first, part.header.previous + 1)
         missing = (replace(foremost, first=first), *others)
-    # Nothing of this file follows them; what does is the next one's business.
+    # Nothing intact of this file follows them, and anything later belongs to the next segment.
     return own, tuple(replace(each, resume=None) for each in missing)

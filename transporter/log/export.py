@@ -1,7 +1,7 @@
-"""Writing entries into one file that other tools read: Parquet, or JSON lines.
+"""Export of entries into one file for other tools: Parquet or JSON lines.
 
-The file appears whole or not at all, and memory is bounded by one row group
-however long the log is (Invariant 17).
+The file appears whole or not at all. Memory is bounded by one row group, however long
+the log is (Invariant 17).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from transporter.message import Entry
 
 ROW_GROUP_BYTES: Final = 32 << 20
-"""Bytes of entries in memory that one row group of a Parquet file takes."""
+"""Bytes of entries in memory for one row group of a Parquet file."""
 _ROW_GROUP_ROWS: Final = 1 << 20
 
 
 def export(path: Path, parts: Iterable[bytes], files: FileSystem | None = None) -> None:
-    """Make the file at *path* hold *parts*, replacing what was there once all of it is durable.
+    """Write *parts* to the file at *path*, replacing the old file once all of it is durable.
 
     Raises:
-        EnvironmentFault: the file cannot be written; what was there is untouched.
+        EnvironmentFault: the file cannot be written. The old file is untouched.
 
     """
     files = files or RealFileSystem()
-    # In a shared folder somebody may have made files of every name that can be guessed.
+    # In a shared folder, other users may have created files of every guessable name.
     private = path.with_name(f".{path.name}.{token_hex(16)}")
     whole = private / path.name
     try:
@@ -56,14 +56,14 @@ def export(path: Path, parts: Iterable[bytes], files: FileSystem | None = None) 
 def json_lines(
     batches: Iterable[pa.RecordBatch], describe: Callable[[Entry], object]
 ) -> Iterator[bytes]:
-    """Yield what *describe* says of each entry, one line of JSON an entry."""
+    """Yield the description of each entry by *describe*, one line of JSON per entry."""
     for batch in batches:
         lines = [json.dumps(describe(entry)) for entry in Entries(batch)]
         yield "".join(f"{line}\n" for line in lines).encode()
 
 
 def text_columns(batches: Iterable[pa.RecordBatch]) -> frozenset[str]:
-    """Return which of ``key`` and ``data`` are UTF-8, or null, in all of *batches*."""
+    """Return the columns among ``key`` and ``data`` that are UTF-8 or null in all *batches*."""
     found = frozenset(("key", "data"))
     for batch in batches:
         found = frozenset(name for name in found if _is_text(batch.column(name)))
@@ -85,7 +85,7 @@ def parquet(
 ) -> Iterator[bytes]:
     """Yield the bytes of a Parquet file of ``ENTRY_SCHEMA``, row group by row group.
 
-    The columns in *text*, which :func:`text_columns` has found in the same batches, are strings.
+    The columns in *text*, found by :func:`text_columns` in the same batches, become strings.
     """
     from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - heavy, and only for this format
 
@@ -96,12 +96,12 @@ def parquet(
     with ParquetWriter(sink, schema, compression="zstd") as writer:
         for group in _groups(batches):
             writer.write_table(group.cast(schema), row_group_size=group.num_rows)
-            yield from sink.taken()
-    yield from sink.taken()
+            yield from sink.take()
+    yield from sink.take()
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Join *batches* into tables that each make a row group worth its footer."""
+    """Join *batches* into tables large enough for a row group each."""
     held: list[pa.RecordBatch] = []
     size = rows = 0
     for batch in batches:
@@ -115,7 +115,7 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class _Sink:
-    """A file that Arrow writes to and from which the bytes are taken now and then."""
+    """File object for Arrow's output, from which the bytes are taken at intervals."""
 
     closed = False
 
@@ -137,6 +137,6 @@ class _Sink:
     def close(self) -> None:
         """Keep everything until it is taken."""
 
-    def taken(self) -> list[bytes]:
+    def take(self) -> list[bytes]:
         parts, self._parts = self._parts, []
         return parts

@@ -1,7 +1,7 @@
-"""The one seam to the disk: nothing else in ``log`` and ``offsets`` touches files.
+"""The only access to the disk: nothing else in ``log`` and ``offsets`` touches files.
 
-Knows nothing of formats. Every call either does all it says or raises
-``OSError``; short reads and writes are handled here.
+Independent of formats. Every call either completes or raises ``OSError``. Short reads
+and writes are handled here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TEMPORARY: Final = ".tmp"
-"""What the name of a file ends with until it is whole."""
+"""Suffix of a file that is not yet complete."""
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 FULL_TABLE: Final = (errno.EMFILE, errno.ENFILE)
-"""No descriptor is left, so nothing was done: the call may be repeated as it is."""
+"""No descriptor is left, so nothing was done and the call may be repeated as it is."""
 BACK_PRESSURE: Final = (*NO_SPACE, *FULL_TABLE)
 TRANSIENT: Final = (
     *FULL_TABLE,
@@ -32,17 +32,17 @@ TRANSIENT: Final = (
 
 
 class SyncFailed(OSError):
-    """What the disk holds is unknown from here on, whatever a later sync says (Invariant 13)."""
+    """A failed sync: the disk's content is unknown even if a later one succeeds (Invariant 13)."""
 
 
 class File(Protocol):
-    """One open file. Reads are thread-safe; the owner serialises everything else."""
+    """One open file. Reads are thread-safe. The owner serialises everything else."""
 
     def pread(self, size: int, byte: int) -> bytes:
-        """Return up to *size* bytes at *byte*; fewer only at the end of the file."""
+        """Return up to *size* bytes at *byte*, and fewer only at the end of the file."""
 
     def pread_into(self, buffer: memoryview, byte: int) -> int:
-        """Fill *buffer* from *byte* on; return how much was read, less only at the file's end."""
+        """Fill *buffer* from *byte* on. Return the number read, less only at the file's end."""
 
     def pwrite(self, data: bytes, byte: int) -> None:
         """Write all of *data* at *byte*, in the page cache only."""
@@ -60,35 +60,35 @@ class File(Protocol):
         """Make the data and the length durable. A failure is final (Invariant 13)."""
 
     def is_at(self, path: Path) -> bool:
-        """Tell whether *path* still names this file, which may be removed or replaced."""
+        """Return whether *path* still names this file, which may be removed or replaced."""
 
     def close(self) -> None:
-        """Release the descriptor; syncs nothing."""
+        """Release the descriptor without a sync."""
 
 
 class FileSystem(Protocol):
     """Directories and the opening of files. Thread-safe."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open *path*; ``create`` makes it empty if absent, and implies nothing durable."""
+        """Open *path*. ``create`` makes it empty if absent, which is not durable."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Replace *target* by *source* atomically; durable after ``sync_directory``."""
+        """Replace *target* by *source* atomically. Durable after ``sync_directory``."""
 
     def remove(self, path: Path) -> None:
-        """Remove a file; an absent one is no error."""
+        """Remove a file if it exists."""
 
     def names(self, directory: Path) -> list[str]:
-        """Return the sorted names in *directory*; none when it does not exist."""
+        """Return the sorted names in *directory*, or none when it does not exist."""
 
     def is_directory(self, path: Path) -> bool:
-        """Tell whether *path* is a directory."""
+        """Return whether *path* is a directory."""
 
     def is_file(self, path: Path) -> bool:
-        """Tell whether *path* is a regular file, or a link to one."""
+        """Return whether *path* is a regular file, or a link to one."""
 
     def create_directory(self, directory: Path) -> None:
-        """Create *directory* in a parent that exists, if it is absent; durable after a sync."""
+        """Create *directory* in a parent that exists, if it is absent. Durable after a sync."""
 
     def remove_directory(self, directory: Path) -> None:
         """Remove *directory*, which is empty."""
@@ -97,13 +97,14 @@ class FileSystem(Protocol):
         """Make creations, renames and removals in *directory* durable."""
 
     def free(self, directory: Path) -> int:
-        """Return how many bytes this user may still write to the disk of *directory*."""
+        """Return the bytes that this user may still write to the disk of *directory*."""
 
 
 class _RealFile:
-    """Closed by :meth:`close`, or with its last reference. Once closed, every call fails.
+    """An open descriptor, closed by :meth:`close` or with its last reference.
 
-    It never uses its former descriptor, which may be another file's by then.
+    Once closed, every call fails. It never uses its former descriptor, which may belong to
+    another file by then.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -146,12 +147,12 @@ class _RealFile:
         try:
             os.posix_fallocate(self._fd, byte, size)
         except OSError as error:
-            # Some file systems cannot; the space is then found at the write, or not.
+            # Some file systems cannot preallocate. A write then finds the space, or not.
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
 
     def sync(self) -> None:
-        # fdatasync makes the length durable too when it changed, which is all that we need.
+        # fdatasync makes a changed length durable too, and no other metadata is needed.
         os.fdatasync(self._fd)
 
     def is_at(self, path: Path) -> bool:
@@ -194,11 +195,11 @@ class RealFileSystem:
             return []
 
     def is_directory(self, path: Path) -> bool:
-        """Look at *path*."""
+        """Check *path* on the disk."""
         return path.is_dir()
 
     def is_file(self, path: Path) -> bool:
-        """Look at *path*."""
+        """Check *path* on the disk."""
         return path.is_file()
 
     def create_directory(self, directory: Path) -> None:
@@ -218,13 +219,13 @@ class RealFileSystem:
             os.close(descriptor)
 
     def free(self, directory: Path) -> int:
-        """Look at the file system that holds *directory*."""
+        """Return the free space of the file system that holds *directory*."""
         found = os.statvfs(directory)
         return found.f_bavail * found.f_frsize
 
 
 def sync(file: File) -> None:
-    """Sync *file*; every failure is a :class:`SyncFailed`."""
+    """Sync *file*, turning every failure into :class:`SyncFailed`."""
     try:
         file.sync()
     except OSError as error:
@@ -232,9 +233,9 @@ def sync(file: File) -> None:
 
 
 def sync_directory(files: FileSystem, directory: Path) -> None:
-    """Sync *directory*; every failure is a :class:`SyncFailed`.
+    """Sync *directory*, turning every failure into :class:`SyncFailed`.
 
-    Except for a full descriptor table: then no sync was tried, so the caller may
+    A full descriptor table is the exception. No sync was tried then, so the caller may
     repeat the whole operation.
     """
     try:
@@ -246,7 +247,7 @@ def sync_directory(files: FileSystem, directory: Path) -> None:
 
 
 def no_room(place: Path, error: OSError) -> LogFull:
-    """Return what back-pressure is at *place*: no space, or no descriptor (Invariant 14)."""
+    """Return the back-pressure error for *place*: no space, or no descriptor (Invariant 14)."""
     if error.errno in FULL_TABLE:
         return LogFull(f"{place}: no free file descriptor ({error.strerror}); see 'ulimit -n'")
     return LogFull(f"{place}: no space left on the device")
@@ -254,10 +255,10 @@ def no_room(place: Path, error: OSError) -> LogFull:
 
 @contextmanager
 def faults_of(place: Path, *, reading: bool = False) -> Iterator[None]:
-    """Turn what the system says of *place* into an error of ours.
+    """Turn operating system errors about *place* into errors of this project.
 
-    With *reading*, an error that may pass is a :class:`DiskUnavailable`. Otherwise only
-    a full descriptor table is: a write that has failed must not be repeated blindly.
+    With *reading*, a transient error becomes :class:`DiskUnavailable`. Otherwise only a full
+    descriptor table does, because a write that has failed must not be repeated blindly.
     """
     try:
         yield
@@ -274,7 +275,7 @@ def faults_of(place: Path, *, reading: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def opened(
+def open_file(
     files: FileSystem, path: Path, *, write: bool = False, create: bool = False
 ) -> Iterator[File]:
     """Open *path* for the length of a ``with`` block."""
@@ -286,9 +287,9 @@ def opened(
 
 
 def replace_durably(files: FileSystem, path: Path, parts: Iterable[bytes]) -> None:
-    """Make *path* hold exactly *parts*: after a crash it holds the old bytes or the new ones.
+    """Write exactly *parts* to *path*: after a crash it holds the old bytes or the new ones.
 
-    Temp file, sync, rename, directory sync; each of the four is needed.
+    Temporary file, sync, rename, directory sync: each of the four is needed.
     """
     _write_temporary(files, path, parts)
     files.rename(_temporary(path), path)
@@ -296,10 +297,10 @@ def replace_durably(files: FileSystem, path: Path, parts: Iterable[bytes]) -> No
 
 
 def replace_all_durably(files: FileSystem, folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Make the files in *folder* hold *contents*, as :func:`replace_durably` would one by one.
+    """Write *contents* to the files in *folder*, as :func:`replace_durably` does one by one.
 
-    Nothing gets its name before all of them are whole, so an error before that replaces
-    nothing; one directory sync serves all of them.
+    No file gets its name before all of them are complete, so an error before that replaces
+    nothing. One directory sync serves all of them.
     """
     paths = [folder / name for name in contents]
     try:
@@ -319,7 +320,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _write_temporary(files: FileSystem, path: Path, parts: Iterable[bytes]) -> None:
-    with opened(files, _temporary(path), write=True, create=True) as file:
+    with open_file(files, _temporary(path), write=True, create=True) as file:
         file.truncate(0)
         byte = 0
         for part in parts:
@@ -329,16 +330,16 @@ def _write_temporary(files: FileSystem, path: Path, parts: Iterable[bytes]) -> N
 
 
 def make_directory(files: FileSystem, directory: Path) -> None:
-    """Create what is missing of *directory*, from the top; its entry is durable on return.
+    """Create *directory* and its missing parents from the top. Its entry is durable on return.
 
-    The parent of what exists already is synced as well: a process that was killed
-    may have created it and not come to the sync.
+    The parent of an existing directory is synced as well, because a process that was killed
+    may have created the directory without syncing its parent.
     """
     missing = []
     while not files.is_directory(directory):
         missing.append(directory)
         directory = directory.parent
-    # We may not be allowed to look into a folder above, and then we did not create this one.
+    # This user may not be allowed to read the parent. Then it did not create the directory.
     with suppress(PermissionError):
         files.sync_directory(directory.parent)
     for path in reversed(missing):
@@ -347,9 +348,9 @@ def make_directory(files: FileSystem, directory: Path) -> None:
 
 
 def remove_tree(files: FileSystem, directory: Path) -> None:
-    """Remove *directory* with all that it holds; durable on return.
+    """Remove *directory* and its content, durably on return.
 
-    Its name goes first, so that a crash leaves all of it or none.
+    Its name is removed first, so that a crash leaves all of it or none.
     """
     doomed = directory.with_name(f".{directory.name}.removed")
     _remove_at_once(files, doomed)

@@ -1,8 +1,8 @@
-"""Following the end of a log from another process, through all that happens to it there.
+"""Following the end of a log from another process.
 
-An engine may run, stop, die and come back; segments are rolled, compacted and
-removed. Nothing can be waited for across processes, so whoever follows looks
-again now and then: one look reads two small files.
+An engine may run, stop, die and come back. Segments are rolled, compacted and removed.
+A process cannot wait for events of another one, so a follower polls. One poll reads two
+small files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from transporter.errors import OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.lock import owner_of
-from transporter.log.meta import published, read_meta
+from transporter.log.meta import published_offset, read_meta
 from transporter.log.open_segments import sweep_open_segments
 from transporter.log.reader import Gap, LogReader
 from transporter.log.search import frames
@@ -34,16 +34,16 @@ class Retained(NamedTuple):
 
 
 class Follower:
-    """Hands out every entry once, in order, as soon as it is confirmed. Not thread-safe.
+    """Yields every entry once, in order, as soon as it is confirmed. Not thread-safe.
 
-    ``next`` is the offset to be handed out next. What compaction obsoleted before
-    it was reached is not seen; what was removed or lost is told.
+    ``next`` is the offset of the next entry. Entries that compaction drops first are not
+    seen. Removed and lost entries are reported.
     """
 
     def __init__(
         self, directory: Path, first: int, confirmed: int = -1, files: FileSystem | None = None
     ) -> None:
-        """Begin at *first*; entries up to *confirmed* are known to be durable."""
+        """Begin at *first*. Entries up to *confirmed* are durable."""
         self.directory, self.next = directory, first
         self._files = files or RealFileSystem()
         self._reader = LogReader(directory, self._files)
@@ -56,24 +56,24 @@ class Follower:
         self.close()
 
     def close(self) -> None:
-        """Close what is open of the log."""
+        """Close the reader."""
         self._reader.close()
 
-    def news(self) -> Iterator[pa.RecordBatch | Retained | Gap]:
-        """Yield what has come since the last time, and what is missing of it; then end.
+    def poll(self) -> Iterator[pa.RecordBatch | Retained | Gap]:
+        """Yield the new entries since the last call, and the gaps between them.
 
         Raises:
             Corrupt: an entry is damaged.
             EnvironmentFault: the disk cannot be read.
 
         """
-        last = self.confirmed()
+        last = self.confirmed_offset()
         if self.next > last:
-            # It may have nothing to read for long, and would keep what is removed meanwhile.
+            # There may be nothing to read for long, and removed segments would stay open.
             sweep_open_segments()
         while self.next <= last:
             try:
-                yield from self._read(last)
+                yield from self._read_through(last)
             except OffsetRefused:
                 missing = Retained(self.next, self._reader.first_offset() - 1)
                 if missing.last < missing.first:
@@ -81,30 +81,30 @@ class Follower:
                 self.next = missing.last + 1
                 yield missing
 
-    def confirmed(self) -> int:
+    def confirmed_offset(self) -> int:
         """Return the last offset that is known to be durable (Invariant 12)."""
         with faults_of(self.directory, reading=True):
             running = owner_of(self.directory) is not None
             meta = read_meta(self._files, self.directory)
             if meta is not None:
-                # Without an engine, a mark may be older than the files, or of a copy's original:
-                # only one whose engine was seen running is believed.
+                # Without an engine, a mark may be older than the files, or of a copy's original.
+                # Only the mark of an engine that was seen running is trusted.
                 self._epoch = meta.epoch if running else self._epoch
-                mark = published(self._files, self.directory, self._epoch)
+                mark = published_offset(self._files, self.directory, self._epoch)
                 known = meta.proved if mark is None else mark
                 self._confirmed = max(self._confirmed, known)
         return self._confirmed
 
-    def _read(self, last: int) -> Iterator[pa.RecordBatch | Gap]:
+    def _read_through(self, last: int) -> Iterator[pa.RecordBatch | Gap]:
         for found in frames(self._reader, self.next, last):
-            yield from self._lost(found.frame.first - 1)
+            yield from self._report_lost(found.frame.first - 1)
             entries = found.within(self.next, last)
             self.next = found.frame.last + 1
             yield entries
-        yield from self._lost(last)
+        yield from self._report_lost(last)
         self.next = last + 1
 
-    def _lost(self, last: int) -> Iterator[Gap]:
-        while self.next <= last and (gap := self._reader.lost(self.next, last)) is not None:
+    def _report_lost(self, last: int) -> Iterator[Gap]:
+        while self.next <= last and (gap := self._reader.lost_gap(self.next, last)) is not None:
             self.next = gap.last + 1
             yield gap

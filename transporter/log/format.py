@@ -1,10 +1,10 @@
-"""The bytes of a segment file: header, frames, trailer. Pure; knows nothing of files.
+"""The bytes of a segment file: header, frames, trailer. Pure, without file access.
 
 All integers are little-endian. DESIGN.md, "Formats", has the diagrams.
 
-A frame's header carries its segment's id and its own place in the file, so
-stale bytes of an earlier file, or bytes that a torn write left elsewhere, are
-never taken for a frame of this segment (Invariant 3).
+A frame's header carries its segment's id and its own place in the file. Stale bytes of an
+earlier file, or bytes that a torn write left elsewhere, are therefore never taken for a
+frame of this segment (Invariant 3).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from transporter.message import ENTRY_SCHEMA
 FORMAT: Final = 1
 ALIGNMENT: Final = 8
 MAX_EXTENSION: Final = 1 << 20
-"""Bytes a reader's position may take in a frame."""
+"""Largest size in bytes of a reader's position in a frame."""
 MAX_PAYLOAD: Final = 16 << 20
-"""Bytes a frame's payload may take; checked before any allocation (Invariant 17)."""
+"""Largest size in bytes of a frame's payload, checked before allocation (Invariant 17)."""
 MAX_HEADER: Final = 64 << 20
-"""Bytes a segment header may take: it repeats every reader's newest position."""
+"""Largest size in bytes of a segment header, which repeats every reader's newest position."""
 
 MAX_OFFSET: Final = 1 << 62
-"""No log comes that far; what does has been made up."""
+"""Upper bound of offsets. No log reaches it, so a higher offset is forged."""
 _LATEST: Final = (1 << 63) - 1
 
 _SEGMENT: Final = struct.Struct("<8sHHI16sQQqQQQI")
@@ -43,7 +43,7 @@ _PACKED: Final = struct.Struct("<4sI")
 _PACKED_MAGIC: Final = b"LZ4B"  # an Arrow message begins with four bytes of ones
 _LZ4: Final = pa.Codec("lz4_raw")
 _LOST: Final = 1
-"""The flag of a segment whose gap holds lost entries."""
+"""The flag of a segment behind a gap of lost entries."""
 SEGMENT_MAGIC: Final = b"TRNSPLOG"
 FRAME_MAGIC: Final = b"TFRM"
 TRAILER_MAGIC: Final = b"TEND"
@@ -52,17 +52,17 @@ TRAILER_BYTES: Final = _TRAILER.size + _CRC.size
 SEGMENT_PREFIX_BYTES: Final = _SEGMENT.size
 
 
-def aligned(size: int) -> int:
+def align(size: int) -> int:
     """Round *size* up to the next multiple of :data:`ALIGNMENT`."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _sealed(body: bytes) -> bytes:
+def _append_checksum(body: bytes) -> bytes:
     return body + _CRC.pack(crc32c(body))
 
 
-def _json(data: bytes) -> Any:  # noqa: ANN401 - whatever it holds
-    """Read JSON that anybody may have written; raise ``ValueError`` for what is none."""
+def _json(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
+    """Parse JSON from an untrusted writer, or raise ``ValueError`` if it is not JSON."""
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -70,26 +70,29 @@ def _json(data: bytes) -> Any:  # noqa: ANN401 - whatever it holds
 
 
 def _positions(value: object) -> dict[str, str]:
-    """Return *value* if it is what readers' positions are; else raise ``ValueError``."""
+    """Return *value* if it is a valid map of readers' positions, or raise ``ValueError``."""
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         raise ValueError("they are not readers' positions")
     return value
 
 
-def _intact(data: bytes) -> bool:
+def _matches_checksum(data: bytes) -> bool:
     return int.from_bytes(data[-4:], "little") == crc32c(memoryview(data)[:-4])
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment says of itself and of all before it.
+    """A segment's description of itself and of all before it.
 
-    ``previous`` is the last offset that the segments before it cover (-1: none),
-    so ``previous + 1 … base - 1`` is a declared gap. ``next_offset`` is the first
-    offset to give behind the frames that recovery copied here: ``base`` in an
-    ordinary segment. ``positions`` holds every reader's newest position. ``lost``
-    tells that the gap was once entries, which a repair could not save; otherwise
-    its offsets were used by a torn tail, which nobody had been promised.
+    Attributes:
+        previous: the last offset that the segments before it cover (-1: none). The offsets
+            ``previous + 1 … base - 1`` are a declared gap.
+        next_offset: the first offset to assign behind the frames that recovery copied here.
+            Equal to ``base`` in an ordinary segment.
+        positions: every reader's newest position.
+        lost: whether the gap was once entries, which a repair could not save. Otherwise its
+            offsets were used by a torn tail, which was not promised.
+
     """
 
     log_id: bytes
@@ -105,7 +108,7 @@ class SegmentHeader:
     def encode(self) -> bytes:
         """Return the header's bytes, a multiple of :data:`ALIGNMENT`."""
         positions = json.dumps(self.positions).encode()
-        length = aligned(_SEGMENT.size + len(positions) + _CRC.size)
+        length = align(_SEGMENT.size + len(positions) + _CRC.size)
         body = _SEGMENT.pack(
             SEGMENT_MAGIC,
             FORMAT,
@@ -120,18 +123,18 @@ class SegmentHeader:
             self.created_at,
             len(positions),
         )
-        return _sealed((body + positions).ljust(length - _CRC.size, b"\0"))
+        return _append_checksum((body + positions).ljust(length - _CRC.size, b"\0"))
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Self:
-        """Read the header from *data*, which is as long as :func:`header_length` says.
+        """Decode the header from *data*, whose length is that of :func:`header_length`.
 
         Raises:
-            Corrupt: it is damaged; only what is not can be of another version.
+            Corrupt: it is damaged. Only an undamaged header can be of another version.
             UnknownFormat: another format version wrote it (Invariant 19).
 
         """
-        if not _intact(data):
+        if not _matches_checksum(data):
             raise Corrupt("the segment header does not match its checksum", file, 0)
         version = int.from_bytes(data[8:10], "little")
         if version != FORMAT:
@@ -145,7 +148,7 @@ class SegmentHeader:
         if flags & ~_LOST:
             raise UnknownFormat(f"{file}: this segment needs a newer transporter (flags {flags:x})")
         if not -1 <= previous < base <= following <= MAX_OFFSET:
-            raise Corrupt("the segment header tells of offsets that cannot be", file, 0)
+            raise Corrupt("the segment header has impossible offsets", file, 0)
         try:
             positions = _positions(_json(data[_SEGMENT.size : _SEGMENT.size + size]))
         except ValueError as error:
@@ -156,9 +159,10 @@ class SegmentHeader:
 
 
 def header_length(prefix: bytes, file: str) -> int:
-    """Return the length that a segment header announces in its first bytes.
+    """Return the length that a segment header states in its first bytes.
 
-    Magic, version, length, and the checksum at the header's end stand there in every version.
+    Magic, version, length, and the checksum at the header's end have the same place in every
+    version.
 
     Raises:
         Corrupt: these are not the first bytes of a segment.
@@ -168,7 +172,7 @@ def header_length(prefix: bytes, file: str) -> int:
         raise Corrupt("not a log segment: its first bytes are not a segment header", file, 0)
     length = int.from_bytes(prefix[12:16], "little")
     if not _SEGMENT.size + _CRC.size <= length <= MAX_HEADER:
-        raise Corrupt(f"the segment header gives itself {length} bytes", file, 12)
+        raise Corrupt(f"the segment header claims a length of {length} bytes", file, 12)
     return length
 
 
@@ -176,9 +180,11 @@ def header_length(prefix: bytes, file: str) -> int:
 class FrameHeader:
     """A frame: one record batch of entries, appended at once.
 
-    ``durable`` is the highest offset that was durable when the frame was
-    written: the proof that recovery builds the floor on (Invariant 3).
-    ``entries_bytes`` is what the entries take in memory, decompressed.
+    Attributes:
+        entries_bytes: the size of the entries in memory, decompressed.
+        durable: the highest offset that was durable when the frame was written. Recovery
+            builds the floor on this proof (Invariant 3).
+
     """
 
     extension_length: int
@@ -198,21 +204,21 @@ class FrameHeader:
     @property
     def end(self) -> int:
         """The byte behind the frame, where the next one begins."""
-        return self.byte + aligned(FRAME_HEADER_BYTES + self.extension_length + self.payload_length)
+        return self.byte + align(FRAME_HEADER_BYTES + self.extension_length + self.payload_length)
 
     @property
     def extension_byte(self) -> int:
-        """Where the extension block begins."""
+        """The place where the extension block begins."""
         return self.byte + FRAME_HEADER_BYTES
 
     @property
     def payload_byte(self) -> int:
-        """Where the payload begins."""
+        """The place where the payload begins."""
         return self.extension_byte + self.extension_length
 
     def encode(self) -> bytes:
         """Return the header's bytes."""
-        return _sealed(
+        return _append_checksum(
             _FRAME.pack(
                 FRAME_MAGIC,
                 FRAME_HEADER_BYTES,
@@ -234,13 +240,13 @@ class FrameHeader:
 
     @classmethod
     def decode(cls, data: bytes, segment_id: int | None, byte: int) -> Self | None:
-        """Read the header of the frame at *byte*; ``None`` when no valid one is there.
+        """Decode the header of the frame at *byte*, or return ``None`` if there is no valid one.
 
-        A *segment_id* of ``None`` stands for any: only for a segment whose own header is lost.
+        A *segment_id* of ``None`` accepts any id, for a segment without its own header.
         """
         if len(data) < FRAME_HEADER_BYTES or data[:4] != FRAME_MAGIC:
             return None
-        if not _intact(data[:FRAME_HEADER_BYTES]):
+        if not _matches_checksum(data[:FRAME_HEADER_BYTES]):
             return None
         _, length, *rest = _FRAME.unpack_from(data)
         header = cls(*rest)
@@ -260,11 +266,13 @@ class FrameHeader:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which reader a frame came from, and its position behind that frame, if it gave one.
+    """The reader of a frame, and its position behind that frame, if it gave one.
 
-    ``term`` is the number of the term under which the entries were read.
-    ``checkpoint`` is set in every frame that the index enters: all readers'
-    newest positions before this frame, so that an open need not walk further back.
+    Attributes:
+        checkpoint: all readers' newest positions before this frame. It is set in every frame
+            that the index enters, so that an open need not walk further back.
+        term: the number of the term under which the entries were read.
+
     """
 
     reader: str
@@ -273,50 +281,50 @@ class Source:
     term: int | None = None
 
     def encode(self) -> bytes:
-        """Return the frame's extension block; the checkpoint is left out if there is no room."""
-        # What is not said takes no bytes: a frame may hold one small message.
-        said = {name: value for name, value in asdict(self).items() if value is not None}
-        block = json.dumps(said, separators=(",", ":")).encode()
+        """Return the frame's extension block. Omit the checkpoint if there is no room."""
+        # An absent field takes no bytes, because a frame may hold one small message.
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        block = json.dumps(values, separators=(",", ":")).encode()
         if len(block) <= MAX_EXTENSION or self.checkpoint is None:
             return block
         return replace(self, checkpoint=None).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read an extension block.
+        """Decode an extension block.
 
         Raises:
-            ValueError: it is none, whatever its checksum is.
+            ValueError: it is not an extension block, whatever its checksum is.
 
         """
-        said = _json(data)
-        if not isinstance(said, dict) or said.keys() - {each.name for each in fields(cls)}:
-            raise ValueError("it is not what a reader says")
-        found = cls(**{"reader": None, **said})
+        values = _json(data)
+        if not isinstance(values, dict) or values.keys() - {each.name for each in fields(cls)}:
+            raise ValueError("its fields are not those of a source block")
+        found = cls(**{"reader": None, **values})
         texts = isinstance(found.reader, str) and isinstance(found.position, str | None)
         if not texts or not isinstance(found.term, int | None):
-            raise ValueError("it is not what a reader says")
+            raise ValueError("its fields are not those of a source block")
         if found.checkpoint is not None:
             _positions(found.checkpoint)
         return found
 
 
 def encode_frame(header: FrameHeader, extension: bytes, payload: pa.Buffer | bytes) -> bytes:
-    """Return the frame's bytes, padded to :data:`ALIGNMENT`; *header* describes the rest."""
+    """Return the frame's bytes, padded to :data:`ALIGNMENT`. *header* describes the rest."""
     size = FRAME_HEADER_BYTES + len(extension) + len(payload)
-    # In one copy: the frame may be megabytes.
-    return b"".join((header.encode(), extension, payload, bytes(aligned(size) - size)))
+    # One copy only: the frame may be megabytes.
+    return b"".join((header.encode(), extension, payload, bytes(align(size) - size)))
 
 
 def encode_payload(entries: pa.RecordBatch, compression: str | None) -> pa.Buffer:
     """Return *entries* as one Arrow IPC record batch message (the schema is the format's).
 
-    With ``"lz4"`` the whole message is one LZ4 block behind its length, for a
-    block a buffer, as Arrow has it, costs five times as long in small frames and
-    leaves the metadata, which is most of a single entry, as large as it is.
+    With ``"lz4"`` the whole message is one LZ4 block behind its length. Arrow's one block per
+    buffer costs five times as much time in small frames. It also leaves the metadata, most of
+    a single entry, uncompressed.
 
     Raises:
-        MessageTooLarge: no reader would take a payload of that many bytes.
+        MessageTooLarge: the payload is larger than any reader would accept.
 
     """
     message = entries.serialize()
@@ -336,15 +344,14 @@ def encode_payload(entries: pa.RecordBatch, compression: str | None) -> pa.Buffe
 def entries_in(
     payload: bytes | pa.Buffer, frame: FrameHeader, file: str, *, own: bool = False
 ) -> pa.RecordBatch:
-    """Return the entries of *frame*, whose payload is *payload*, looked at to the last byte.
+    """Return the entries of *frame* from its *payload*, validated to the last byte.
 
-    Its checksum is no proof: a log may have been copied here by somebody who could
-    compute one. What this returns can be read without harm, and memory is bounded.
-    What this run of the engine has written itself (*own*) matches its checksum, and no more is
-    looked at.
+    The checksum is not a proof, because an attacker could have written the log with valid
+    checksums. The returned entries can be read without harm, and memory is bounded. A frame
+    that this run of the engine has written itself (*own*) is checked by its checksum alone.
 
     Raises:
-        Corrupt: it is not what a log holds (Invariant 2).
+        Corrupt: it is not a valid payload of a log (Invariant 2).
 
     """
     if len(payload) != frame.payload_length or crc32c(payload) != frame.payload_crc:
@@ -361,18 +368,18 @@ def entries_in(
 
 
 def decode_payload(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.RecordBatch:
-    """Read a payload, whoever wrote it; its parts may each be compressed by Arrow.
+    """Decode a payload from an untrusted writer. Arrow may have compressed its parts.
 
     Raises:
-        ValueError: it would take more memory than a payload may, or is no batch of entries.
+        ValueError: it would take more memory than a payload may, or is not a batch of entries.
 
     """
     try:
-        message = unpacked(payload, own=own)
+        message = unpack(payload, own=own)
         if own:
             return pa.ipc.read_record_batch(message, ENTRY_SCHEMA)
         if (claimed := claimed_bytes(message)) > MAX_PAYLOAD:
-            raise ValueError(f"its buffers give themselves {claimed} bytes")
+            raise ValueError(f"its buffers claim {claimed} bytes")
         entries = pa.ipc.read_record_batch(message, ENTRY_SCHEMA)
         entries.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, struct.error, IndexError) as error:
@@ -386,18 +393,18 @@ def decode_payload(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Recor
     return entries
 
 
-def unpacked(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Buffer:
-    """Return the Arrow message that *payload* holds; raises as :func:`decode_payload` does."""
+def unpack(payload: bytes | pa.Buffer, *, own: bool = False) -> pa.Buffer:
+    """Return the Arrow message in *payload*. Raises as :func:`decode_payload` does."""
     message = pa.py_buffer(payload)
     magic, size = _PACKED.unpack_from(message)
     if magic != _PACKED_MAGIC:
         return message
     if size > MAX_PAYLOAD:
-        raise ValueError(f"the payload gives itself {size} bytes")
+        raise ValueError(f"the payload claims {size} bytes")
     block = message.slice(_PACKED.size)
     if not own and _fits(block, size - 1):
-        # Arrow does not say how much it got, and the rest would be memory of who knows what.
-        raise ValueError(f"the payload has less than the {size} bytes that it gives itself")
+        # Arrow does not report how much it decompressed, and the rest would be stale memory.
+        raise ValueError(f"the payload has less than the {size} bytes that it claims")
     return _LZ4.decompress(block, size)
 
 
@@ -410,7 +417,7 @@ def _fits(block: pa.Buffer, size: int) -> bool:
 
 
 def _compare(entries: pa.RecordBatch, frame: FrameHeader) -> None:
-    """Raise ``ValueError`` unless *entries* are those that *frame* tells of."""
+    """Raise ``ValueError`` unless *entries* match the header *frame*."""
     if entries.num_rows != frame.count:
         raise ValueError(f"{entries.num_rows} entries in a frame of {frame.count}")
     offsets = entries.column("offset")
@@ -418,7 +425,7 @@ def _compare(entries: pa.RecordBatch, frame: FrameHeader) -> None:
         if not offsets.equals(pa.arange(frame.first, frame.last + 1)):
             raise ValueError("its offsets are not those of its frame")
         return
-    # Compaction has left some out.
+    # Compaction has dropped some.
     known = offsets.to_pylist()
     if not frame.first <= known[0] <= known[-1] <= frame.last or any(map(ge, known, known[1:])):
         raise ValueError("its offsets are not those of its frame")
@@ -426,7 +433,7 @@ def _compare(entries: pa.RecordBatch, frame: FrameHeader) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """The last block of a segment that was sealed: what it covers, for those who only look."""
+    """The last block of a sealed segment: its extent, for read-only access."""
 
     segment_id: int
     byte: int
@@ -437,7 +444,7 @@ class Trailer:
     def encode(self) -> bytes:
         """Return the trailer's bytes."""
         # 'last' may be base - 1 = -1 in an empty first segment, so it is stored plus one.
-        return _sealed(
+        return _append_checksum(
             _TRAILER.pack(
                 TRAILER_MAGIC,
                 TRAILER_BYTES,
@@ -451,10 +458,10 @@ class Trailer:
 
     @classmethod
     def decode(cls, data: bytes, segment_id: int, byte: int) -> Self | None:
-        """Read the trailer at *byte*; ``None`` when no valid one is there."""
+        """Decode the trailer at *byte*, or return ``None`` if there is no valid one."""
         if len(data) < TRAILER_BYTES or data[:4] != TRAILER_MAGIC:
             return None
-        if not _intact(data[:TRAILER_BYTES]):
+        if not _matches_checksum(data[:TRAILER_BYTES]):
             return None
         _, _, identity, place, after, oldest, newest = _TRAILER.unpack_from(data)
         if (identity, place) != (segment_id, byte):

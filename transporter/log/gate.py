@@ -1,10 +1,10 @@
-"""The retention gate: entries are given up, and holds go back, one at a time.
+"""The retention gate: serialises the removal of entries and the moving back of holds.
 
-Whoever removes entries enters the gate, looks at the holds a last time, and acts
-before leaving it: retention for each segment, a compaction for each switch of files.
-Whatever makes a hold go back registers inside it: today only a replay. So a replay
-that began is seen by whoever removes, and one that begins later finds what is left
-(Invariant 11). Commands without an engine hold the log's lock instead.
+Code that removes entries enters the gate, checks the holds a last time, and acts before
+it leaves. Retention does so for each segment, a compaction for each switch of files.
+Code that moves a hold back, today only a replay, registers inside the gate. A replay
+that has begun is therefore visible to the removal, and one that begins later finds the
+remaining entries (Invariant 11). Commands without an engine hold the log's lock instead.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 
 class RetentionGate:
-    """A lock of one log directory, which the same thread may enter again.
+    """A re-entrant lock of one log directory.
 
-    ``removed`` is the last offset that retention has removed, ``rewritten`` the number of
-    segments that compaction has replaced. ``registered`` counts how often a hold may have
-    gone back: as long as it stays the same, a hold that was looked at before still bounds
-    the present one from below.
+    Attributes:
+        removed: the last offset that retention has removed.
+        rewritten: the number of segments that compaction has replaced.
+        registered: the number of times a hold may have moved back. While it is unchanged,
+            an earlier hold is still a lower bound of the present one.
+
     """
 
     def __init__(self) -> None:
@@ -41,7 +43,7 @@ class RetentionGate:
 
     @contextmanager
     def registering(self) -> Iterator[None]:
-        """Let the body make a hold go back."""
+        """Run the body, which may move a hold back, inside the gate."""
         with self._lock:
             try:
                 yield

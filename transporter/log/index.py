@@ -1,8 +1,8 @@
 """The sparse index beside a segment: from an offset to a place near it.
 
-Only a hint. It is never synced, an entry counts only if the segment confirms
-that its frame begins there, and a lost or damaged index costs a longer walk,
-nothing else.
+The index is only a hint. It is never synced, and an entry counts only if the segment
+confirms that its frame begins there. A lost or damaged index costs a longer walk, nothing
+else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
-from transporter.log.filesystem import opened
+from transporter.log.filesystem import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ _MAX_BYTES: Final = 16 << 20
 
 
 class Mark(NamedTuple):
-    """The frame that begins at ``byte`` of the segment with this id holds ``first``."""
+    """Index entry: the frame holding ``first`` begins at ``byte`` of the segment with this id."""
 
     first: int
     byte: int
@@ -40,25 +40,25 @@ class Mark(NamedTuple):
 
 
 def index_path(segment: Path) -> Path:
-    """Return where the index of the segment file *segment* lies."""
+    """Return the path of the index of the segment file *segment*."""
     return segment.with_suffix(".index")
 
 
 def make_index(files: FileSystem, segment: Path) -> None:
     """Make the index of the segment file *segment*, empty, if there is none."""
-    with opened(files, index_path(segment), write=True, create=True):
+    with open_file(files, index_path(segment), write=True, create=True):
         pass
 
 
 class IndexWriter:
-    """Notes the first frame of every :data:`STRIDE` bytes. Owned by the appending log."""
+    """Writer of an entry for the first frame of every :data:`STRIDE` bytes. Owned by the log."""
 
     def __init__(self, files: FileSystem, segment: Segment) -> None:
-        """Go on behind the entries that *segment* confirms."""
+        """Continue behind the entries that *segment* confirms."""
         self._file: File = files.open(index_path(segment.path), write=True, create=True)
         try:
-            known = _read(self._file)
-            while known and not _confirmed(segment, known[-1]):
+            known = _read_marks(self._file)
+            while known and not _is_confirmed(segment, known[-1]):
                 known.pop()
             self._end = len(known) * _ENTRY.size
             self._file.truncate(self._end)
@@ -68,13 +68,13 @@ class IndexWriter:
         self._due = known[-1].byte + STRIDE if known else 0
 
     def due(self, byte: int) -> bool:
-        """Tell whether a frame at *byte* lies at least a stride behind the last one noted."""
+        """Return whether a frame at *byte* is at least a stride behind the last one noted."""
         return byte >= self._due
 
     def note(self, frame: FrameHeader) -> None:
-        """Enter *frame*, for which an entry was due."""
+        """Add *frame*, for which an entry was due, to the index."""
         body = _ENTRY.pack(frame.first, frame.byte, frame.segment_id, 0)[:_BODY]
-        # No room for a hint is no reason to fail the append; the next frame is due instead.
+        # A missing hint must not fail the append. The next frame is due instead.
         with suppress(OSError):
             self._file.pwrite(body + struct.pack("<I", crc32c(body)), self._end)
             self._end += _ENTRY.size
@@ -88,23 +88,23 @@ class IndexWriter:
 def marks(files: FileSystem, segment: Segment) -> list[Mark]:
     """Return the index entries that *segment* confirms, ascending."""
     try:
-        with opened(files, index_path(segment.path)) as file:
-            return [mark for mark in _read(file) if _confirmed(segment, mark)]
+        with open_file(files, index_path(segment.path)) as file:
+            return [mark for mark in _read_marks(file) if _is_confirmed(segment, mark)]
     except FileNotFoundError:
         return []
 
 
 def blocks(files: FileSystem, segment: Segment) -> list[int]:
-    """Return where blocks of about a stride begin, ascending: as indexed, or else by a walk."""
+    """Return the starts of blocks of about a stride, ascending: from the index, or by a walk."""
     starts = [segment.first_byte]
     for byte in [*(mark.byte for mark in marks(files, segment)), segment.size()]:
         if byte - starts[-1] > 2 * STRIDE:
-            starts += _walked(segment, starts[-1], byte)
+            starts += _walk_blocks(segment, starts[-1], byte)
         starts.append(byte)
     return sorted(set(starts[:-1]))
 
 
-def _walked(segment: Segment, start: int, end: int) -> Iterator[int]:
+def _walk_blocks(segment: Segment, start: int, end: int) -> Iterator[int]:
     due = start + STRIDE
     for frame in segment.frames(start):
         if frame.byte >= end:
@@ -115,19 +115,19 @@ def _walked(segment: Segment, start: int, end: int) -> Iterator[int]:
 
 
 def nearest(files: FileSystem, segment: Segment, offset: int) -> int:
-    """Return the byte of a frame of *segment* at or before *offset*, the nearest one known."""
+    """Return the byte of the nearest known frame of *segment* at or before *offset*."""
     try:
-        with opened(files, index_path(segment.path)) as file:
-            known = _read(file)
+        with open_file(files, index_path(segment.path)) as file:
+            known = _read_marks(file)
     except FileNotFoundError:
         return segment.first_byte
     for at in range(bisect_right(known, offset, key=lambda mark: mark.first) - 1, -1, -1):
-        if _confirmed(segment, known[at]):
+        if _is_confirmed(segment, known[at]):
             return known[at].byte
     return segment.first_byte
 
 
-def _read(file: File) -> list[Mark]:
+def _read_marks(file: File) -> list[Mark]:
     data = file.pread(min(file.size(), _MAX_BYTES), 0)
     known = []
     for start in range(0, len(data) - _ENTRY.size + 1, _ENTRY.size):
@@ -138,7 +138,7 @@ def _read(file: File) -> list[Mark]:
     return known
 
 
-def _confirmed(segment: Segment, mark: Mark) -> bool:
+def _is_confirmed(segment: Segment, mark: Mark) -> bool:
     if mark.segment_id != segment.header.segment_id:
         return False
     frame = segment.frame_at(mark.byte)

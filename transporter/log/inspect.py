@@ -1,4 +1,4 @@
-"""What a log directory holds, for those who only look: no lock, no change, no recovery."""
+"""Read-only inspection of a log directory, without the lock, changes or recovery."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from transporter.errors import EnvironmentFault
-from transporter.log.filesystem import RealFileSystem, opened
+from transporter.log.filesystem import RealFileSystem, open_file
 from transporter.log.lock import owner_of
-from transporter.log.meta import published, read_meta
+from transporter.log.meta import published_offset, read_meta
 from transporter.log.reader import LOOKS
 from transporter.log.recovery import survey
 from transporter.log.segment import Segment, segment_bases, segment_name
@@ -33,12 +33,14 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """A log directory at a glance.
+    """Summary of a log directory.
 
-    ``last`` is the last readable offset (-1: none). Entries up to ``confirmed``
-    were proved durable; those behind it are readable but, after an unclean stop
-    and before the next start, nobody has promised them. ``owner`` is the pid of
-    the engine that runs on it, if one does.
+    Attributes:
+        last: the last readable offset (-1: none).
+        confirmed: the last offset that was proved durable. Entries behind it are readable,
+            but after an unclean stop and before the next start they are not promised.
+        owner: the pid of the engine that runs on the log, if one does.
+
     """
 
     directory: Path
@@ -52,23 +54,23 @@ class LogInfo:
 
     @property
     def size(self) -> int:
-        """Bytes of all segment files, preallocated ones included."""
+        """Bytes of all segment files, including preallocated bytes."""
         return sum(segment.size for segment in self.segments)
 
 
 def segments_size(directory: Path, files: FileSystem | None = None) -> int:
-    """Return the bytes of all segment files in *directory*, preallocated ones included."""
+    """Return the bytes of all segment files in *directory*, including preallocated bytes."""
     files = files or RealFileSystem()
     total = 0
     for base in segment_bases(files, directory):
-        # Retention may have removed it since it was listed.
-        with suppress(FileNotFoundError), opened(files, directory / segment_name(base)) as file:
+        # Retention may have removed the segment since it was listed.
+        with suppress(FileNotFoundError), open_file(files, directory / segment_name(base)) as file:
             total += file.size()
     return total
 
 
 def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) -> LogInfo:
-    """Look at the log in *directory*; *proved* is the highest offset of its offset logs.
+    """Inspect the log in *directory*. *proved* is the highest offset of its offset logs.
 
     Raises:
         EnvironmentFault: there is no log.
@@ -77,14 +79,16 @@ def inspect(directory: Path, proved: int = -1, files: FileSystem | None = None) 
     """
     files = files or RealFileSystem()
     for _ in range(LOOKS):
-        # An engine that begins meanwhile may roll, and the last segment be removed: look again.
+        # An engine that starts meanwhile may roll and remove the last segment: try again.
         with suppress(FileNotFoundError):
-            return _inspected(files, directory, proved)
-    raise EnvironmentFault(f"{directory}: its segments go faster than they can be looked at")
+            return _inspect_once(files, directory, proved)
+    raise EnvironmentFault(
+        f"{directory}: its segments are removed faster than they can be read; try again"
+    )
 
 
-def _inspected(files: FileSystem, directory: Path, proved: int) -> LogInfo:
-    # The owner first: an engine that stops meanwhile leaves a log that is at least as long.
+def _inspect_once(files: FileSystem, directory: Path, proved: int) -> LogInfo:
+    # Read the owner first: an engine that stops meanwhile leaves a log at least as long.
     owner = owner_of(directory)
     meta = read_meta(files, directory)
     bases = segment_bases(files, directory)
@@ -94,7 +98,9 @@ def _inspected(files: FileSystem, directory: Path, proved: int) -> LogInfo:
             "log is in another folder; name that, or see the file's log.dir and name"
         )
     segments = tuple(_segment_infos(files, directory, bases))
-    last, confirmed = _reach(files, directory, bases[-1], proved, running=owner is not None)
+    last, confirmed = _last_and_confirmed(
+        files, directory, bases[-1], proved, running=owner is not None
+    )
     return LogInfo(
         directory=directory,
         log_id=meta.log_id,
@@ -107,12 +113,12 @@ def _inspected(files: FileSystem, directory: Path, proved: int) -> LogInfo:
     )
 
 
-def _reach(
+def _last_and_confirmed(
     files: FileSystem, directory: Path, base: int, proved: int, *, running: bool
 ) -> tuple[int, int]:
     """Return the last readable offset and the last confirmed one (Invariant 12)."""
     meta = read_meta(files, directory)
-    if running and meta and (offset := published(files, directory, meta.epoch)) is not None:
+    if running and meta and (offset := published_offset(files, directory, meta.epoch)) is not None:
         return offset, offset
     segment = Segment(files, directory / segment_name(base))
     try:
@@ -129,6 +135,6 @@ def _segment_infos(files: FileSystem, directory: Path, bases: list[int]) -> Iter
                 created_at = segment.header.created_at
                 yield SegmentInfo(segment.path.name, base, segment.size(), created_at)
         except FileNotFoundError:
-            # Retention may have removed it since it was listed; all of them are not told of.
+            # Retention may have removed it since it was listed. The result then leaves it out.
             if base == bases[-1]:
                 raise

@@ -1,4 +1,4 @@
-"""One engine per log directory (Invariant 12)."""
+"""The lock of a log directory: one engine per directory (Invariant 12)."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ if TYPE_CHECKING:
 
 LOCK: Final = "lock"
 _PATIENCE: Final = 0.5
-"""Seconds: longer than a read-only command's glance, shorter than a user's patience."""
+"""Seconds: longer than the check by a read-only command, shorter than a user's patience."""
 
 
 class DirectoryLock:
     """An exclusive lock, held until :meth:`release` or the death of this process.
 
-    The descriptor is close-on-exec and this project never forks without exec, so
-    no child can keep the lock alive.
+    The descriptor is close-on-exec, and this project never forks without exec. A child
+    therefore cannot keep the lock alive.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock; raise :class:`LogLocked` naming the owner when another has it."""
+        """Take the lock, or raise :class:`LogLocked` with the pid of the owner."""
         self._path = str(directory / LOCK)
         while True:
-            self._fd = _opened(directory)
+            self._fd = _open_lock_file(directory)
             try:
                 self._acquire(directory)
             except BaseException:
                 os.close(self._fd)
                 raise
-            if self.held():
+            if self.is_held():
                 break
-            # Replaced between the two calls: a lock on the former file excludes nobody.
+            # Replaced between the two calls: a lock on the former file excludes no other engine.
             os.close(self._fd)
-        # It only tells others whom to stop, so a full disk is no reason to fail; it is
-        # overwritten before it is cut, for which no new block is needed.
+        # The pid only informs other processes, so a full disk is not a reason to fail. It is
+        # overwritten before it is cut, which needs no new block.
         with suppress(OSError):
             pid = f"{os.getpid()}\n".encode()
             os.pwrite(self._fd, pid, 0)
             os.ftruncate(self._fd, len(pid))
 
     def _acquire(self, directory: Path) -> None:
-        # flock has no timeout; the only other holders are glances by is_locked().
+        # flock has no timeout. The only other holders are brief checks by owner_of().
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -66,8 +66,8 @@ class DirectoryLock:
                 raise EnvironmentFault(problem) from error
             return
 
-    def held(self) -> bool:
-        """Tell whether the locked file is still the one that others would lock.
+    def is_held(self) -> bool:
+        """Return whether the locked file is still the one that other processes would lock.
 
         Once it was removed or replaced, another engine can own the directory.
         """
@@ -86,11 +86,11 @@ class DirectoryLock:
         self.release()
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         os.close(self._fd)
 
 
-def _opened(directory: Path) -> int:
+def _open_lock_file(directory: Path) -> int:
     try:
         return os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -101,7 +101,7 @@ def _opened(directory: Path) -> int:
 
 
 def owner_of(directory: Path) -> str | None:
-    """Return the pid of the process that holds the lock, or ``None`` when nobody does."""
+    """Return the pid of the process that holds the lock, or ``None`` if it is free."""
     try:
         descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

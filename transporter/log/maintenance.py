@@ -1,8 +1,8 @@
 """The maintenance record: facts about the upkeep of a log that outlive its engine.
 
-One small file beside the segments, replaced atomically by the engine, or by a command
-that holds the log's lock. It lets ``log compact`` follow the rules of the last engine,
-and lets a restart skip what was compacted before.
+A small file beside the segments, replaced atomically by the engine or by a command that
+holds the log's lock. It lets ``log compact`` follow the rules of the last engine, and
+lets a restart skip segments that were already compacted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from transporter.log import checked
-from transporter.log.filesystem import opened, replace_durably
+from transporter.log.filesystem import open_file, replace_durably
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ _REMEDY: Final = "remove the file, and the next engine writes it again"
 
 
 class Rules(NamedTuple):
-    """Settings of compaction as a pipeline file has them; ``after`` of ``None``: it is off."""
+    """Compaction settings of a pipeline file. ``after`` is ``None`` if compaction is off."""
 
     after: float | None
     keep: Keep
@@ -35,9 +35,9 @@ class Rules(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """A compaction dealt with all segments up to the offset ``through``.
+    """A compaction that has processed all segments up to the offset ``through``.
 
-    The other fields are what it was asked for. With other settings it says nothing.
+    The other fields are its settings. With other settings the record does not count.
     """
 
     through: int
@@ -50,10 +50,12 @@ class Extent(NamedTuple):
 class MaintenanceRecord:
     """The content of the file.
 
-    ``rules`` are those of the last engine, ``None`` before the first one. ``readers`` holds
-    for each of its readers an offset up to which its source needs no entry any more: a
-    lower bound, because it is written now and then. ``compacted`` is how far the log is
-    compacted, ``None`` when that is not known.
+    Attributes:
+        rules: those of the last engine, ``None`` before the first one.
+        readers: for each reader of that engine, an offset up to which its source needs no
+            entry any more. It is a lower bound, because it is written at intervals.
+        compacted: the extent of compaction, ``None`` if that is not known.
+
     """
 
     rules: Rules | None = None
@@ -61,9 +63,9 @@ class MaintenanceRecord:
     compacted: Extent | None = None
 
     def compacted_through(self, settings: CompactionSettings) -> int:
-        """Return up to which offset the log is compacted as *settings* ask; -1: not at all."""
-        asked = _asked(settings)
-        return self.compacted.through if self.compacted and self.compacted[1:] == asked else -1
+        """Return the offset up to which the log is compacted with *settings*. -1: not at all."""
+        key = _settings_key(settings)
+        return self.compacted.through if self.compacted and self.compacted[1:] == key else -1
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
@@ -71,11 +73,11 @@ class MaintenanceRecord:
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Self:
-        """Read what :meth:`encode` wrote."""
-        return checked.decode(data, file, "the maintenance record", _REMEDY, cls._read)
+        """Decode the return value of :meth:`encode`."""
+        return checked.decode(data, file, "the maintenance record", _REMEDY, cls._from_fields)
 
     @classmethod
-    def _read(cls, fields: dict[str, Any]) -> Self:
+    def _from_fields(cls, fields: dict[str, Any]) -> Self:
         rules, compacted = fields["rules"], fields["compacted"]
         found = cls(
             Rules(*rules) if rules else None,
@@ -87,9 +89,9 @@ class MaintenanceRecord:
 
 
 def _refuse_other_kinds(record: MaintenanceRecord) -> None:
-    """Raise ``TypeError`` when values of *record* are none that an engine writes.
+    """Raise ``TypeError`` if *record* has values of types that no engine writes.
 
-    A checksum tells of damage, not of who wrote the file (Invariant 17).
+    A checksum proves the absence of damage, not the author of the file (Invariant 17).
     """
     numbers: list[object] = [*record.readers.values()]
     spans: list[object] = []
@@ -107,12 +109,12 @@ def _refuse_other_kinds(record: MaintenanceRecord) -> None:
 
 
 def extent(through: int, settings: CompactionSettings) -> Extent:
-    """Return that a compaction as *settings* ask came to the offset *through*."""
-    return Extent(through, *_asked(settings))
+    """Return the extent of a compaction with *settings* that came to the offset *through*."""
+    return Extent(through, *_settings_key(settings))
 
 
 def read_record(files: FileSystem, directory: Path) -> MaintenanceRecord | None:
-    """Return the record of the log in *directory*, ``None`` when no engine has written one.
+    """Return the record of the log in *directory*, ``None`` if no engine has written one.
 
     Raises:
         Corrupt: it is damaged.
@@ -121,16 +123,16 @@ def read_record(files: FileSystem, directory: Path) -> MaintenanceRecord | None:
     """
     path = directory / MAINTENANCE
     try:
-        with opened(files, path) as file:
+        with open_file(files, path) as file:
             return MaintenanceRecord.decode(file.pread(_MOST, 0), str(path))
     except FileNotFoundError:
         return None
 
 
 def write_record(files: FileSystem, directory: Path, record: MaintenanceRecord) -> None:
-    """Replace the record of the log in *directory*; durable on return."""
+    """Replace the record of the log in *directory*, durably on return."""
     replace_durably(files, directory / MAINTENANCE, [record.encode()])
 
 
-def _asked(settings: CompactionSettings) -> tuple[float, str, float]:
+def _settings_key(settings: CompactionSettings) -> tuple[float, str, float]:
     return settings.after, settings.keep, settings.tombstones

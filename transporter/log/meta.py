@@ -1,8 +1,8 @@
 """The two small files beside the segments: ``meta`` and ``durable``.
 
-``meta`` is replaced atomically and synced. ``durable`` is overwritten in place
-after every sync and never synced itself: it tells other processes how far
-they may look while an engine runs, and proves nothing after a crash.
+``meta`` is replaced atomically and synced. ``durable`` is overwritten in place after
+every sync and never synced itself. It publishes the last readable offset to other
+processes while an engine runs, and proves nothing after a crash.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from transporter.errors import Corrupt, UnknownFormat
-from transporter.log.filesystem import opened, replace_durably
+from transporter.log.filesystem import open_file, replace_durably
 from transporter.log.format import FORMAT
 from transporter.log.runs import Runs
 
@@ -42,11 +42,13 @@ class CleanMark:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a log knows of itself between opens.
+    """The state of a log between opens.
 
-    ``proved`` is the highest offset known to be durable when this was written;
-    it stays when the clean mark is cleared (Invariant 3). ``runs`` are the opens by which
-    a sink's stored offset is proved to be of this log's history.
+    Attributes:
+        proved: the highest offset known to be durable when this was written. It stays when
+            the clean mark is cleared (Invariant 3).
+        runs: the opens that prove that a sink's stored offset belongs to this log's history.
+
     """
 
     log_id: str
@@ -63,24 +65,24 @@ class Meta:
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Self:
-        """Read what :meth:`encode` wrote."""
+        """Decode the return value of :meth:`encode`."""
         body, _, checksum = data.partition(b"\n")
         if checksum.strip() != b"%08x" % crc32c(body):
             raise Corrupt("the log's meta file does not match its checksum", file, 0)
         try:
-            return cls._read(json.loads(body), file)
+            return cls._from_fields(json.loads(body), file)
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             problem = f"the log's meta file cannot be read: {type(error).__name__}"
             raise Corrupt(problem, file, 0) from error
 
     @classmethod
-    def _read(cls, fields: dict[str, Any], file: str) -> Self:
+    def _from_fields(cls, fields: dict[str, Any], file: str) -> Self:
         if (version := fields.pop("format")) != FORMAT:
             raise UnknownFormat(
                 f"{file}: format version {version}, but this transporter reads version {FORMAT}"
             )
         clean = fields.pop("clean")
-        # A meta file of before has no runs.
+        # A meta file of an older version has no runs.
         runs = Runs.from_json(fields.pop("runs", ()))
         found = cls(**fields, clean=CleanMark(**clean) if clean else None, runs=runs)
         if {type(found.epoch), type(found.proved)} != {int}:
@@ -90,10 +92,10 @@ class Meta:
 
 
 def read_meta(files: FileSystem, directory: Path) -> Meta | None:
-    """Return the log's meta, or ``None`` where no log has been made yet."""
+    """Return the log's meta, or ``None`` if there is no log yet."""
     path = directory / META
     try:
-        with opened(files, path) as file:
+        with open_file(files, path) as file:
             return Meta.decode(file.pread(_MAX_META, 0), str(path))
     except FileNotFoundError:
         return None
@@ -105,16 +107,16 @@ def write_meta(files: FileSystem, directory: Path, meta: Meta) -> None:
 
 
 class DurableMark:
-    """The published durable offset: written by the engine, read by everybody else."""
+    """The published durable offset: written by the engine, read by other processes."""
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
-        """Open the mark for writing, creating it if need be."""
+        """Open the mark for writing, creating it if necessary."""
         self._file: File = files.open(directory / DURABLE, write=True, create=True)
 
     def publish(self, epoch: int, offset: int) -> None:
-        """Let other processes read up to *offset*. Call it only when that is durable.
+        """Let other processes read up to *offset*, which must be durable.
 
-        A failure leaves them behind; it is nothing to fail an append for.
+        A failure only leaves them behind, so it does not fail the append.
         """
         body = _DURABLE.pack(b"TDUR", FORMAT, epoch, offset, 0)[:-4]
         with suppress(OSError):
@@ -125,13 +127,13 @@ class DurableMark:
         self._file.close()
 
 
-def published(files: FileSystem, directory: Path, epoch: int | None = None) -> int | None:
-    """Return the offset last published, or ``None`` when none can be read.
+def published_offset(files: FileSystem, directory: Path, epoch: int | None = None) -> int | None:
+    """Return the offset last published, or ``None`` if it cannot be read.
 
-    With *epoch*, only what the engine of that epoch has published.
+    With *epoch*, return only the offset that the engine of that epoch has published.
     """
     try:
-        with opened(files, directory / DURABLE) as file:
+        with open_file(files, directory / DURABLE) as file:
             data = file.pread(_DURABLE.size, 0)
     except FileNotFoundError:
         return None

@@ -1,8 +1,8 @@
-"""Which entries a later one makes obsolete. Knows columns, not files.
+"""Detection of entries that a later one makes obsolete. Works on columns, not files.
 
-Keys are compared as they are, never by a hash of them: two keys that one hash
-takes for the same would lose an entry. What was seen is bounded in memory: what
-does not fit is left to another pass over the same entries (Invariant 17).
+Keys are compared as they are, never by a hash, because a collision would lose an entry.
+The remembered keys are bounded in memory. The rest is left to another pass over the same
+entries (Invariant 17).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Keep = Literal["namespace", "key"]
-"""Of what the last entry is kept: of each namespace, or of each key in a namespace."""
+"""Unit of which the last entry is kept: each namespace, or each key in a namespace."""
 
 SEEN_BYTES: Final = 64 << 20
 """Bytes of keys that one pass remembers."""
 _NOTHING: Final = pa.array([], pa.binary())
-# No UTF-8 text holds this byte, so no two pairs of namespace and key look alike.
+# No UTF-8 text holds this byte, so no two pairs of namespace and key are equal.
 _BETWEEN: Final = pa.scalar(b"\xff", pa.binary())
 
 
 def keys_of(entries: pa.Table, keep: Keep) -> pa.Array:
-    """Return for each of *entries* what a later one must share to make it obsolete.
+    """Return for each of *entries* the key that a later one must share to make it obsolete.
 
-    Null for a keyless entry where keys count: nothing makes it obsolete.
+    Null for a keyless entry if keys count: no later entry makes it obsolete.
     """
     names = _whole(entries.column("namespace")).view(pa.binary())
     if keep == "namespace":
@@ -38,16 +38,17 @@ def keys_of(entries: pa.Table, keep: Keep) -> pa.Array:
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     found = column.combine_chunks()
-    # A chunked array of no chunk, or of more than 2 GiB, would stay chunked; chunks are smaller.
+    # A chunked array of no chunk would stay chunked. So would one of more than 2 GiB, but
+    # chunks are smaller.
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 class Seen:
-    """The keys that one pass, from the newest entry back to the oldest, has come across.
+    """The keys that one pass, from the newest entry back to the oldest, has seen.
 
-    A pass is for the keys from *lower* on. When they take more than
-    :data:`SEEN_BYTES`, the upper ones are left to the next pass, whose
-    lower bound is ``upper`` (``None``: this was the last).
+    A pass covers the keys from *lower* on. When they take more than :data:`SEEN_BYTES`, the
+    upper ones are left to the next pass, whose lower bound is ``upper`` (``None``: this was
+    the last).
     """
 
     def __init__(self, lower: bytes | None = None) -> None:
@@ -55,26 +56,26 @@ class Seen:
         self._keys = _NOTHING
 
     def obsolete(self, keys: pa.Array) -> pa.BooleanArray:
-        """Tell which of *keys* a later one repeats, and remember them.
+        """Return a mask of those *keys* that a later entry repeats, and remember them.
 
-        To be called with consecutive entries, in order, and with older ones from
-        call to call. What another pass decides counts as not obsolete here.
+        The entries of one call must be consecutive and in order, and older than those of the
+        call before. Keys of another pass count as not obsolete here.
         """
         encoded = keys.dictionary_encode()
         known, rows = encoded.dictionary, encoded.indices
         if not len(known):
             return pa.repeat(pa.scalar(value=False), len(keys))
-        ours = self._ours(known)
+        ours = self._in_range(known)
         fresh = pc.and_(ours, pc.invert(pc.is_in(known, value_set=self._keys)))
         # Of equal keys the last row counts.
         latest = pc.inverse_permutation(rows, max_index=len(known) - 1)
-        # Null where the entry has no key.
+        # Null if the entry has no key.
         decided = pc.fill_null(ours.take(rows), fill_value=False)
         kept = _rows(latest.filter(fresh), len(keys))
         self._remember(known.filter(fresh))
         return pc.and_(decided, pc.invert(kept))
 
-    def _ours(self, keys: pa.Array) -> pa.BooleanArray:
+    def _in_range(self, keys: pa.Array) -> pa.BooleanArray:
         ours = pa.repeat(pa.scalar(value=True), len(keys))
         if self._lower is not None:
             ours = pc.greater_equal(keys, pa.scalar(self._lower, pa.binary()))
@@ -85,7 +86,7 @@ class Seen:
     def _remember(self, keys: pa.Array) -> None:
         self._keys = pa.concat_arrays([self._keys, keys])
         while self._keys.nbytes > SEEN_BYTES and len(self._keys) > 1:
-            # Most of what fits stays: each pass reads everything once more.
+            # Most of the keys that fit stay, because each pass reads everything once more.
             upper = len(self._keys) * 3 // 4
             at = pc.partition_nth_indices(self._keys, pivot=upper)[upper]
             self.upper = self._keys[at.as_py()].as_py()
@@ -93,9 +94,9 @@ class Seen:
 
 
 class Pass:
-    """Goes back through a log, and finds what is obsolete in many chunks at once.
+    """A backward pass through a log that finds the obsolete entries of many chunks at once.
 
-    To look a key up costs little, to make ready what is known costs as much as it is large.
+    Looking up a key is cheap. Preparing the seen keys costs in proportion to their size.
     """
 
     def __init__(self, lower: bytes | None = None) -> None:
@@ -103,26 +104,26 @@ class Pass:
         self._waiting: list[tuple[pa.Array, Callable[[pa.BooleanArray], None]]] = []
         self._size = 0
 
-    def add(self, keys: pa.Array, tell: Callable[[pa.BooleanArray], None]) -> None:
-        """Take a chunk older than all before; *tell* hears, sooner or later, what is obsolete."""
-        self._waiting.append((keys, tell))
+    def add(self, keys: pa.Array, report: Callable[[pa.BooleanArray], None]) -> None:
+        """Add a chunk older than all before. *report* is called later with its obsolete rows."""
+        self._waiting.append((keys, report))
         self._size += keys.nbytes
         if self._size >= SEEN_BYTES // 4:
-            self._judge()
+            self._report_waiting()
 
     def end(self) -> bytes | None:
-        """Judge what is left; return where the next pass begins, ``None`` after the last."""
-        self._judge()
+        """Process the remaining chunks. Return the start of the next pass, ``None`` at the end."""
+        self._report_waiting()
         return self._seen.upper
 
-    def _judge(self) -> None:
+    def _report_waiting(self) -> None:
         chunks, self._waiting, self._size = self._waiting[::-1], [], 0
         if not chunks:
             return
         obsolete = self._seen.obsolete(pa.concat_arrays([keys for keys, _ in chunks]))
         start = 0
-        for keys, tell in chunks:
-            tell(obsolete.slice(start, len(keys)))
+        for keys, report in chunks:
+            report(obsolete.slice(start, len(keys)))
             start += len(keys)
 
 
@@ -135,7 +136,7 @@ def _rows(indices: pa.Array, count: int) -> pa.BooleanArray:
 
 
 class NewestOf:
-    """The newest entry of each namespace, as long as there are not too many of them."""
+    """The newest entry of each namespace, up to a limit of namespaces."""
 
     LIMIT: Final = 100_000
 
@@ -143,13 +144,13 @@ class NewestOf:
         self._offsets: dict[str, int] = {}
 
     @property
-    def known(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every namespace had room."""
         return len(self._offsets) <= self.LIMIT
 
     def note(self, names: pa.ChunkedArray, offsets: pa.ChunkedArray) -> None:
-        """Take note of entries; in any order."""
-        if not self.known:
+        """Note entries, in any order."""
+        if not self.is_complete:
             return
         table = pa.table({"name": names, "offset": offsets})
         newest = table.group_by("name").aggregate([("offset", "max")])

@@ -1,7 +1,7 @@
 """Open segments, shared by every reader of a process: few descriptors for many routes.
 
-Knows nothing of offsets. A segment is closed with its last reference, so a reader
-that still reads one keeps it open, whatever became of it here.
+Independent of offsets. A segment is closed with its last reference, so a reader that
+is still reading one keeps it open, even if it is dropped here.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ T = TypeVar("T")
 MOST: Final = 64
 """Segments that one process keeps open."""
 SWEEP: Final = 20.0
-"""Seconds after which open segments are looked at again: some may have been removed."""
+"""Seconds after which open segments are checked again, because some may have been removed."""
 
 
 class OpenSegments:
-    """The segments of one file system that were read last. Thread-safe.
+    """The most recently read segments of one file system. Thread-safe.
 
-    A segment that was removed or replaced takes its room on the disk for as long as
-    it is open. :meth:`sweep` closes such ones; every :meth:`get` does so, too, when
-    the last sweep is :data:`SWEEP` seconds ago.
+    A segment that was removed or replaced takes up disk space while it is open.
+    :meth:`sweep` closes such segments. Every :meth:`get` does so too when the last sweep was
+    :data:`SWEEP` seconds ago.
     """
 
     def __init__(self, files: FileSystem) -> None:
@@ -48,12 +48,12 @@ class OpenSegments:
         return len(self._open)
 
     def join(self) -> None:
-        """Count one more user; what is open is kept until the last one has left."""
+        """Add a user. Open segments are kept until the last user has left."""
         with self._lock:
             self._users += 1
 
     def leave(self) -> None:
-        """Count a user less."""
+        """Remove a user."""
         with self._lock:
             self._users -= 1
             if not self._users:
@@ -82,11 +82,11 @@ class OpenSegments:
         return segment
 
     def open_once(self, path: Path) -> Segment:
-        """Open the segment at *path* for this caller alone; raises as :meth:`get` does."""
+        """Open the segment at *path* for this caller alone. Raises as :meth:`get` does."""
         return self.making_room(lambda: Segment(self._files, path))
 
     def making_room(self, call: Callable[[], T]) -> T:
-        """Return what *call* returns; without a free descriptor, close what nobody reads first."""
+        """Return the result of *call*. If descriptors run out, close unused segments and repeat."""
         try:
             return call()
         except OSError as error:
@@ -96,7 +96,7 @@ class OpenSegments:
             return call()
 
     def clear(self) -> None:
-        """Close what nobody reads."""
+        """Close the segments that no reader is using."""
         with self._lock:
             self._open.clear()
 
@@ -121,14 +121,14 @@ _SHARED: Final = OpenSegments(RealFileSystem())
 
 
 def open_segments(files: FileSystem) -> OpenSegments:
-    """Return where the segments of *files* are kept open: one for all users of the real disk."""
+    """Return the open segments of *files*. All users of the real disk share them."""
     return _SHARED if type(files) is RealFileSystem else OpenSegments(files)
 
 
 def sweep_open_segments() -> None:
-    """Close what this process has open of segments that were removed or replaced.
+    """Close the segments of this process that were removed or replaced.
 
-    For processes that may read nothing for long: their next read would do the same.
+    For processes that may read nothing for long. Their next read would do the same.
     """
     _SHARED.sweep()
 

@@ -1,7 +1,7 @@
-"""Opening a log directory: begin a new log, or recover the one that is there.
+"""Opening a log directory: begin a new log, or recover the existing one.
 
-Afterwards the last segment may be extended (Invariant 13), its header and all
-before it were checked, and ``meta`` says so durably.
+Afterwards the last segment may be extended (Invariant 13), its header and all before it
+were checked, and ``meta`` records that durably.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 
 def prepare(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
-    """Recover what is there, or begin a log; afterwards the last segment may be extended."""
+    """Recover the log or begin a new one. Afterwards the last segment may be extended."""
     _refuse_blocked_names(files, directory)
     _remove_temporaries(files, directory)
     try:
-        meta = _prepared(files, directory, proved, now)
+        meta = _recover_or_begin(files, directory, proved, now)
     except OSError as error:
         if isinstance(error, SyncFailed) or error.errno not in NO_SPACE:
             raise
         free_reserve(files, directory)
-        meta = _prepared(files, directory, proved, now)
+        meta = _recover_or_begin(files, directory, proved, now)
     keep_reserve(files, directory)
     return meta
 
 
 def _refuse_blocked_names(files: FileSystem, directory: Path) -> None:
-    """Refuse a folder, or the like, under the name of a segment: a roll could come to it."""
+    """Refuse a folder or other file with the name of a segment, because a roll could reach it."""
     for stray in stray_files(files, directory):
         if base_of(stray.name) is not None:
             raise EnvironmentFault(
@@ -61,13 +61,13 @@ def _refuse_blocked_names(files: FileSystem, directory: Path) -> None:
 
 
 def _remove_temporaries(files: FileSystem, directory: Path) -> None:
-    """Remove what a crash left half made; a segment's may take as much room as the segment."""
+    """Remove incomplete files of a crash. One of a segment may be as large as the segment."""
     for name in files.names(directory):
         if name.endswith(TEMPORARY) and files.is_file(directory / name):
             files.remove(directory / name)
 
 
-def _prepared(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
+def _recover_or_begin(files: FileSystem, directory: Path, proved: int, now: int) -> Meta:
     meta = read_meta(files, directory)
     bases = segment_bases(files, directory)
     if meta is None:
@@ -93,7 +93,7 @@ def _prepared(files: FileSystem, directory: Path, proved: int, now: int) -> Meta
             make_index(files, path)
     finally:
         segment.close()
-    # Cleared before the first append; the proof itself stays (Invariant 3).
+    # Cleared before the first append. The proof itself stays (Invariant 3).
     runs = meta.runs.begin(meta.epoch, found.last + 1)
     meta = replace(meta, clean=None, proved=found.last, runs=runs)
     write_meta(files, directory, meta)
@@ -101,7 +101,7 @@ def _prepared(files: FileSystem, directory: Path, proved: int, now: int) -> Meta
 
 
 def _refuse_without_meta(files: FileSystem, directory: Path, bases: list[int]) -> None:
-    """Allow what a crash leaves of a log that was just begun: at most one empty segment."""
+    """Allow only the remains of a crash while creating a log: at most one empty segment."""
     if not bases:
         return
     segment = Segment(files, directory / segment_name(bases[0]))
@@ -123,7 +123,7 @@ def _begin(files: FileSystem, directory: Path, now: int) -> Meta:
         epoch=1,
         created_at=now,
     )
-    # Segment first: a log without meta that holds only an empty segment 0 is simply begun anew.
+    # Segment first: a log without meta that holds only an empty segment 0 is begun again.
     path = write_segment(files, directory, header)
     files.remove(index_path(path))
     meta = Meta(log_id=str(log_id), epoch=1, proved=-1, runs=Runs().begin(1, 0))
@@ -132,7 +132,7 @@ def _begin(files: FileSystem, directory: Path, now: int) -> Meta:
 
 
 def _check_chain(files: FileSystem, directory: Path, bases: list[int], meta: Meta) -> None:
-    """Refuse a log whose segments do not join, or do not belong together."""
+    """Refuse a log whose segments do not join or do not belong together."""
     covered: int | None = -1
     for base in bases:
         with closing(Segment(files, directory / segment_name(base))) as segment:

@@ -1,4 +1,4 @@
-"""What each segment of a log covers, for operators: offsets, times, gaps. Changes nothing."""
+"""Read-only overview of the segments of a log, for operators: offsets, times, gaps."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """One segment: it covers the offsets from ``base`` to ``last``, if ``last`` is not below.
+    """One segment, which covers the offsets ``base`` to ``last``, unless ``last`` is below.
 
-    Times are µs UTC, ``None`` where no entry tells them; ``gaps`` lie right before
-    its base, or where recovery moved frames into it. Compaction has ``dropped`` so many
-    of its entries.
+    Attributes:
+        oldest: the log time of the first entry, µs UTC; ``None`` if it is not known.
+        newest: the log time of the last entry, µs UTC; ``None`` if it is not known.
+        gaps: the gaps right before its base, or where recovery moved frames into it.
+        dropped: the number of its entries that compaction has dropped.
+
     """
 
     name: str
@@ -80,12 +83,12 @@ def _describe(files: FileSystem, segment: Segment, last: int, reader: LogReader)
         oldest=oldest,
         newest=newest,
         gaps=tuple(_gaps(files, segment)),
-        dropped=reader.dropped(header.base, last),
+        dropped=reader.count_dropped(header.base, last),
     )
 
 
 def _newest(reader: LogReader, last: int) -> int | None:
-    # Damage is told by whoever needs the entries; here only the time is missing.
+    # A reader of the entries reports the damage. Here only the time is missing.
     with suppress(Corrupt):
         return next(found.frame.logged_at for found in reader.backwards(last))
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.log import checked
-from transporter.log.filesystem import RealFileSystem, faults_of, opened, replace_durably
+from transporter.log.filesystem import RealFileSystem, faults_of, open_file, replace_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 PAUSED: Final = "paused-readers"
 _MOST: Final = 1 << 20
-_REMEDY: Final = "remove the file, and pause anew what is to be paused"
+_REMEDY: Final = "remove the file, then pause the readers again"
 
 
 def read_paused(directory: Path, files: FileSystem | None = None) -> frozenset[str]:
-    """Return the readers that are paused in the log *directory*; takes no lock.
+    """Return the readers that are paused in the log *directory*. Takes no lock.
 
     Raises:
         Corrupt: the file is damaged.
@@ -29,7 +29,7 @@ def read_paused(directory: Path, files: FileSystem | None = None) -> frozenset[s
     path = directory / PAUSED
     with faults_of(path, reading=True):
         try:
-            with opened(files or RealFileSystem(), path) as file:
+            with open_file(files or RealFileSystem(), path) as file:
                 data = file.pread(_MOST, 0)
         except FileNotFoundError:
             return frozenset()
@@ -44,7 +44,7 @@ def _names(fields: dict[str, Any]) -> frozenset[str]:
 
 
 class PausedReaders:
-    """The paused readers of a log whose lock is held. Changed by one thread at a time."""
+    """The paused readers of a log, with its lock held. Changed by one thread at a time."""
 
     def __init__(
         self,
@@ -52,16 +52,16 @@ class PausedReaders:
         files: FileSystem | None = None,
         guard: Callable[[], None] = lambda: None,
     ) -> None:
-        """Read the file; *guard* raises ``LockLost`` once it may be another engine's."""
+        """Read the file. *guard* raises ``LockLost`` once it may be another engine's."""
         self._path, self._files = directory / PAUSED, files or RealFileSystem()
         self._guard = guard
         self.names = read_paused(directory, self._files)
 
-    def set(self, reader: str, *, paused: bool) -> None:
-        """Record whether *reader* is paused; durable on return.
+    def set_paused(self, reader: str, *, paused: bool) -> None:
+        """Record whether *reader* is paused, durably on return.
 
         Raises:
-            LogFull: there is no room; nothing has changed.
+            LogFull: there is no room. Nothing has changed.
             LogPoisoned: a sync failed (Invariant 13).
 
         """

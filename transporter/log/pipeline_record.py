@@ -1,6 +1,6 @@
-"""The small file ``pipeline``: which pipeline ran on a log last, as a start finds it.
+"""The small file ``pipeline``: the last pipeline that ran on a log, for the next start.
 
-A hint, not a promise: what cannot be read counts as absent.
+It is a hint, not a promise. An unreadable record counts as absent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from transporter.log.filesystem import opened, replace_durably
+from transporter.log.filesystem import open_file, replace_durably
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,9 +30,9 @@ class PipelineRecord:
 
 
 def read_record(files: FileSystem, directory: Path) -> PipelineRecord | None:
-    """Return which pipeline ran on the log in *directory* last, if that is known."""
+    """Return the last pipeline that ran on the log in *directory*, if that is known."""
     with suppress(OSError, ValueError, TypeError, RecursionError):
-        with opened(files, directory / PIPELINE) as file:
+        with open_file(files, directory / PIPELINE) as file:
             found = PipelineRecord(**json.loads(file.pread(_MOST, 0)))
         if isinstance(found.name, str) and isinstance(found.file, str):
             return found

@@ -1,7 +1,7 @@
 """Reading the log by offsets: slices for routes and workers, views for operators.
 
-Takes no lock and changes nothing, so it works beside a running engine and from
-other processes: it never looks beyond the durable offset it is given.
+Takes no lock and changes nothing, so it works beside a running engine and from other
+processes. It never looks beyond the durable offset that it is given.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from transporter.log.segment import Segment
 
 LOOKS: Final = 1000
-"""How often segments may vanish between being listed and being opened, one after the other."""
+"""Most times in a row that segments may vanish between being listed and being opened."""
 
 
 class Located(NamedTuple):
-    """A frame and the segment that holds it, which stays open with it.
+    """A frame and its segment, which stays open with it.
 
-    ``own``: this run of the engine wrote it.
+    ``own`` is true if this run of the engine wrote the frame.
     """
 
     segment: Segment
@@ -49,17 +49,19 @@ class Located(NamedTuple):
             return self.segment.entries(self.frame, own=self.own)
 
     def within(self, first: int, last: int) -> pa.RecordBatch:
-        """Return those of the frame's entries that lie from *first* to *last*, verified."""
-        return clipped(self.entries(), self.frame, first, last)
+        """Return the frame's entries from *first* to *last*, verified."""
+        return clip_entries(self.entries(), self.frame, first, last)
 
     def source(self) -> Source | None:
-        """Return which reader the frame came from."""
+        """Return the reader of the frame, with its position."""
         with faults_of(self.segment.path, reading=True):
             return self.segment.source(self.frame)
 
 
-def clipped(entries: pa.RecordBatch, frame: FrameHeader, first: int, last: int) -> pa.RecordBatch:
-    """Return those of *frame*'s *entries* that lie from *first* to *last*."""
+def clip_entries(
+    entries: pa.RecordBatch, frame: FrameHeader, first: int, last: int
+) -> pa.RecordBatch:
+    """Return the *entries* of *frame* that lie from *first* to *last*."""
     if frame.first >= first and frame.last <= last:
         return entries
     offsets = entries.column("offset").to_pylist()
@@ -68,7 +70,7 @@ def clipped(entries: pa.RecordBatch, frame: FrameHeader, first: int, last: int) 
 
 
 def dropped_text(count: int) -> str:
-    """Return that compaction has dropped *count* entries, for people."""
+    """Return a text for people that compaction has dropped *count* entries."""
     return f"compaction has dropped {count} {'entry' if count == 1 else 'entries'}"
 
 
@@ -95,9 +97,9 @@ class Gap(NamedTuple):
 
 @dataclass(slots=True)
 class _Cursor:
-    """Where the frame that begins at or behind ``offset`` was last found.
+    """Place of the last known frame that begins at or behind ``offset``.
 
-    In the segment of this id only: another file of its base has other places.
+    Valid in the segment of this id only, because another file of its base has other places.
     """
 
     segment_id: int
@@ -106,7 +108,7 @@ class _Cursor:
 
 
 class LogReader:
-    """Reads entries of one log directory. Not thread-safe: one reader a thread.
+    """Reader of entries of one log directory. Not thread-safe: use one reader per thread.
 
     Segments are kept open by :class:`OpenSegments`, for all readers of the process.
     """
@@ -114,10 +116,10 @@ class LogReader:
     def __init__(
         self, directory: Path, files: FileSystem | None = None, own: int | None = None
     ) -> None:
-        """Open nothing yet; segments are opened when they are needed.
+        """Open nothing yet. Segments are opened when they are needed.
 
-        What lies from the offset *own* on was written by this run of the engine, and is believed
-        once its checksum is right; ``None``: nothing was.
+        Offsets from *own* on were written by this run of the engine, and are trusted once their
+        checksum matches. ``None`` means that there are none.
         """
         self.directory = directory
         self.files = files or RealFileSystem()
@@ -137,13 +139,13 @@ class LogReader:
         self.close()
 
     def close(self) -> None:
-        """Keep no segment open any more."""
+        """Leave the shared open segments."""
         if self._joined:
             self._joined = False
             self._segments.leave()
 
     def forget(self) -> None:
-        """Look at the directory anew: its files may have been replaced."""
+        """Discard all cached state of the directory, because its files may have been replaced."""
         self._segments.clear()
         self._bases, self._lost, self._cursor = [], [], None
         self._gaps.clear()
@@ -155,7 +157,7 @@ class LogReader:
             self._refresh()
         return self._bases[0] if self._bases else 0
 
-    def lost(self, first: int, last: int) -> Gap | None:
+    def lost_gap(self, first: int, last: int) -> Gap | None:
         """Return the first gap in *first* to *last* whose entries a repair could not save."""
         if not self._bases:
             with faults_of(self.directory, reading=True):
@@ -163,12 +165,14 @@ class LogReader:
         overlapping = (gap for gap in self._lost if gap.first <= last and gap.last >= first)
         return next(overlapping, None)
 
-    def dropped(self, first: int, last: int, seen: Callable[[int], object] = lambda _: None) -> int:
+    def count_dropped(
+        self, first: int, last: int, seen: Callable[[int], object] = lambda _: None
+    ) -> int:
         """Count the entries from *first* to *last* that compaction has dropped.
 
-        By frame headers: what a frame covers and does not hold was dropped. What retention
-        has removed, and what lies behind a damage in its segment, is not counted. *seen* is
-        called with the offset up to which it has looked, and may raise.
+        Offsets that a frame header covers without an entry were dropped. Not counted are entries
+        that retention has removed, and those behind damage in their segment. *seen* is called
+        with each offset up to which frames were examined, and may raise.
 
         Raises:
             Corrupt: a frame that reaches over *first* or *last* is damaged.
@@ -181,10 +185,12 @@ class LogReader:
             covered = [
                 base for base in self._bases if base <= last and self._last_of(base) >= first
             ]
-            return sum(self._dropped_from(base, first, last, seen) for base in covered)
+            return sum(self._count_dropped_in(base, first, last, seen) for base in covered)
 
-    def _dropped_from(self, base: int, first: int, last: int, seen: Callable[[int], object]) -> int:
-        if (segment := self._held(base)) is None:
+    def _count_dropped_in(
+        self, base: int, first: int, last: int, seen: Callable[[int], object]
+    ) -> int:
+        if (segment := self._segment_at(base)) is None:
             return 0
         total, last = 0, min(last, self._last_of(base), self._last_moved(segment))
         for frame in segment.frames(self._start(segment, max(first, base))):
@@ -204,21 +210,21 @@ class LogReader:
         """Return the last offset of *segment* whose frame compaction may have written.
 
         Such a frame proves no offset of its own segment durable. A frame that proves one was
-        appended here, as were all others that no recovery or repair has moved here before.
+        appended here, and so were all others that no recovery or repair has moved here before.
         """
         base, following = segment.header.base, segment.header.next_offset
         frame = segment.frame_at(self._start(segment, MAX_OFFSET))
         return following - 1 if frame is not None and frame.durable >= base else MAX_OFFSET
 
     def logged_by(self, offset: int) -> str | None:
-        """Return the reader that has logged *offset*, if its frame says so; raises as frames()."""
+        """Return the reader of *offset*, if its frame names one. Raises as :meth:`frames` does."""
         source = next(self.frames(offset, offset)).source()
         return source.reader if source is not None else None
 
     def frames(self, first: int, last: int) -> Iterator[Located]:
         """Yield the frames that hold the offsets *first* to *last*, in order.
 
-        *last* must be durable: nothing beyond it is looked at.
+        *last* must be durable, and nothing beyond it is read.
 
         Raises:
             OffsetRefused: the log does not hold *first* any more.
@@ -230,7 +236,7 @@ class LogReader:
             wanted = first
             while wanted <= last:
                 base = self._base_of(wanted)
-                if (segment := self._held(base)) is None:
+                if (segment := self._segment_at(base)) is None:
                     continue
                 for found in self._frames_of(segment, wanted, min(last, self._last_of(base))):
                     yield found
@@ -239,7 +245,7 @@ class LogReader:
                     wanted = self._beyond(base, wanted)
 
     def read(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """Yield the entries from *first* to *last*, one batch a frame; see :meth:`frames`."""
+        """Yield the entries from *first* to *last*, one batch per frame. See :meth:`frames`."""
         for found in self.frames(first, last):
             yield found.within(first, last)
 
@@ -248,16 +254,16 @@ class LogReader:
     ) -> int:
         """Return the last offset of a slice from *first* of at most *rows* and about *size* bytes.
 
-        Bytes in memory, not on the disk (Invariant 17). At least one frame, or the
-        *rows* of it that are allowed; never beyond *last*. What the slice has of each frame
-        is added to *appends*.
+        The bytes are those in memory, not on the disk (Invariant 17). The slice has at least one
+        frame, or its allowed *rows*, and never reaches beyond *last*. The slice's part of each
+        frame is added to *appends*.
         """
         taken = appends if appends is not None else []
         reached = first - 1
         total = count = 0
         for _, frame, _ in self.frames(first, last):
             begin, end = max(frame.first, first), min(frame.last, last)
-            # A frame that compaction has thinned out covers more offsets than it holds entries.
+            # A compacted frame covers more offsets than it holds entries.
             held = min(frame.count, end - begin + 1)
             total += frame.entries_bytes
             if total > size and reached >= first:
@@ -276,8 +282,8 @@ class LogReader:
     ) -> Iterator[Located]:
         """Yield the frames up to *last*, newest first.
 
-        *passes* is asked about the first frame of each block of about 1 MiB, newest first, and
-        tells whether the block is passed over. What it raises ends the walk.
+        *passes* is called with the first frame of each block of about 1 MiB, newest first, and
+        returns whether to skip the block. An exception that it raises ends the walk.
 
         Raises:
             Corrupt: a frame is damaged or missing.
@@ -290,8 +296,8 @@ class LogReader:
     def _backwards(self, last: int, passes: Callable[[Located], bool] | None) -> Iterator[Located]:
         self._refresh()
         for base in reversed([base for base in self._bases if base <= last]):
-            if (segment := self._held(base)) is None:
-                # Removed are always the oldest.
+            if (segment := self._segment_at(base)) is None:
+                # Removed segments are always the oldest.
                 return
             starts = self._blocks_of(segment)
             ends: list[int | None] = [*starts[1:], None]
@@ -332,8 +338,8 @@ class LogReader:
             )
         return self._bases[at]
 
-    def _held(self, base: int) -> Segment | None:
-        """Return the segment at *base*; if it was removed, list what there is and return none."""
+    def _segment_at(self, base: int) -> Segment | None:
+        """Return the segment at *base*. If it was removed, list again and return ``None``."""
         if not self._joined:
             self._joined = True
             self._segments.join()
@@ -345,44 +351,44 @@ class LogReader:
         return None
 
     def _last_of(self, base: int) -> int:
-        """Return the last offset that this segment covers, so far as is known."""
+        """Return the last offset that this segment is known to cover."""
         return self._ends.get(base, (1 << 63) - 1)
 
     def _beyond(self, base: int, missing: int) -> int:
-        """Return where to go on when the segment at *base* has no frame for *missing*.
+        """Return the next offset to read if the segment at *base* has no frame for *missing*.
 
-        Only offsets of frames that recovery cut may be missing: then the next frame begins
-        behind them, or they lie behind the segment's end, as the next header declares.
+        Only offsets of frames that recovery cut may be missing. Then the next frame begins behind
+        them, or they lie behind the segment's end, as the next header declares.
         """
         self._refresh()
-        segment = self._held(base) if base in self._bases else None
+        segment = self._segment_at(base) if base in self._bases else None
         if segment is None:
-            # Removed while it was being read: what follows may be gone too, or not.
+            # Removed while it was being read: the entries behind it may be gone too, or not.
             return missing
         if missing > self._last_of(base):
             return max(missing, self._bases[bisect_right(self._bases, base)])
         byte = self._start(segment, missing)
         for frame in segment.frames(byte):
             if frame.last >= missing:
-                # It holds *missing* where a recovery has put another file in the place of ours.
+                # It holds *missing* if a recovery has replaced the file that was open.
                 return max(missing, frame.first)
             byte = frame.end
         raise _missing(segment, byte, missing)
 
     def _refresh(self) -> None:
         self._segments.sweep()
-        # Segments may be removed between being listed and being looked at: list them again.
-        if not any(self._listed() for _ in range(LOOKS)):
+        # Segments may be removed between being listed and being opened: list them again.
+        if not any(self._list_segments() for _ in range(LOOKS)):
             raise EnvironmentFault(
                 f"{self.directory}: its segments are listed, but cannot be opened; look at the "
                 "names and the file system of this directory"
             )
-        # Whatever lies behind this end is ignored by all (Invariant 13).
+        # All readers ignore bytes behind this end (Invariant 13).
         self._ends = {one: self._gaps[other].first - 1 for one, other in pairwise(self._bases)}
         self._lost = [gap for gap in map(self._gaps.__getitem__, self._bases) if gap.lost]
 
-    def _listed(self) -> bool:
-        """List the segments; false when one of them is not there any more."""
+    def _list_segments(self) -> bool:
+        """List the segments. Return false if one of them no longer exists."""
         gaps = {}
         try:
             for base in self._segments.making_room(
@@ -398,17 +404,17 @@ class LogReader:
         return True
 
     def _gap_before(self, base: int) -> Gap | None:
-        """Return what the segment at *base* declares; ``None`` when it is not of this place."""
+        """Return the gap that the segment at *base* declares, or ``None`` if it is misplaced."""
         try:
             with closing(self._segments.open_once(self._path(base))) as segment:
                 header = segment.header
         except Misplaced:
-            # The engine names it when it starts.
+            # The engine names it at its next start.
             return None
         return Gap(header.previous + 1, base - 1, lost=header.lost)
 
     def _path(self, base: int) -> Path:
-        """Return a segment's path; making one anew costs as much as finding an open file by it."""
+        """Return a segment's path, cached because making it costs as much as a look-up by it."""
         if (path := self._paths.get(base)) is None:
             path = self._paths[base] = self.directory / segment_name(base)
         return path

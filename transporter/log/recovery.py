@@ -1,10 +1,10 @@
-"""What the last segment holds after a stop, and where the log may go on.
+"""Recovery: the survey of the last segment after a stop, and the move of its tail.
 
-The argument (DESIGN.md, "Recovery"): everything at or below the *floor* was
-proved durable, so damage there is corruption and refused; everything above it
-was never promised to anybody, so damage there is a torn tail and cut. A file
-left by an unclean stop is never extended: what is whole above the floor is
-copied into a new segment (Invariants 2, 3, 4 and 13).
+DESIGN.md, "Recovery", has the argument. Everything at or below the *floor* was proved
+durable, so damage there is corruption and refused. Everything above it was never
+promised, so damage there is a torn tail and cut. A file left by an unclean stop is never
+extended. Its whole frames above the floor are copied into a new segment (Invariants 2, 3,
+4 and 13).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.filesystem import opened
+from transporter.log.filesystem import open_file
 from transporter.log.index import nearest
 from transporter.log.segment import End, Segment, Stop, write_segment
 
@@ -47,12 +47,15 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What recovery knows of the last segment.
+    """Findings about the last segment.
 
-    ``floor`` is rounded up to the end of the frame that holds it. ``tail`` are
-    the whole frames above it, in order, which begin at ``tail_byte``;
-    ``next_offset`` is beyond every offset that was ever given; ``stop`` is what
-    stands behind the last frame.
+    Attributes:
+        floor: the floor, rounded up to the end of the frame that holds it.
+        tail: the whole frames above the floor, in order.
+        tail_byte: the place where the tail begins.
+        next_offset: beyond every offset that was ever assigned.
+        stop: the end of the frames, and its kind.
+
     """
 
     floor: int
@@ -66,10 +69,10 @@ class Survey:
 
 
 def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | None) -> Survey:
-    """Find the floor of *segment* and the whole frames above it; changes nothing.
+    """Find the floor of *segment* and the whole frames above it. Changes nothing.
 
     Args:
-        files: where the segment lies.
+        files: the file system of the segment.
         segment: the last segment of the log.
         proved: the highest offset that ``meta`` and the offset logs prove durable.
         clean: the mark of a clean stop, if ``meta`` holds one.
@@ -81,8 +84,8 @@ def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | 
     walk, cut = _frames_and_cut(segment, walk_tail(files, segment))
     floor = _highest_proof(segment, proved, walk, cut)
     if walk.frames and walk.frames[0].first > floor:
-        # The index led beyond frames that nobody has proved, or right behind the floor; the
-        # frame that holds the floor must be there before what follows it is moved.
+        # The index led beyond unproved frames, or right behind the floor. The frame that holds
+        # the floor must exist before the frames behind it are moved.
         walk, cut = _frames_and_cut(segment, _walk(files, segment, floor))
     if walk.last(segment) < floor:
         raise Corrupt(
@@ -96,7 +99,7 @@ def survey(files: FileSystem, segment: Segment, proved: int, clean: CleanMark | 
 
 
 def proved_by(files: FileSystem, segment: Segment, proved: int) -> int:
-    """Return the floor that *segment*, the log's last, and *proved* give, however damaged it is."""
+    """Return the floor from *segment*, the log's last, and *proved*, even if it is damaged."""
     walk, cut = _frames_and_cut(segment, walk_tail(files, segment))
     floor = _highest_proof(segment, proved, walk, cut)
     return next((f.last for f in (*walk.frames, *cut) if f.first <= floor <= f.last), floor)
@@ -110,7 +113,7 @@ def _highest_proof(
 
 
 def _frames_and_cut(segment: Segment, walk: Walk) -> tuple[Walk, list[layout.FrameHeader]]:
-    """Return *walk* and the valid frames behind the damage that it ended at, if it did."""
+    """Return *walk* and the valid frames behind the damage that ended it, if any."""
     bad = walk.stop.end is End.BAD
     return walk, list(segment.later_frames(walk.stop.byte)) if bad else []
 
@@ -121,9 +124,9 @@ def walk_tail(files: FileSystem, segment: Segment) -> Walk:
 
 
 def last_covered(files: FileSystem, segment: Segment) -> int | None:
-    """Return the last offset that *segment* holds: by its trailer, or else by its frames.
+    """Return the last offset that *segment* holds, by its trailer or else by its frames.
 
-    ``None`` where damage ends the frames, which the route that needs them will find.
+    ``None`` if damage ends the frames. The route that needs them will find it.
     """
     trailer = segment.trailer()
     if trailer is not None:
@@ -133,7 +136,7 @@ def last_covered(files: FileSystem, segment: Segment) -> int | None:
 
 
 def _walk(files: FileSystem, segment: Segment, offset: int) -> Walk:
-    """Walk from the index entry nearest below *offset* to the end of the frames."""
+    """Walk from the nearest index entry below *offset* to the end of the frames."""
     start = nearest(files, segment, offset)
     frames: list[layout.FrameHeader] = []
     positions = dict(segment.header.positions)
@@ -153,9 +156,9 @@ def _walk(files: FileSystem, segment: Segment, offset: int) -> Walk:
 
 
 def source_of(segment: Segment, frame: layout.FrameHeader) -> layout.Source | None:
-    """Return whose *frame* it is; ``None`` when that is damaged.
+    """Return the source of *frame*, or ``None`` if it is damaged.
 
-    A position that cannot be read only makes its reader go back further.
+    An unreadable position only makes its reader go back further.
     """
     with suppress(Corrupt):
         return segment.source(frame)
@@ -199,13 +202,13 @@ def _above(
 
 
 def _byte_behind(walk: Walk, floor: int) -> int:
-    """Return where the first frame above the *floor* begins, or would begin."""
+    """Return the place where the first frame above the *floor* begins, or would begin."""
     behind = (frame.byte for frame in walk.frames if frame.first > floor)
     return next(behind, walk.stop.byte)
 
 
 def _whole(segment: Segment, frames: Iterable[layout.FrameHeader]) -> list[layout.FrameHeader]:
-    """Return the frames before the first one whose bytes are not as they were written."""
+    """Return the frames before the first one whose bytes do not match their checksums."""
     whole = []
     for frame in frames:
         if not segment.intact(frame):
@@ -239,11 +242,11 @@ def copy_tail(
     epoch: int,
     created_at: int,
 ) -> Path:
-    """Copy the whole frames above the floor into a new segment; durable on return.
+    """Copy the whole frames above the floor into a new segment, durably on return.
 
-    When nothing of the last segment lies at or below the floor, the copy takes
-    its place (same base, so the rename replaces that file); else what was copied
-    is cut from the old one, whose rest nobody looks at any more.
+    If nothing of the last segment lies at or below the floor, the copy takes its place: it
+    has the same base, so the rename replaces that file. Otherwise the copied frames are cut
+    from the old file, and its remaining bytes behind the floor are never read again.
     """
     old, base = segment.header, found.floor + 1
     header = layout.SegmentHeader(
@@ -258,20 +261,20 @@ def copy_tail(
         lost=old.lost and base == old.base,
     )
     if found.stop.end is End.CLEAN:
-        # Zeros that were only set aside: their room may be what the copy needs.
-        _cut(files, segment, found.stop.byte)
-    path = write_segment(files, segment.path.parent, header, _moved(segment, found, header))
+        # Cut preallocated zeros, because the copy may need their room.
+        _truncate(files, segment, found.stop.byte)
+    path = write_segment(files, segment.path.parent, header, _moved_frames(segment, found, header))
     if path != segment.path:
-        _cut(files, segment, found.tail_byte)
+        _truncate(files, segment, found.tail_byte)
     return path
 
 
-def _cut(files: FileSystem, segment: Segment, byte: int) -> None:
-    with opened(files, segment.path, write=True) as file:
+def _truncate(files: FileSystem, segment: Segment, byte: int) -> None:
+    with open_file(files, segment.path, write=True) as file:
         file.truncate(byte)
 
 
-def _moved(segment: Segment, found: Survey, header: layout.SegmentHeader) -> Iterator[bytes]:
+def _moved_frames(segment: Segment, found: Survey, header: layout.SegmentHeader) -> Iterator[bytes]:
     place = len(header.encode())
     for frame in found.tail:
         extension, payload = segment.raw(frame)
@@ -279,7 +282,7 @@ def _moved(segment: Segment, found: Survey, header: layout.SegmentHeader) -> Ite
             frame,
             segment_id=header.segment_id,
             byte=place,
-            # Only what the old file proved: this copy is not durable yet.
+            # Only the proof of the old file counts: this copy is not durable yet.
             durable=min(frame.durable, found.floor),
         )
         yield layout.encode_frame(moved, extension, payload)

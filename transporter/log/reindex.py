@@ -1,7 +1,7 @@
-"""Sealed segments whose index was lost or damaged get it again, silently.
+"""Silent restoration of lost or damaged indexes of sealed segments.
 
-An index is never synced, so each power cut may cost the one that was being
-written. Nothing depends on it but the length of a walk.
+An index is never synced, so each power cut may cost the one that was being written. Only
+the length of a walk depends on it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def reindex(
     progress: Callable[[int], None] = lambda _: None,
     gate: RetentionGate | None = None,
 ) -> int:
-    """Complete the index of every sealed segment in *directory*; return how many entries it took.
+    """Complete the index of every sealed segment in *directory* and return the entries added.
 
-    For the process that owns the log. A whole index costs a walk over its last
-    stride, a missing one a walk over the segment's frame headers: seconds for each
-    GiB, so *progress* hears how many more bytes were read, and ends it by what it
-    raises. Retention may remove segments beside it. Whatever keeps an index from
-    being written is no reason to fail: it stays as it is.
+    For the process that owns the log. A whole index costs a walk over its last stride, a
+    missing one a walk over the segment's frame headers: seconds for each GiB. *progress* is
+    therefore called with the number of further bytes read, and ends the work by raising.
+    Retention may remove segments meanwhile. An index that cannot be written is not an error:
+    it stays as it is.
     """
     entries, gate = 0, gate or RetentionGate()
     for base in segment_bases(files, directory)[:-1]:
@@ -71,13 +71,13 @@ def _complete(files: FileSystem, path: Path, progress: Callable[[int], None]) ->
 
 
 def _remove_orphan(files: FileSystem, path: Path, base: int, gate: RetentionGate) -> None:
-    """Remove the index of a segment that retention has removed while it was walked."""
+    """Remove the index of a segment that retention has removed during the walk."""
     with gate:
         if base <= gate.removed:
             files.remove(index_path(path))
 
 
 def _has_checkpoint(segment: Segment, frame: FrameHeader) -> bool:
-    """Tell whether a walk that begins at *frame* knows all positions; only such are entered."""
+    """Return whether a walk from *frame* finds all positions. Only such frames are entered."""
     source = segment.source(frame)
     return source is not None and source.checkpoint is not None

@@ -1,12 +1,12 @@
-"""Making a damaged log usable again: what is whole is kept, what is lost is declared.
+"""Repair of a damaged log: keeps intact entries and declares lost ones.
 
-Nothing is deleted: whatever is touched is first copied into ``quarantine/``. The
-header of the segment behind a gap of lost entries declares it, and the routes
-that had not passed it halt there until an operator has acked it.
+Nothing is deleted: each file is first copied into ``quarantine/``. The header of the
+segment behind a gap of lost entries declares it. Routes that had not passed the gap halt
+there until an operator has acked it.
 
-What lies behind a damage moves into a segment of its own, the last part first,
-and only then is the old file cut or removed: a crash leaves a log that a second
-repair brings to the same end.
+The frames behind damage move into a segment of their own, the last part first. Only then
+is the old file cut or removed. After a crash, a second repair therefore brings the log to
+the same end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from transporter.log import format as layout
 from transporter.log.damage import replaced_segments
 from transporter.log.filesystem import (
     make_directory,
-    opened,
+    open_file,
     replace_durably,
     sync_directory,
 )
@@ -49,10 +49,10 @@ _NO_END: Final = (1 << 63) - 1
 
 
 class Quarantine:
-    """A folder of one repair that keeps what was found; made when the first file comes."""
+    """A folder of one repair for copies of the files as found. Created with the first file."""
 
     def __init__(self, files: FileSystem, directory: Path, now: int) -> None:
-        """Choose a free name below *directory* after the time *now* (µs UTC)."""
+        """Choose a free name below *directory* from the time *now* (µs UTC)."""
         stamp = datetime.fromtimestamp(now / 1e6, UTC).strftime("%Y%m%dT%H%M%SZ")
         taken = files.names(directory / QUARANTINE)
         names = (f"{stamp}-{number}" if number else stamp for number in count())
@@ -61,11 +61,11 @@ class Quarantine:
         self._files, self._directory = files, directory
 
     def keep(self, path: Path) -> None:
-        """Copy *path* here, durably on return; one that is not there needs no copy."""
+        """Copy *path* here, durably on return. A missing file needs no copy."""
         name = "-".join(path.relative_to(self._directory).parts)
         if name in self.kept:
             return
-        with suppress(FileNotFoundError), opened(self._files, path) as file:
+        with suppress(FileNotFoundError), open_file(self._files, path) as file:
             make_directory(self._files, self.folder)
             replace_durably(self._files, self.folder / name, _blocks(file))
             self.kept.append(name)
@@ -76,7 +76,7 @@ def _blocks(file: File) -> Iterator[bytes]:
 
 
 def log_id_of(files: FileSystem, directory: Path) -> str:
-    """Return the id of the log in *directory*: as ``meta`` says, or most of its segments.
+    """Return the id of the log in *directory*, from ``meta`` or from most of its segments.
 
     Raises:
         Corrupt: neither can be read.
@@ -101,7 +101,7 @@ def _headers(files: FileSystem, directory: Path) -> Iterator[layout.SegmentHeade
 
 
 def mend_meta(files: FileSystem, directory: Path, quarantine: Quarantine) -> Meta:
-    """Return the log's meta, made anew from its segments when it is damaged or missing."""
+    """Return the log's meta, made again from its segments if it is damaged or missing."""
     with suppress(Corrupt):
         if (meta := read_meta(files, directory)) is not None:
             return meta
@@ -122,10 +122,10 @@ def mend_segments(
     """Repair every segment. The log's lock must be held.
 
     Args:
-        files: where the log lies.
-        directory: the log's.
-        found: what an examination under this lock has shown.
-        quarantine: keeps what is touched.
+        files: the file system of the log.
+        directory: the log's directory.
+        found: the result of an examination under this lock.
+        quarantine: keeps copies of the changed files.
 
     """
     meta = mend_meta(files, directory, quarantine)
@@ -153,7 +153,7 @@ def _remove(files: FileSystem, path: Path) -> None:
 
 
 def _write_empty(files: FileSystem, directory: Path, meta: Meta, floor: int) -> None:
-    """Begin anew behind the *floor* in a log that has lost all its segments."""
+    """Begin again behind the *floor* in a log that has lost all its segments."""
     header = layout.SegmentHeader(
         log_id=uuid.UUID(meta.log_id).bytes,
         segment_id=secrets.randbits(63),
@@ -169,7 +169,7 @@ def _write_empty(files: FileSystem, directory: Path, meta: Meta, floor: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A segment to be: its place among the offsets, and where its frames are to be found."""
+    """A future segment: its place among the offsets, and the place of its frames."""
 
     base: int
     previous: int
@@ -179,12 +179,12 @@ class _Piece:
 
 
 class _Mending:
-    """The repair of one segment whose damages are known."""
+    """The repair of one examined segment."""
 
     def __init__(
         self, files: FileSystem, part: Examined, before: Examined | None, epoch: int, floor: int
     ) -> None:
-        """Prepare to mend *part*, which follows *before*."""
+        """Prepare the repair of *part*, which follows *before*."""
         self._files, self._part, self._before = files, part, before
         self._epoch, self._floor = epoch, floor
         base = part.header.base
@@ -192,7 +192,7 @@ class _Mending:
         self._inner = part.damages[len(self._leading) :]
 
     def mend(self, *, is_last: bool) -> None:
-        """Write a segment for each part that is whole, then cut the rest from the old one."""
+        """Write a segment for each intact part, then cut the old one behind its first part."""
         with closing(self._part.open(self._files)) as segment:
             pieces = [*self._first(segment), *self._others()]
             ends = [after.previous for _, after in pairwise(pieces)]
@@ -200,10 +200,10 @@ class _Mending:
             for piece, stop in reversed(list(zip(pieces, [*ends, end], strict=True))):
                 self._write(segment, replace(piece, stop=stop), is_last=stop == _NO_END)
         if not self._leading:
-            self._cut(self._inner[0].byte)
+            self._truncate(self._inner[0].byte)
 
     def _first(self, segment: Segment) -> Iterator[_Piece]:
-        """Yield what takes the place of the segment itself, when damage reaches its beginning."""
+        """Yield the replacement of the segment itself, if damage reaches its beginning."""
         if not self._leading:
             return
         old, leading = self._part.header, self._leading
@@ -238,7 +238,7 @@ class _Mending:
             positions=self._positions_at(segment, piece.resume),
             lost=piece.lost,
         )
-        kept = () if piece.resume is None else _moved(segment, piece, header)
+        kept = () if piece.resume is None else _moved_frames(segment, piece, header)
         write_segment(self._files, self._part.path.parent, header, kept)
 
     def _positions_at(self, segment: Segment, byte: int | None) -> dict[str, str]:
@@ -257,13 +257,13 @@ class _Mending:
                 positions[source.reader] = source.position
         return positions
 
-    def _cut(self, byte: int) -> None:
-        # Nobody looks behind the end that the next header declares: no sync is needed.
-        with opened(self._files, self._part.path, write=True) as file:
+    def _truncate(self, byte: int) -> None:
+        # Bytes behind the end that the next header declares are never read: no sync is needed.
+        with open_file(self._files, self._part.path, write=True) as file:
             file.truncate(byte)
 
 
-def _moved(segment: Segment, piece: _Piece, header: layout.SegmentHeader) -> Iterator[bytes]:
+def _moved_frames(segment: Segment, piece: _Piece, header: layout.SegmentHeader) -> Iterator[bytes]:
     """Yield the whole frames of *piece* as frames of the segment that *header* begins."""
     place, expected = len(header.encode()), piece.base
     allowed = max(segment.header.next_offset, piece.base)

@@ -1,9 +1,9 @@
-"""Room kept aside for a recovery on a full disk (Invariant 13).
+"""Disk space kept for a recovery on a full disk (Invariant 13).
 
-A start after an unclean stop must copy the frames above the floor before it can
-go on; on a full disk it finds the room here. What it frees in the old file
-afterwards lets the reserve be made again. It covers two of the largest groups
-that were ever written, so a log of small appends sets little aside.
+A start after an unclean stop must copy the frames above the floor before it can continue.
+On a full disk it finds the room here. The room that it then frees in the old file allows
+a new reserve. The reserve covers two of the largest groups ever written, so a log of
+small appends sets little aside.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from transporter.log.filesystem import NO_SPACE, opened
+from transporter.log.filesystem import NO_SPACE, open_file
 from transporter.log.group import GROUP_BYTES
 
 if TYPE_CHECKING:
@@ -23,32 +23,32 @@ RESERVE: Final = "reserve"
 RESERVE_BYTES: Final = 20 << 20
 """Two groups of 8 MiB that no later frame has proved, with their positions and a header."""
 _HALVINGS: Final = (4, 2, 0)
-"""How often that is halved for each size that a reserve may have: 1.25, 5 and 20 MiB."""
+"""Halvings of that for each possible size of a reserve: 1.25, 5 and 20 MiB."""
 
 
 class Reserve:
     """The reserve of an open log, which grows with the groups that are written."""
 
     def __init__(self, files: FileSystem, directory: Path) -> None:
-        """Take up what :func:`keep_reserve` has made."""
+        """Start with the reserve that :func:`keep_reserve` has made."""
         self._files, self._path = files, directory / RESERVE
         self._bytes = 0
-        with suppress(FileNotFoundError), opened(files, self._path) as file:
+        with suppress(FileNotFoundError), open_file(files, self._path) as file:
             self._bytes = file.size()
 
     @property
     def covers(self) -> int:
-        """The bytes that one group may have, so that recovery finds room for two of them.
+        """The largest size of a group such that recovery finds room for two of them.
 
-        Where there was no room for the least reserve, as much as with it.
+        If there was no room for the least reserve, the result is the same as with it.
         """
         return max(self._bytes, _least()) * GROUP_BYTES // RESERVE_BYTES
 
     def grow(self, group: int) -> None:
-        """Set as much aside as two groups of *group* bytes need, at most all there is to have.
+        """Grow the reserve to fit two groups of *group* bytes, up to its maximum size.
 
         Raises:
-            OSError: that is not possible; the reserve is as large as before.
+            OSError: there is no room. The reserve is as large as before.
 
         """
         while self.covers < min(group, GROUP_BYTES):
@@ -56,7 +56,7 @@ class Reserve:
             self._allocate(next(size for size in sizes if size > max(self._bytes, _least())))
 
     def _allocate(self, size: int) -> None:
-        with opened(self._files, self._path, write=True, create=True) as file:
+        with open_file(self._files, self._path, write=True, create=True) as file:
             try:
                 file.allocate(self._bytes, size - self._bytes)
             except OSError:
@@ -67,10 +67,10 @@ class Reserve:
 
 
 def keep_reserve(files: FileSystem, directory: Path) -> None:
-    """Make the reserve if it is missing; where there is no room, the next start tries again."""
+    """Make the reserve if it is missing. If there is no room, the next start tries again."""
     path = directory / RESERVE
     try:
-        with opened(files, path, write=True, create=True) as file:
+        with open_file(files, path, write=True, create=True) as file:
             if file.size() < _least():
                 file.allocate(0, _least())
     except OSError as error:
@@ -80,7 +80,7 @@ def keep_reserve(files: FileSystem, directory: Path) -> None:
 
 
 def free_reserve(files: FileSystem, directory: Path) -> None:
-    """Give the reserve's room back to the disk."""
+    """Return the reserve's room to the disk."""
     with suppress(FileNotFoundError):
         files.remove(directory / RESERVE)
 

@@ -1,4 +1,4 @@
-"""Retention: whole sealed segments go, oldest first, when every route is done with them."""
+"""Retention: removal of whole sealed segments, oldest first, once no route needs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECOND: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """How much is kept: *bytes* of segment files, *age* in seconds; ``None`` for no limit."""
+    """Limits of the log: *bytes* of segment files, *age* in seconds. ``None`` is for no limit."""
 
     bytes: int | None = None
     age: float | None = None
@@ -33,7 +33,7 @@ class RetentionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A segment that went: its file's name, the last offset that it covered, its bytes."""
+    """A removed segment: its file name, the last offset that it covered, its bytes."""
 
     name: str
     end: int
@@ -50,12 +50,21 @@ def retain(
     size: int | None = None,
     gate: RetentionGate | None = None,
 ) -> Iterator[Removed]:
-    """Remove what exceeds *settings* from the log in *directory*, yielding each segment that went.
+    """Remove what exceeds *settings* from the log in *directory*, yielding each removed segment.
 
-    The last segment stays, and whatever the *watermark* says is still needed
-    (Invariant 11): each goes inside the *gate*. Durable, one after the other: a crash leaves
-    no hole. *size* is what the log takes, where the caller knows better than its files: the
-    last one is longer than what was written to it.
+    The last segment stays, and so does every segment that the *watermark* still protects
+    (Invariant 11). Each is removed inside the *gate*, durably, one after the other, so that a
+    crash leaves no hole.
+
+    Args:
+        directory: the log's directory.
+        files: the file system, the real one by default.
+        watermark: returns the last offset that is not needed any more.
+        settings: the limits.
+        now: the wall time, µs UTC.
+        size: the log's size if the caller has a better value than the sum of its files. The
+            last file is longer than the bytes written to it.
+        gate: the gate of the log's engine.
 
     Raises:
         Corrupt: a segment's header is damaged.
@@ -79,9 +88,9 @@ def retain(
 
 
 class _Holds:
-    """The last offset that nobody needs, looked up no more often than it takes.
+    """Cache of the last offset that is not needed, looked up only when necessary.
 
-    It costs a sync of each offset log, and many segments may go at once.
+    A look-up costs a sync of each offset log, and many segments may be removed at once.
     """
 
     def __init__(self, watermark: Callable[[], int], gate: RetentionGate) -> None:
@@ -89,7 +98,7 @@ class _Holds:
         self._through, self._registered = -1, gate.registered
 
     def need(self, end: int) -> bool:
-        """Tell whether anybody needs anything up to *end*; to be called inside the gate."""
+        """Return whether any offset up to *end* is needed. To be called inside the gate."""
         if end > self._through or self._registered != self.gate.registered:
             self._registered = self.gate.registered
             self._through = self._watermark()
@@ -104,9 +113,9 @@ def excess(
     *,
     through: int = (1 << 63) - 1,
 ) -> int | None:
-    """Return through which offset segments must go so that of *size* bytes *limit* are left.
+    """Return the last offset to remove so that *limit* bytes are left of *size*.
 
-    ``None`` when it does already, or when it has nothing to give up to the offset *through*.
+    ``None`` if the log is within the limit already, or has nothing to remove up to *through*.
     """
     files = files or RealFileSystem()
     end = None
@@ -121,15 +130,15 @@ def excess(
 def _exceeds(size: int, oldest: Sealed, settings: RetentionSettings, times: WallTimes) -> bool:
     if settings.bytes is not None and size > settings.bytes:
         return True
-    # Asked only where it counts: it may have to read later headers.
+    # Computed only if it counts, because it may have to read later headers.
     return settings.age is not None and times.age(oldest) > round(settings.age * _SECOND)
 
 
 def _remove(files: FileSystem, directory: Path, segment: Sealed) -> None:
-    # The index first: nothing would ever look for one without its segment.
+    # The index first: without its segment it would never be found again.
     files.remove(index_path(segment.path))
     files.remove(segment.path)
-    # An open file takes its room on the disk for as long as it is open.
+    # An open file takes up disk space as long as it is open.
     drop_open_segment(segment.path)
-    # Before the next one goes: a log without its second segment could not be opened.
+    # Before the next removal: a log without its second segment could not be opened.
     sync_directory(files, directory)

@@ -1,9 +1,9 @@
-"""The file that takes the place of a sealed segment: the same offsets, fewer entries.
+"""The replacement of a sealed segment: the same offsets, fewer entries.
 
-A frame of it covers all offsets from the one behind the frame before it to its
-own last entry, so what it covers and does not hold is what was dropped. Offsets that never
+Each of its frames covers all offsets from the end of the frame before to its own last
+entry. Covered offsets without an entry are therefore the dropped ones. Offsets that never
 held an entry, because a recovery has cut them, stay a hole. Readers' positions survive,
-whatever became of the frames that carried them.
+even if the frames that carried them do not.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 FRAME_BYTES: Final = 1 << 20
 """Bytes of entries, in memory, up to which frames are joined."""
 SYNC_BYTES: Final = 4 << 20
-"""Bytes written between two syncs: what the log's own syncs may have to wait for."""
+"""Bytes written between two syncs, for which the log's own syncs may have to wait."""
 ROOM: Final = 64 << 20
-"""Bytes of the disk that a replacement leaves to those who append and to recovery."""
+"""Bytes of disk space that a replacement leaves to appends and recovery."""
 
 
 def refuse_without_room(files: FileSystem, directory: Path, size: int) -> None:
-    """Raise ``LogFull`` when *size* more bytes would leave the disk less than :data:`ROOM`."""
+    """Raise ``LogFull`` if *size* more bytes would leave the disk less than :data:`ROOM`."""
     free = files.free(directory)
     if free < size + ROOM:
         raise LogFull(
@@ -49,22 +49,23 @@ def refuse_without_room(files: FileSystem, directory: Path, size: int) -> None:
 
 
 class Replacement:
-    """Written frame by frame, in order of offsets; nothing is replaced before :meth:`switch`.
+    """A replacement written frame by frame, in order of offsets.
 
-    Every frame of the old segment is given to :meth:`keep`, :meth:`add` or :meth:`drop`.
+    Every frame of the old segment is passed to :meth:`keep`, :meth:`add` or :meth:`drop`.
+    Nothing is replaced before :meth:`switch`.
     """
 
     def __init__(
         self, files: FileSystem, path: Path, old: layout.SegmentHeader, compression: str | None
     ) -> None:
-        """Begin the file that will stand at *path*, where the segment of header *old* stands."""
+        """Begin the file that will replace *path*, the segment with the header *old*."""
         self._files, self._path, self._compression = files, path, compression
         self._temporary = path.with_name(path.name + TEMPORARY)
         # Another id, so that neither old index entries nor old bytes are taken for its own.
         self._header = replace(old, segment_id=secrets.randbits(63))
         self._covered = self._passed = old.base - 1
         self._hole = 0
-        self._told, self._now = dict(old.positions), dict(old.positions)
+        self._written_positions, self._positions = dict(old.positions), dict(old.positions)
         self._reader = ""
         self._term: int | None = None
         self._epoch = old.epoch
@@ -77,7 +78,7 @@ class Replacement:
         try:
             self._file.truncate(0)
             self._byte = self._synced = 0
-            self._put(self._header.encode())
+            self._append(self._header.encode())
         except BaseException:
             self.abandon()
             raise
@@ -93,7 +94,7 @@ class Replacement:
         return len(self._frames)
 
     def keep(self, stored: Stored, source: layout.Source) -> None:
-        """Take over a frame that lost nothing as it is."""
+        """Take over unchanged a frame that lost nothing."""
         self._flush()
         self._pass(stored.frame)
         self._note(stored.frame, source)
@@ -107,9 +108,9 @@ class Replacement:
         )
 
     def add(self, frame: layout.FrameHeader, rows: pa.RecordBatch, source: layout.Source) -> None:
-        """Take over *rows*, what is left of *frame*; they may share a frame with others."""
+        """Take over *rows*, the rest of *frame*. They may share a frame with others."""
         if (source.reader, source.term) != (self._reader, self._term):
-            # A frame tells of one reader, and of one term.
+            # A frame names one reader and one term.
             self._flush()
         self._pass(frame)
         self._note(frame, source)
@@ -119,26 +120,26 @@ class Replacement:
             self._flush()
 
     def drop(self, frame: layout.FrameHeader, source: layout.Source) -> None:
-        """Pass over *frame*; only its reader's position is kept."""
+        """Skip *frame*. Only its reader's position is kept."""
         self._pass(frame)
         if source.position is not None:
-            self._now[source.reader] = source.position
+            self._positions[source.reader] = source.position
         self._epoch = frame.epoch
 
     def finish(self, end: int, oldest: int) -> None:
-        """Make the file whole and durable; the old segment covered offsets up to *end*."""
+        """Complete the file, durably. The old segment covered offsets up to *end*."""
         self._flush()
         if self._covered != end:
             raise ValueError(f"{self._path}: covers {self._covered}, not {end}")
         # The last entry of a segment always stays.
         newest = self._frames[-1].logged_at
         trailer = layout.Trailer(self._header.segment_id, self._byte, end, oldest, newest)
-        self._put(trailer.encode())
+        self._append(trailer.encode())
         sync(self._file)
         self._opened.close()
 
     def switch(self) -> None:
-        """Take the old segment's place, durable on return; only to be called in the gate."""
+        """Take the old segment's place, durably on return. Call it only in the gate."""
         self._files.rename(self._temporary, self._path)
         drop_open_segment(self._path)
         sync_directory(self._files, self._path.parent)
@@ -150,7 +151,7 @@ class Replacement:
         self._files.remove(self._temporary)
 
     def _pass(self, frame: layout.FrameHeader) -> None:
-        """Go on to *frame* of the old segment; offsets before it that no frame had stay a hole."""
+        """Advance to *frame* of the old segment. Offsets before it without a frame stay a hole."""
         if frame.first > self._passed + 1:
             self._flush()
             self._hole += frame.first - self._passed - 1
@@ -159,10 +160,10 @@ class Replacement:
     def _note(self, frame: layout.FrameHeader, source: layout.Source) -> None:
         self._reader, self._term, self._epoch = source.reader, source.term, frame.epoch
         if source.position is not None:
-            self._now[source.reader] = source.position
+            self._positions[source.reader] = source.position
 
     def _flush(self) -> None:
-        """Write what :meth:`add` has gathered, in frames of about :data:`FRAME_BYTES`."""
+        """Write the rows gathered by :meth:`add`, in frames of about :data:`FRAME_BYTES`."""
         if not self._rows:
             return
         joined = pa.Table.from_batches(self._rows).combine_chunks().to_batches()[0]
@@ -191,7 +192,7 @@ class Replacement:
         logged_at: int,
         whole: bool,
     ) -> None:
-        """Write a frame; *whole*: nothing that was noted so far comes behind it."""
+        """Write a frame. *whole*: all rows noted so far are in it or before it."""
         extension = self._source(whole=whole).encode()
         frame = layout.FrameHeader(
             extension_length=len(extension),
@@ -199,7 +200,7 @@ class Replacement:
             entries_bytes=size,
             segment_id=self._header.segment_id,
             byte=self._byte,
-            # Behind the hole, although what was dropped may lie before it: the count is right.
+            # Behind the hole, although dropped entries may lie before it: the count is right.
             first=self._covered + 1 + self._hole,
             last=last,
             count=count,
@@ -210,29 +211,29 @@ class Replacement:
             durable=self._header.previous,
             payload_crc=crc32c(payload),
         )
-        self._put(layout.encode_frame(frame, extension, payload))
+        self._append(layout.encode_frame(frame, extension, payload))
         self._frames.append(frame)
         self._covered, self._hole = last, 0
 
     def _source(self, *, whole: bool) -> layout.Source:
-        """Return what the next frame tells of positions, and count it as told."""
-        position = self._now.get(self._reader) if whole else None
-        if position == self._told.get(self._reader):
+        """Return the source block of the next frame, and note its positions as written."""
+        position = self._positions.get(self._reader) if whole else None
+        if position == self._written_positions.get(self._reader):
             position = None
-        known = self._now if whole else self._told
+        known = self._positions if whole else self._written_positions
         others = {name: at for name, at in known.items() if name != self._reader}
-        owed = any(self._told.get(name) != at for name, at in others.items())
+        owed = any(self._written_positions.get(name) != at for name, at in others.items())
         checkpoint = None
         if owed or self._byte >= self._due:
-            checkpoint = {**self._told, **others}
+            checkpoint = {**self._written_positions, **others}
         if self._byte >= self._due:
             self._due = self._byte + STRIDE
-        self._told.update(others)
+        self._written_positions.update(others)
         if position is not None:
-            self._told[self._reader] = position
+            self._written_positions[self._reader] = position
         return layout.Source(self._reader, position, checkpoint, self._term)
 
-    def _put(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         self._file.pwrite(data, self._byte)
         self._byte += len(data)
         if self._byte - self._synced >= SYNC_BYTES:

@@ -1,7 +1,7 @@
-"""The runs of a log: which opens are part of its history, and where each one began.
+"""The runs of a log: the opens in its history, and the first offset of each.
 
-A copy of a log and its original have the same id and give the same epochs and offsets.
-Only the random id that each open draws tells their histories apart. Pure.
+A copy of a log and its original have the same id and assign the same epochs and offsets.
+Only the random id that each open draws distinguishes their histories. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_RUNS: Final = 1000
 
 
 class Run(NamedTuple):
-    """One open of a log: its epoch, its random id, and the first offset it could give."""
+    """One open of a log: its epoch, its random id, and the first offset it could assign."""
 
     epoch: int
     run: str
@@ -27,22 +27,22 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The newest runs of a log, oldest first; the last one is that of now.
+    """The newest runs of a log, oldest first. The last one is the current run.
 
-    The very first entry is where the record begins. It stays when older runs are dropped,
-    without its id, because an offset that was stored without one is compared with it.
+    The very first entry marks the beginning of the record. It stays when older runs are
+    dropped, without its id, because an offset stored without a run id is compared with it.
     """
 
     known: tuple[Run, ...] = ()
 
     @property
     def current(self) -> str:
-        """The id of the newest run; empty before the first."""
+        """The id of the newest run, empty before the first."""
         return self.known[-1].run if self.known else ""
 
     @property
     def own(self) -> int | None:
-        """The first offset that the newest run could give; ``None`` before the first."""
+        """The first offset that the newest run could assign, or ``None`` before the first."""
         return self.known[-1].first if self.known else None
 
     def begin(self, epoch: int, first: int) -> Self:
@@ -54,12 +54,12 @@ class Runs:
         return replace(self, known=known)
 
     def prove(self, run: str, epoch: int, offset: int, handed: int = -1) -> bool:
-        """Tell whether *offset*, stored in *run* of *epoch*, is of this log's own history.
+        """Return whether *offset*, stored in *run* of *epoch*, belongs to this log's own history.
 
-        A run's offsets end where the next one's begin: what the original gave beyond that,
-        after the copy was made, is not in this log. Without a run's id only what was
-        durable when the record began is proved, and in the current epoch what this run has
-        *handed* out, up to that offset.
+        A run's offsets end where the next one's begin. Offsets beyond that, which the original
+        assigned after the copy was made, are not in this log. Without a run id, only offsets
+        that were durable when the record began are proved. In the current epoch those up to
+        *handed*, which this run has handed out, are proved too.
         """
         if run:
             found = (place for place, each in enumerate(self.known) if each.run == run)
@@ -73,9 +73,9 @@ class Runs:
         return begun or (epoch == self.known[-1].epoch and offset <= handed)
 
     def precede(self, run: str, epoch: int, declared: int) -> bool:
-        """Tell whether *run*, which wrote last in *epoch*, is of this log, and before *declared*.
+        """Return whether *run*, which wrote last in *epoch*, is of this log and before *declared*.
 
-        Without a run's id its epoch tells, as far as that can be believed.
+        Without a run id its epoch decides, as far as that can be trusted.
         """
         if not run:
             return epoch < declared
@@ -87,7 +87,7 @@ class Runs:
 
     @classmethod
     def from_json(cls, known: Sequence[Sequence[Any]]) -> Self:
-        """Read what :meth:`to_json` returned; raise ``TypeError`` when it is something else."""
+        """Decode the result of :meth:`to_json`, or raise ``TypeError`` for anything else."""
         found = cls(tuple(Run(*each) for each in known))
         if any((*map(type, each),) != (int, str, int) for each in found.known):
             raise TypeError

@@ -1,7 +1,7 @@
-"""Sealed segments: those that a later one follows, so that nobody writes to them any more.
+"""Sealed segments: those followed by a later one, which are not written any more.
 
-What compaction and retention choose from, and how compaction reads them: in
-chunks of frames, each verified.
+Compaction and retention choose from them. Compaction reads them in chunks of frames, each
+verified.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transporter.log.format import FrameHeader
 
 CHUNK_BYTES: Final = 16 << 20
-"""Bytes of entries, in memory, that are looked at together: one append at least."""
+"""Bytes of entries, in memory, that are processed together: one append at least."""
 CHUNK_FRAMES: Final = 8192
 _PAGE: Final = 4096
 _LAST: Final = (1 << 63) - 1
@@ -39,8 +39,11 @@ _LAST: Final = (1 << 63) - 1
 class Sealed:
     """A sealed segment.
 
-    ``end`` is the last offset that it covers, as the next header says; ``newest``
-    the log time (µs UTC) of its newest entry; ``size`` its file's bytes.
+    Attributes:
+        end: the last offset that it covers, by the next header.
+        size: its file's bytes.
+        newest: the log time (µs UTC) of its newest entry.
+
     """
 
     path: Path
@@ -52,7 +55,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive frames of a segment: the bytes ``first`` to ``end``, and what they hold."""
+    """Consecutive frames of a segment: the bytes ``first`` to ``end``, and their counts."""
 
     first: int
     end: int
@@ -65,8 +68,8 @@ class Chunk:
         return self.end - self.first
 
     @property
-    def walked(self) -> int:
-        """Bytes that a walk over the frame headers has the disk read."""
+    def walked_bytes(self) -> int:
+        """Bytes that a walk over the frame headers reads from the disk."""
         return min(self.size, self.frames * _PAGE)
 
 
@@ -78,7 +81,7 @@ class Stored(NamedTuple):
 
 
 def sealed_segments(files: FileSystem, directory: Path) -> list[Sealed]:
-    """Return the sealed segments in *directory*, oldest first; see :func:`each_sealed`."""
+    """Return the sealed segments in *directory*, oldest first. See :func:`each_sealed`."""
     return list(each_sealed(files, directory))
 
 
@@ -87,7 +90,8 @@ def each_sealed(
 ) -> Iterator[Sealed]:
     """Yield the sealed segments in *directory*, oldest first, opening one after the other.
 
-    Those that are *known* by their base are not opened. What is removed meanwhile is left out.
+    Segments in *known*, by their base, are not opened. A segment that is removed meanwhile
+    is left out.
 
     Raises:
         Corrupt: a segment's header is damaged.
@@ -95,10 +99,10 @@ def each_sealed(
     """
     for base, following in pairwise(segment_bases(files, directory)):
         with suppress(FileNotFoundError):
-            yield known[base] if base in known else _sealed(files, directory, base, following)
+            yield known[base] if base in known else _read_sealed(files, directory, base, following)
 
 
-def _sealed(files: FileSystem, directory: Path, base: int, following: int) -> Sealed:
+def _read_sealed(files: FileSystem, directory: Path, base: int, following: int) -> Sealed:
     with closing(Segment(files, directory / segment_name(following))) as after:
         header = after.header
     with closing(Segment(files, directory / segment_name(base))) as segment:
@@ -109,9 +113,9 @@ def _sealed(files: FileSystem, directory: Path, base: int, following: int) -> Se
 def newest_time(files: FileSystem, segment: Segment, following: int | None = None) -> int:
     """Return the log time (µs UTC) of the newest entry of a sealed *segment*.
 
-    With *following*, when the next one was begun, at the latest that where telling takes a
-    long walk. Only a segment that an unclean stop has
-    left has no trailer, and its walk is short once its index is complete.
+    *following* is the time when the next segment was begun. It is an upper bound, returned
+    instead where finding the exact time takes a long walk. Only a segment that an unclean
+    stop has left has no trailer, and its walk is short once its index is complete.
     """
     trailer = segment.trailer()
     if trailer is not None:
@@ -148,7 +152,7 @@ def chunks_of(segment: Segment, end: int) -> Iterator[Chunk]:
         )
 
 
-def stored(segment: Segment, chunk: Chunk) -> list[Stored]:
+def read_frames(segment: Segment, chunk: Chunk) -> list[Stored]:
     """Return the frames of *chunk* with their payloads, which :func:`entries_of` verifies."""
     found = []
     for frame in segment.frames(chunk.first):
@@ -163,7 +167,7 @@ def entries_of(segment: Segment, found: Iterable[Stored]) -> pa.Table:
     """Return the entries of the frames *found* in *segment*, each frame a batch.
 
     Raises:
-        Corrupt: one of them is not what was written.
+        Corrupt: one of them is damaged.
 
     """
     file = str(segment.path)

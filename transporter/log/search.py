@@ -1,8 +1,7 @@
-"""Finding entries: what a time, a namespace, a key and "the last N" mean in a log.
+"""Search for entries by time, by namespace, by key, and for the last N.
 
-For those who look from outside, beside a running engine or without one: takes
-no lock, holds one frame at a time (Invariant 17), and goes on through segments
-that are replaced or removed meanwhile.
+For processes beside a running engine or without one. Takes no lock and holds one frame at
+a time (Invariant 17). Continues when segments are replaced or removed meanwhile.
 """
 
 from __future__ import annotations
@@ -30,17 +29,22 @@ if TYPE_CHECKING:
 END: Final = (1 << 63) - 1
 """Beyond every offset and every time."""
 RETRIES: Final = 20
-"""How often a frame is looked for anew, for its segment may be replaced or removed each time."""
+"""Most retries to find a frame, because its segment may be replaced or removed each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which entries are wanted; by default all of them.
+    """A filter of entries, which accepts all by default.
 
-    ``namespace`` is a regular expression as RE2 reads it, which may match anywhere
-    unless anchored; ``key`` the exact bytes; ``since`` and ``until`` are log times
-    in µs UTC, both included. Raises :class:`ValueError` for a pattern that RE2
-    cannot read, without repeating it.
+    Attributes:
+        namespace: a regular expression in RE2 syntax, which may match anywhere unless anchored.
+        key: the exact bytes.
+        since: the least log time in µs UTC, included.
+        until: the greatest log time in µs UTC, included.
+
+    Raises:
+        ValueError: RE2 cannot read the pattern, which the message does not repeat.
+
     """
 
     namespace: str = ""
@@ -54,11 +58,11 @@ class Wanted:
 
     @property
     def everything(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether all entries are accepted."""
         return self == Wanted()
 
     def of(self, entries: pa.RecordBatch) -> pa.RecordBatch:
-        """Return those of *entries* that are wanted."""
+        """Return the *entries* that match."""
         if self.everything or not entries.num_rows:
             return entries
         import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that most commands do without
@@ -85,16 +89,16 @@ class Wanted:
         try:
             return pc.match_substring_regex(column, pattern=self.namespace)
         except pa.ArrowInvalid as error:
-            # Behind RE2's reason comes a piece of the pattern, which may hold a secret.
+            # RE2's reason is followed by a piece of the pattern, which may hold a secret.
             reason = str(error).removeprefix("Invalid regular expression: ").partition(": ")[0]
             raise ValueError(f"is not a regular expression that RE2 reads: {reason}") from error
 
 
 def frames(reader: LogReader, first: int, last: int) -> Iterator[Located]:
-    """Yield the frames from *first* to *last* as :meth:`LogReader.frames` does, steadily.
+    """Yield the frames from *first* to *last* as :meth:`LogReader.frames` does, with retries.
 
-    When a segment was replaced or removed under the *reader*, it is looked for
-    again; what is still not there then is an error like any other.
+    If a segment was replaced or removed under the *reader*, the frame is looked up again. A
+    frame that is still missing then is an ordinary error.
 
     Raises:
         OffsetRefused: the log does not hold the next offset any more.
@@ -122,9 +126,9 @@ def matching(
     wanted: Wanted,
     seen: Callable[[int], object] = lambda _: None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what is *wanted* of the entries from *first* to *last*, in order.
+    """Yield the *wanted* entries from *first* to *last*, in order.
 
-    *seen* is told each offset up to which the log has been read.
+    *seen* is called with each offset up to which the log has been read.
     """
     for found in frames(reader, first, last):
         entries = found.within(first, last)
@@ -149,9 +153,9 @@ def first_since(reader: LogReader, time: int, last: int) -> int:
 
 
 def behind_older(reader: LogReader, time: int, first: int, last: int) -> int:
-    """Return the offset behind the last entry logged before *time* (µs UTC); *first* without one.
+    """Return the offset behind the last entry logged before *time* (µs UTC), by default *first*.
 
-    What was dropped between that and the next entry may have been logged at *time* or later.
+    Entries dropped between that and the next entry may have been logged at *time* or later.
     """
     begin = max(first, reader.first_offset(), around(reader.directory, time, reader.files)[0])
     for entries in matching(reader, begin, last, Wanted(until=time - 1)):
@@ -161,9 +165,9 @@ def behind_older(reader: LogReader, time: int, first: int, last: int) -> int:
 
 
 def before_newer(reader: LogReader, time: int, first: int, last: int) -> int:
-    """Return the offset before the first entry logged after *time* (µs UTC); *last* without one.
+    """Return the offset before the first entry logged after *time* (µs UTC), by default *last*.
 
-    What was dropped between that and the entry before may have been logged at *time* or earlier.
+    Entries dropped between that and the entry before may have been logged at *time* or earlier.
     """
     begin = max(first, reader.first_offset(), around(reader.directory, time + 1, reader.files)[0])
     for entries in matching(reader, begin, last, Wanted(since=time + 1)):
@@ -173,10 +177,10 @@ def before_newer(reader: LogReader, time: int, first: int, last: int) -> int:
 
 
 def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: Wanted) -> int:
-    """Return from where up to *last* there are *count* entries that are *wanted*.
+    """Return the offset from which up to *last* there are *count* entries that are *wanted*.
 
-    That is *first*, or the oldest offset, where there are fewer. Looks from the
-    newest on and keeps no entry, so what is found is read again, in order.
+    That is *first*, or the oldest offset, if there are fewer. Searches from the newest entry
+    backwards and keeps no entry, so the found entries are read again, in order.
     """
     missing = count
     try:
@@ -193,7 +197,7 @@ def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: 
                 return int(offsets[len(offsets) - missing].as_py())
             missing -= len(offsets)
     except EnvironmentFault as error:
-        # The oldest segments were removed meanwhile: there the log begins now.
+        # The oldest segments were removed meanwhile: the log begins at that point now.
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         reader.forget()
@@ -201,11 +205,11 @@ def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: 
 
 
 def around(directory: Path, time: int, files: FileSystem | None = None) -> tuple[int, int]:
-    """Return two offsets: all before the first was logged before *time*, all beyond the other not.
+    """Return two offsets that enclose *time*.
 
-    Both are the bounds of frames, so between them entries are to be looked at one
-    by one. Log time never goes back (Invariant 16), so a few frames of one segment
-    are all that is read.
+    All entries before the first offset were logged before *time*, all beyond the second were
+    not. Both are bounds of frames, so the entries in between must be checked one by one. Log
+    time never goes back (Invariant 16), so only a few frames of one segment are read.
     """
     files = files or RealFileSystem()
     with faults_of(directory, reading=True):
@@ -230,7 +234,7 @@ def _around(files: FileSystem, directory: Path, bases: list[int], time: int) -> 
 
 
 def _begins(files: FileSystem, directory: Path, base: int) -> int:
-    """Return the log time of the first entry of a segment; beyond all where it holds none."""
+    """Return the log time of the first entry of a segment, or beyond all if it holds none."""
     with closing(Segment(files, directory / segment_name(base))) as segment:
         frame = segment.frame_at(segment.first_byte)
         if frame is not None:
@@ -243,7 +247,7 @@ def _begins(files: FileSystem, directory: Path, base: int) -> int:
 
 
 def _around_in(files: FileSystem, segment: Segment, time: int, behind: int) -> tuple[int, int]:
-    """Look in the last segment that begins before *time*; *behind* ends the frame after it."""
+    """Search the last segment that begins before *time*. *behind* ends the frame after it."""
     known = marks(files, segment)
     at = bisect_left(known, time, key=lambda mark: _time_at(segment, mark.byte)) - 1
     before = segment.header.base

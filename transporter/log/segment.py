@@ -1,7 +1,7 @@
-"""One segment file, read: its header, its frames in order, what stands where they end.
+"""Read access to one segment file: its header, its frames in order, and their end.
 
-Knows the format and the file; knows nothing of other segments, of floors or of
-who is allowed to see which offset.
+Handles one file and its format only: other segments, floors, and the offsets that a
+caller may read are not its concern.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".log"
 SCAN_BYTES: Final = 1 << 20
-"""How much is read at once where a file is searched byte by byte."""
+"""Bytes read at once in a byte-by-byte search of a file."""
 _LARGEST: Final = (1 << 63) - 1
 _LIKE_A_SEGMENT: Final = re.compile(r"[0-9]+\.log|[0-9]{20}\.log\b.*", re.DOTALL)
-"""Names that people and tools give to copies of segments, and those of segments."""
+"""Names of segments, and usual names for copies of segments."""
 
 
 class Misplaced(Corrupt):
@@ -39,7 +39,7 @@ class Misplaced(Corrupt):
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A file or folder that looks like a segment by its ``name`` and is not one of the log's."""
+    """A file or folder whose ``name`` looks like a segment's but that is not one of the log's."""
 
     name: str
     problem: str
@@ -51,7 +51,7 @@ def segment_name(base: int) -> str:
 
 
 def base_of(name: str) -> int | None:
-    """Return the base offset that a segment's file *name* states; ``None`` for any other name."""
+    """Return the base offset in a segment's file *name*, or ``None`` for any other name."""
     stem = name.removesuffix(SUFFIX)
     if not (stem.isascii() and stem.isdecimal()):
         return None
@@ -62,7 +62,7 @@ def base_of(name: str) -> int | None:
 def segment_bases(files: FileSystem, directory: Path) -> list[int]:
     """Return the base offsets of the segments in *directory*, ascending.
 
-    Only regular files whose name is exactly a segment's; see :func:`stray_files`.
+    Only regular files whose name is exactly a segment's count. See :func:`stray_files`.
     """
     named = ((base_of(name), name) for name in files.names(directory) if name.endswith(SUFFIX))
     return sorted(
@@ -71,17 +71,17 @@ def segment_bases(files: FileSystem, directory: Path) -> list[int]:
 
 
 def stray_files(files: FileSystem, directory: Path) -> list[Stray]:
-    """Return what lies in *directory* under a name like a segment's, and is ignored."""
+    """Return the files in *directory* whose names look like a segment's but that are ignored."""
     return [
         Stray(name, problem)
         for name in files.names(directory)
         if _LIKE_A_SEGMENT.fullmatch(name)
         and not name.endswith(TEMPORARY)
-        and (problem := _why_ignored(files, directory / name))
+        and (problem := _ignore_reason(files, directory / name))
     ]
 
 
-def _why_ignored(files: FileSystem, path: Path) -> str:
+def _ignore_reason(files: FileSystem, path: Path) -> str:
     base = base_of(path.name)
     if base is None:
         return "a segment's name is 20 digits, its first offset, and '.log'; this file is ignored"
@@ -89,7 +89,7 @@ def _why_ignored(files: FileSystem, path: Path) -> str:
 
 
 class End(Enum):
-    """What stands where the frames of a segment end."""
+    """Kind of the bytes at the end of a segment's frames."""
 
     CLEAN = "the file ends, or only zeros follow"
     SEALED = "a trailer"
@@ -98,25 +98,25 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where a walk over the frames ended, and why."""
+    """The place where a walk over the frames ended, and the reason."""
 
     byte: int
     end: End
 
 
 class Segment:
-    """An open segment file. Thread-safe: it keeps no place of its own."""
+    """An open segment file. Thread-safe, because it keeps no file position of its own."""
 
     def __init__(
         self, files: FileSystem, path: Path, salvaged: layout.SegmentHeader | None = None
     ) -> None:
         """Open *path* and read its header.
 
-        With *salvaged*, the file's own header is damaged: this one takes its place, with
-        the segment id that the first intact frame names (Corrupt when there is none).
+        With *salvaged*, the file's own header is damaged and this one takes its place, with the
+        segment id of the first intact frame (Corrupt if there is none).
 
         Raises:
-            Misplaced: the file bears the name of another segment.
+            Misplaced: the file has the name of another segment.
             Corrupt: the header is damaged.
 
         """
@@ -143,7 +143,7 @@ class Segment:
 
     @property
     def in_place(self) -> bool:
-        """Whether its path still names this file: it may be removed or replaced while open."""
+        """Whether its path still names this file, which may be removed or replaced while open."""
         return self._file.is_at(self.path)
 
     def close(self) -> None:
@@ -151,24 +151,24 @@ class Segment:
         self._file.close()
 
     def size(self) -> int:
-        """Return the file's length in bytes, preallocated zeros included."""
+        """Return the file's length in bytes, including preallocated zeros."""
         return self._file.size()
 
     def frame_at(self, byte: int) -> layout.FrameHeader | None:
-        """Return the header of the frame at *byte*, or ``None`` where no valid one stands."""
+        """Return the header of the frame at *byte*, or ``None`` if there is no valid one."""
         data = self._file.pread(layout.FRAME_HEADER_BYTES, byte)
         frame = layout.FrameHeader.decode(data, self.header.segment_id, byte)
         return frame if frame is not None and frame.end <= self._file.size() else None
 
     def frames(self, byte: int | None = None) -> Iterator[layout.FrameHeader]:
-        """Yield frame headers from *byte* (default: the first) until no valid one follows."""
+        """Yield frame headers from *byte* (default: the first) up to the first invalid one."""
         place = self.first_byte if byte is None else byte
         while (frame := self.frame_at(place)) is not None:
             yield frame
             place = frame.end
 
     def stop_at(self, byte: int) -> Stop:
-        """Tell what stands at *byte*, where a walk over the frames ended."""
+        """Return the kind of end at *byte*, where a walk over the frames ended."""
         data = self._file.pread(layout.TRAILER_BYTES, byte)
         if layout.Trailer.decode(data, self.header.segment_id, byte) is not None:
             return Stop(byte, End.SEALED)
@@ -183,8 +183,8 @@ class Segment:
     def later_frames(self, byte: int) -> Iterator[layout.FrameHeader]:
         """Yield every valid header behind damage at *byte*, searching place by place.
 
-        Recovery needs them for what they prove durable and for the offsets that
-        they used up (Invariants 3 and 4), never for their entries.
+        Recovery needs them as proofs of durability and for the offsets that they used up
+        (Invariants 3 and 4), never for their entries.
         """
         for place in self._places(byte):
             frame = self.frame_at(place)
@@ -200,7 +200,7 @@ class Segment:
         raise Corrupt("neither a header nor a frame of this segment is intact", str(self.path), 0)
 
     def _places(self, byte: int) -> Iterator[int]:
-        """Yield where from *byte* on a frame might begin."""
+        """Yield the places from *byte* on at which a frame might begin."""
         for start in range(byte, self._file.size(), SCAN_BYTES):
             block = self._file.pread(SCAN_BYTES, start)
             found = block.find(layout.FRAME_MAGIC)
@@ -210,19 +210,19 @@ class Segment:
                 found = block.find(layout.FRAME_MAGIC, found + 1)
 
     def entries(self, frame: layout.FrameHeader, *, own: bool = False) -> pa.RecordBatch:
-        """Return the frame's entries, verified; of this run's *own* only the checksum is.
+        """Return the frame's entries, verified. This run's *own* are verified by checksum only.
 
         Raises:
-            Corrupt: the payload is not what was written (Invariant 2).
+            Corrupt: the payload is damaged (Invariant 2).
 
         """
-        # Into Arrow's memory, for the entries lie in it: Python would map new pages each time.
+        # Into Arrow's memory, because the entries lie in it. Python would map new pages each time.
         payload = pa.allocate_buffer(frame.payload_length)
         got = self._file.pread_into(memoryview(payload).cast("B"), frame.payload_byte)
         return layout.entries_in(payload.slice(0, got), frame, str(self.path), own=own)
 
     def source(self, frame: layout.FrameHeader) -> layout.Source | None:
-        """Return which reader the frame came from, when it says; verified like the entries."""
+        """Return the source of the frame, if it has one, verified like the entries."""
         if not frame.extension_length:
             return None
         data = self._file.pread(frame.extension_length, frame.extension_byte)
@@ -244,12 +244,12 @@ class Segment:
             ) from error
 
     def intact(self, frame: layout.FrameHeader) -> bool:
-        """Tell whether everything of the frame matches its checksums."""
+        """Return whether everything in the frame matches its checksums."""
         extension, payload = self.raw(frame)
         return crc32c(extension) == frame.extension_crc and crc32c(payload) == frame.payload_crc
 
     def raw(self, frame: layout.FrameHeader) -> tuple[bytes, bytes]:
-        """Return the extension block and the payload as they stand."""
+        """Return the extension block and the payload unverified."""
         payload = self._file.pread(frame.payload_length, frame.payload_byte)
         return self._file.pread(frame.extension_length, frame.extension_byte), payload
 
@@ -273,10 +273,10 @@ def write_segment(
     header: layout.SegmentHeader,
     frames: Iterable[bytes] = (),
 ) -> Path:
-    """Create the segment that *header* describes, holding *frames* already; durable on return.
+    """Create the segment that *header* describes, holding *frames* already, durably on return.
 
-    A segment appears whole or not at all, so a bad segment header is never a
-    torn one. If a segment of this base exists, it is replaced.
+    A segment appears whole or not at all, so a bad segment header is never a torn one. An
+    existing segment of this base is replaced.
     """
     path = directory / segment_name(header.base)
     replace_durably(files, path, chain([header.encode()], frames))

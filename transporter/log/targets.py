@@ -1,4 +1,4 @@
-"""The segments that a compaction chose, and what it has found out about each."""
+"""The segments chosen by a compaction, with the findings about each."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from transporter.log.segment import Segment
 
 MASK_ROWS: Final = 1 << 28
-"""Offsets whose fate, a bit each, is remembered at once: 32 MiB."""
+"""Offsets remembered at once, with a bit each: 32 MiB."""
 _TINY: Final = 64
-"""Frames in each MiB of a segment from which on joining them is worth a copy."""
+"""Frames per MiB of a segment above which joining them is worth a copy."""
 
 
 @dataclass(slots=True)
 class Target:
-    """A segment that is compacted: its chunks, and which rows of each are obsolete.
+    """A segment under compaction: its chunks, and the obsolete rows of each.
 
-    ``deletes`` counts its entries that say that something is deleted.
+    ``deletes`` counts its entries with the operation ``delete``.
     """
 
     sealed: Sealed
@@ -41,18 +41,18 @@ class Target:
         return sum(chunk.rows for chunk in self.chunks)
 
     def mark(self, number: int, obsolete: pa.BooleanArray) -> None:
-        """Take note of rows of one chunk that a pass found obsolete."""
+        """Mark the rows of one chunk that a pass found obsolete."""
         self.obsolete[number] = pc.or_(self.obsolete[number], obsolete)
 
     def spare_the_last(self) -> None:
-        """Keep the segment's last entry: it marks the end of what the segment covers."""
+        """Keep the segment's last entry: it marks the end of its covered offsets."""
         last = self.obsolete[-1]
         end = pa.array([False])
         self.obsolete[-1] = pa.concat_arrays([last.slice(0, len(last) - 1), end])
 
     @property
-    def dropped(self) -> int:
-        """Entries that are obsolete."""
+    def dropped_entries(self) -> int:
+        """Number of obsolete entries."""
         return sum(mask.true_count for mask in self.obsolete)
 
     @property
@@ -63,7 +63,7 @@ class Target:
 
 
 def groups(targets: Sequence[Sealed]) -> Iterator[list[Sealed]]:
-    """Cut *targets* so that what is remembered of one group's rows is bounded."""
+    """Split *targets* into groups so that the memory for one group's rows is bounded."""
     group: list[Sealed] = []
     rows = 0
     for each in targets:
@@ -78,11 +78,11 @@ def groups(targets: Sequence[Sealed]) -> Iterator[list[Sealed]]:
 
 
 def whole_chunks(segment: Segment, end: int, walked: Callable[[int], None]) -> list[Chunk]:
-    """Return the chunks before the first damage; *walked* hears the bytes as they are read."""
+    """Return the chunks before the first damage. *walked* is called with the bytes read."""
     found = []
     try:
         for chunk in chunks_of(segment, end):
-            walked(chunk.walked)
+            walked(chunk.walked_bytes)
             found.append(chunk)
     except Corrupt:
         pass

@@ -1,9 +1,9 @@
-"""Wall times of sealed segments, for their age: log time alone may be ahead of every clock.
+"""Wall times of sealed segments, for their age. Log time alone may be ahead of every clock.
 
-Log time never goes back (Invariant 16). So a single append with a clock that is a
-century ahead gives all later entries that time, and no segment would ever be old.
-The header of a segment states the wall time at which it was begun: whatever was
-logged before is older than that, and the least of the later headers counts.
+Log time never goes back (Invariant 16). A single append with a clock that is a century
+ahead therefore gives all later entries that time, and no segment would ever be old. The
+header of a segment states the wall time at which it was begun. Everything logged before
+is older than that, and the least of the later headers counts.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _AHEAD: Final = round(AHEAD * 1_000_000)
 
 
 class WallTimes:
-    """The times at which segments were last appended to, as seen at one moment.
+    """The times of the last append to segments, as of one moment.
 
-    Headers are read only when a segment's log time is ahead of the wall clock.
+    Headers are read only if a segment's log time is ahead of the wall clock.
     """
 
     def __init__(self, files: FileSystem, directory: Path, now: int) -> None:
-        """Look at the log in *directory* at the wall time *now*, µs UTC."""
+        """Start for the log in *directory* at the wall time *now*, µs UTC."""
         self._files, self._directory, self._now = files, directory, now
         self._begun: dict[int, int] | None = None
 
     def newest(self, segment: Sealed) -> int:
-        """Return when the newest entry of *segment* was logged at the latest, µs UTC.
+        """Return the latest possible time at which *segment*'s newest entry was logged, µs UTC.
 
-        Its log time, unless that is more than an hour ahead of the wall clock.
+        That is its log time, unless it is more than an hour ahead of the wall clock.
         """
         if segment.newest <= self._now + _AHEAD:
             return segment.newest
@@ -47,17 +47,17 @@ class WallTimes:
         return min(segment.newest, self._begun.get(segment.base, segment.newest))
 
     def age(self, segment: Sealed) -> int:
-        """Return for how long *segment* was not appended to, µs."""
+        """Return the time since the last append to *segment*, µs."""
         return self._now - self.newest(segment)
 
     def _least_later(self) -> dict[int, int]:
         """Return for each segment the least time at which a later one was begun."""
         bases = segment_bases(self._files, self._directory)
         # A header that a repair made states no time.
-        begun = [self._created(base) or (1 << 63) - 1 for base in reversed(bases[1:])]
+        begun = [self._creation_time(base) or (1 << 63) - 1 for base in reversed(bases[1:])]
         return dict(zip(reversed(bases[:-1]), accumulate(begun, min), strict=True))
 
-    def _created(self, base: int) -> int:
+    def _creation_time(self, base: int) -> int:
         path = self._directory / segment_name(base)
         with suppress(FileNotFoundError), closing(Segment(self._files, path)) as segment:
             return segment.header.created_at

@@ -1,1 +1,1 @@
-"""The offset logs: how far each route has come."""
+"""The offset logs: the progress of each route."""

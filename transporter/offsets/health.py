@@ -1,10 +1,9 @@
-"""The health of a whole log directory: the log, and what its routes keep beside it.
+"""The health of a whole log directory: the log, and the files of its routes beside it.
 
-:func:`verify` looks at every byte and changes nothing; :func:`mend` makes what
-is damaged usable again. An offset log that cannot be read is begun anew at the
-oldest entry: its route delivers everything again, and nothing is lost. A parked
-entry is taken from the log again as long as that holds it. Without a readable list
-of paused readers none is paused.
+:func:`verify` reads every byte and changes nothing. :func:`mend` repairs the damage. An
+unreadable offset log is begun again at the oldest entry: its route redelivers everything,
+and nothing is lost. A parked entry is taken from the log again if the log still holds it.
+Without a readable list of paused readers no reader is paused.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 from transporter.log.damage import Damage, examine
 from transporter.log.filesystem import RealFileSystem, faults_of, replace_durably
-from transporter.log.meta import META, published, read_meta
+from transporter.log.meta import META, published_offset, read_meta
 from transporter.log.paused_readers import PAUSED, read_paused
 from transporter.log.reader import LogReader
 from transporter.log.repair import Quarantine, log_id_of, mend_segments
@@ -41,18 +40,22 @@ if TYPE_CHECKING:
 
 
 _LOOKS: Final = 5
-"""Times that a look begins again because files went meanwhile."""
+"""Times that a verification begins again because files were removed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a look at every byte has shown.
+    """Findings of a verification.
 
-    ``examination`` is that of the segments, on which a repair acts: it is not compared,
-    for a segment made anew is another file. ``damages`` are theirs and the log's own.
-    ``through`` is the last offset that must be there; ``lost`` are the ranges that
-    an earlier repair declared lost; ``routes`` and ``parked`` are the damages of
-    offset logs and of parked entries, each with its route.
+    Attributes:
+        examination: that of the segments, on which a repair acts. It is not compared, because
+            a segment that was made again is another file.
+        through: the last offset that must exist.
+        damages: the damage of the segments and of the log's own files.
+        routes: the damage of offset logs, each with its route.
+        parked: the damage of parked entries, each with its route.
+        lost: the ranges that an earlier repair declared lost.
+
     """
 
     examination: Examination = field(compare=False, repr=False)
@@ -71,7 +74,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """What a repair has done: what it found, where copies lie, which parked entries are gone."""
+    """Result of a repair: its findings, the place of the copies, and the lost parked entries."""
 
     found: Health
     quarantine: Path
@@ -80,7 +83,7 @@ class Mended:
 
 
 def require_log(directory: Path, files: FileSystem | None = None) -> None:
-    """Raise :class:`EnvironmentFault` unless there is something of a log in *directory*."""
+    """Raise :class:`EnvironmentFault` unless *directory* holds files of a log."""
     files = files or RealFileSystem()
     with faults_of(directory):
         if not segment_bases(files, directory) and META not in files.names(directory):
@@ -92,11 +95,11 @@ def verify(
     progress: Callable[[int], None] = lambda _: None,
     files: FileSystem | None = None,
 ) -> Health:
-    """Look at every byte of the log in *directory*; *progress* is told of each part's bytes.
+    """Verify every byte of the log in *directory*. *progress* is called with each part's bytes.
 
     Raises:
         EnvironmentFault: there is no log, or it cannot be read.
-        Corrupt: so much is gone that not even the log's id is known.
+        Corrupt: so much is gone that even the log's id is unknown.
         UnknownFormat: another version wrote it.
 
     """
@@ -104,17 +107,17 @@ def verify(
     require_log(directory, files)
     with faults_of(directory):
         for _ in range(_LOOKS):
-            # An engine that runs meanwhile removes what is old and replaces what it compacts.
+            # An engine that runs meanwhile removes old files and replaces compacted ones.
             with suppress(FileNotFoundError):
-                return _verified(directory, progress, files)
-        return _verified(directory, progress, files)
+                return _verify_once(directory, progress, files)
+        return _verify_once(directory, progress, files)
 
 
-def _verified(directory: Path, progress: Callable[[int], None], files: FileSystem) -> Health:
+def _verify_once(directory: Path, progress: Callable[[int], None], files: FileSystem) -> Health:
     bases = segment_bases(files, directory)
     routes = tuple(_damaged_offset_logs(files, directory))
     parked = tuple(_damaged_parked(files, directory))
-    proved = max(_proved(files, directory), *_meta_proof(files, directory))
+    proved = max(_highest_proof(files, directory), *_meta_proof(files, directory))
     found = examine(files, directory, log_id_of(files, directory), proved, progress)
     gaps = [part.header for part in found.segments if part.header.lost]
     return Health(
@@ -136,9 +139,9 @@ def _verified(directory: Path, progress: Callable[[int], None], files: FileSyste
 def mend(directory: Path, found: Health, now: int, files: FileSystem | None = None) -> Mended:
     """Repair the log in *directory*, at *now* (µs UTC).
 
-    The caller holds the log's lock, and has held it since *found* was verified.
-    Done again after a crash in the middle it comes to the same end; what is not
-    damaged is not touched. Raises as :func:`verify` does.
+    The caller holds the log's lock, and has held it since *found* was verified. Repeating the
+    repair after a crash comes to the same end. Undamaged files are not touched. Raises as
+    :func:`verify` does.
     """
     files = files or RealFileSystem()
     quarantine = Quarantine(files, directory, now)
@@ -158,9 +161,9 @@ def mend(directory: Path, found: Health, now: int, files: FileSystem | None = No
     return Mended(found, quarantine.folder, tuple(quarantine.kept), tuple(lost))
 
 
-def _proved(files: FileSystem, directory: Path) -> int:
-    """Return the highest offset that readable offset logs, or the published mark, prove durable."""
-    highest = published(files, directory)
+def _highest_proof(files: FileSystem, directory: Path) -> int:
+    """Return the highest offset proved durable by readable offset logs or the published mark."""
+    highest = published_offset(files, directory)
     highest = -1 if highest is None else highest
     for route in declared_routes(directory, files):
         with suppress(Corrupt):
@@ -209,7 +212,7 @@ def _damaged_parked(files: FileSystem, directory: Path) -> Iterator[tuple[str, D
         folder = route_folder(directory, route)
         for offset in parked_offsets(folder, files):
             try:
-                ParkedStore.read(folder, offset, files)
+                ParkedStore.read_entry(folder, offset, files)
             except EnvironmentFault:
                 if offset in parked_offsets(folder, files):
                     raise
@@ -232,9 +235,9 @@ def _mend_offset_log(
 
 
 def _oldest(reader: LogReader) -> int:
-    """Return the first offset that is held, or lost: nobody knows whether a route had passed it."""
+    """Return the first offset that is held or lost, because a route may not have passed it."""
     first = reader.first_offset()
-    gap = reader.lost(0, first - 1)
+    gap = reader.lost_gap(0, first - 1)
     return first if gap is None else gap.first
 
 
@@ -246,7 +249,7 @@ def _mend_parked(
     quarantine: Quarantine,
     now: int,
 ) -> bool:
-    """Replace an unreadable parked entry; tell whether the log still held it."""
+    """Replace an unreadable parked entry. Return whether the log still held it."""
     path = parked_path(route_folder(directory, route), offset)
     quarantine.keep(path)
     found = _entry(files, directory, offset)
@@ -263,7 +266,7 @@ def _mend_parked(
 def _entry(
     files: FileSystem, directory: Path, offset: int
 ) -> tuple[pa.RecordBatch, str | None] | None:
-    """Return the entry at *offset*, and who has logged it, if the log holds it."""
+    """Return the entry at *offset* and its reader, if the log holds it."""
     with suppress(Corrupt, OffsetRefused), LogReader(directory, files) as reader:
         for batch in reader.read(offset, offset):
             if batch.num_rows:

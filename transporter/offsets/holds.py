@@ -1,4 +1,4 @@
-"""What holds the log: the oldest entry that some declared route still needs (Invariant 11)."""
+"""Holds on the log: the oldest entry that some declared route still needs (Invariant 11)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Hold(NamedTuple):
-    """Who needs every entry beyond the offset ``through``: a route, its replay, or a reader."""
+    """A holder that needs every entry beyond the offset ``through``: a route, replay or reader."""
 
     through: int
     name: str
@@ -34,14 +34,14 @@ class Hold(NamedTuple):
 
 
 _ORDER: Final = ("replay", "route", "reader")
-"""Of holds at one offset the first counts: what is delivered once more is given up before
-what was never delivered, and a reader only waits for a route, or for its source."""
+"""Order of holds at one offset. A redelivery is released before entries that were never
+delivered, and a reader only waits for a route or for its source."""
 
 
 def least(holds: Iterable[Hold]) -> Hold | None:
-    """Return the hold that bounds compaction and retention; ``None`` of none.
+    """Return the hold that bounds compaction and retention, or ``None`` without holds.
 
-    The lowest offset counts, then the kind, and only then the name.
+    The lowest offset decides, then the kind, and only then the name.
     """
     return min(
         holds, key=lambda each: (each.through, _ORDER.index(each.kind), each.name), default=None
@@ -49,7 +49,7 @@ def least(holds: Iterable[Hold]) -> Hold | None:
 
 
 def hold_of(route: str, state: RouteState) -> Hold:
-    """Return what *route* holds: what it has not settled, and what is left of its replay.
+    """Return the hold of *route*: its unsettled entries and the rest of its replay.
 
     Parked entries are copies, so a retry holds nothing.
     """
@@ -64,11 +64,11 @@ def confirmed_hold(
     files: FileSystem | None = None,
     stored: StoredRoutes | None = None,
 ) -> Hold:
-    """Return what *route* holds, such that no power cut can take it back; needs the log's lock.
+    """Return the hold of *route* as no power cut can take it back. Needs the log's lock.
 
-    What a dead engine wrote may never have reached the disk, whatever a sync would
-    say of it now; to open an offset log is to write it down anew (Invariant 13). *stored*
-    may have read it already.
+    Writes of a dead engine may never have reached the disk, even if a sync succeeds now.
+    Opening an offset log writes its state again (Invariant 13). *stored* may have read it
+    already.
     """
     with OffsetLog(directory, route, files, stored=stored) as offsets:
         return hold_of(route, offsets.state)
@@ -77,10 +77,11 @@ def confirmed_hold(
 def least_hold(
     directory: Path, files: FileSystem | None = None, *, locked: bool = False
 ) -> Hold | None:
-    """Return what holds a log of which no engine runs; ``None`` without routes.
+    """Return the least hold on a log without a running engine, or ``None`` without routes.
 
-    That are its declared routes, and its readers as the last engine has recorded them. As it
-    looks now; *locked*, that is with the log's lock held, as it is durable.
+    The holders are its declared routes, and its readers as the last engine recorded them.
+    Without the lock the result is the current view. With the log's lock held (*locked*) it is
+    durable.
     """
     routes = declared_routes(directory, files)
     if not routes:
@@ -95,10 +96,14 @@ def least_hold(
 
 
 def release(offsets: OffsetLog, through: int, durable: int, reason: str) -> Range | None:
-    """Let the route of *offsets* give up what it needs up to *through*; durable on return.
+    """Release the needs of the route of *offsets* up to *through*, durably on return.
 
-    Returns the range that it lost, ``None`` when it needs nothing of that. The range is
-    in the audit file before it is passed, and stays in the state: nothing is skipped silently.
+    The range is in the audit file before the route passes it, and stays in the state. Nothing
+    is skipped silently.
+
+    Returns:
+        The range that the route lost, ``None`` if it needs nothing up to *through*.
+
     """
     state = offsets.state
     first = hold_of(offsets.route, state).through + 1

@@ -1,4 +1,4 @@
-"""A route's durable memory: events appended to two files used in turn."""
+"""A route's durable progress: events appended to two files used in turn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transporter.log.filesystem import (
     RealFileSystem,
     SyncFailed,
     make_directory,
-    opened,
+    open_file,
     remove_tree,
     sync,
     sync_directory,
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 FOLDER: Final = "offsets"
 NAMES: Final = ("0.offsets", "1.offsets")
 SPARE: Final = "spare.offsets"
-"""The file that the next open will begin its turn in."""
+"""The file in which the next open will begin its turn."""
 FILE_BYTES: Final = 1 << 20
-"""Bytes that each of these files grows to."""
+"""Size in bytes up to which each of these files grows."""
 _FIRST_BYTES: Final = 64 << 10
-"""Bytes that are set aside when they are made. What is set aside is written to before more is
-asked for, so a commit needs no new block; the files of a busy route double with each turn."""
+"""Bytes preallocated when they are made. More is preallocated only once that is used, so a commit
+needs no new block. The files of a busy route double with each turn."""
 RANGES_A_RECORD: Final = 100_000
-"""Superseded ranges in one record; more are split."""
+"""Superseded ranges in one record. More are split."""
 _PASSING: Final = (*NO_SPACE, errno.EMFILE, errno.ENFILE)
-"""What a write or an open fails with that goes away again. Where files are copied on write,
-overwriting needs room, too."""
+"""Transient errors of a write or an open. On copy-on-write file systems, overwriting needs room,
+too."""
 
 
 def route_folder(directory: Path, route: str) -> Path:
@@ -64,26 +64,26 @@ def route_folder(directory: Path, route: str) -> Path:
 
 
 def declared_routes(directory: Path, files: FileSystem | None = None) -> list[str]:
-    """Return the routes that have an offset log: each pins what it has not settled."""
+    """Return the routes that have an offset log. Each pins its unsettled entries."""
     names = (files or RealFileSystem()).names(directory / FOLDER)
     return [name for name in names if not name.startswith(".")]
 
 
 def read_state(directory: Path, route: str, files: FileSystem | None = None) -> RouteState:
-    """Return how far *route* has come, as the disk tells it; takes no lock."""
+    """Return the state of *route* as read from disk. Takes no lock."""
     files = files or RealFileSystem()
     folder = route_folder(directory, route)
     if route not in declared_routes(directory, files):
         known = ", ".join(declared_routes(directory, files)) or "none"
         raise UnknownName(f"{folder}: no route of this name has run here (known: {known})")
-    return _read(files, folder).state
+    return _read_turn(files, folder).state
 
 
 class StoredRoutes:
-    """What the offset logs of a directory said when they were read, each of them once.
+    """The states of a directory's offset logs, each read only once.
 
-    For a start, which asks again and again, and a full offset log takes long to read. Only to
-    be used with the log's lock held; who is to write to a route's files takes what was read.
+    For a start, which needs them repeatedly, because a full offset log takes long to read. Use
+    it only with the log's lock held. The writer of a route's files takes the state over.
     """
 
     def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
@@ -92,33 +92,33 @@ class StoredRoutes:
         self._read: dict[str, _Turn] = {}
 
     def highest(self) -> int:
-        """Return the highest offset that any of them proves durable; -1 when none does."""
+        """Return the highest offset that any of them proves durable, or -1."""
         routes = declared_routes(self._directory, self._files)
         return max((self._turn(route).state.highest() for route in routes), default=-1)
 
     def state(self, route: str) -> RouteState:
-        """Return how far *route* had come."""
+        """Return the state of *route*."""
         return self._turn(route).state
 
     def take(self, route: str) -> _Turn:
-        """Return the newest turn of *route*, for whoever writes to its files from now on."""
+        """Return the newest turn of *route* for its writer, and drop it from here."""
         found = self._turn(route)
         del self._read[route]
         return found
 
     def _turn(self, route: str) -> _Turn:
         if route not in self._read:
-            self._read[route] = _read(self._files, route_folder(self._directory, route))
+            self._read[route] = _read_turn(self._files, route_folder(self._directory, route))
         return self._read[route]
 
 
 def proved_offset(directory: Path, files: FileSystem | None = None) -> int:
-    """Return the highest offset that any offset log proves durable; -1 when none does."""
+    """Return the highest offset that any offset log proves durable, or -1."""
     return StoredRoutes(directory, files).highest()
 
 
 def rename_route(directory: Path, route: str, new: str, files: FileSystem | None = None) -> None:
-    """Give the offset log of *route* the name *new*, durably; no engine may be running.
+    """Rename the offset log of *route* to *new*, durably. No engine may be running.
 
     Raises:
         UnknownName: there is no such route.
@@ -132,14 +132,14 @@ def rename_route(directory: Path, route: str, new: str, files: FileSystem | None
 
 
 def refuse_renaming(directory: Path, route: str, new: str, files: FileSystem | None = None) -> None:
-    """Raise what :func:`rename_route` would refuse, and change nothing."""
+    """Raise the errors of :func:`rename_route`, and change nothing."""
     read_state(directory, route, files)
     if new in declared_routes(directory, files):
         raise EnvironmentFault(f"{route_folder(directory, new)}: a route of this name has run here")
 
 
 def delete_route(directory: Path, route: str, files: FileSystem | None = None) -> None:
-    """Forget *route*, its parked entries included, durably; no engine may be running."""
+    """Delete *route*, including its parked entries, durably. No engine may be running."""
     files = files or RealFileSystem()
     read_state(directory, route, files)
     remove_tree(files, route_folder(directory, route))
@@ -148,9 +148,8 @@ def delete_route(directory: Path, route: str, files: FileSystem | None = None) -
 class OffsetLog:
     """The offset log of one route. Thread-safe.
 
-    An event is *written* at once and *durable* after :meth:`sync`: a kill loses
-    nothing that was written, a power cut at most what came after the last sync
-    (Invariant 6).
+    An event is *written* at once and *durable* after :meth:`sync`. A kill loses no written
+    event. A power cut loses at most the events after the last sync (Invariant 6).
     """
 
     def __init__(  # noqa: PLR0913 - an engine shares what one alone makes for itself
@@ -168,14 +167,22 @@ class OffsetLog:
     ) -> None:
         """Open the offset log of *route*, declaring the route durably if it is new.
 
-        *begin* tells a new route's first offset, which must not lie beyond the
-        first that is not durable. In an engine *gate* is that of its log, through which
-        a replay begins. *stored* has read it already, with the lock held. *epoch* is the log's,
-        which a new route keeps. In an engine *audit* is the one that all of it shares, and
-        *guard* raises ``LockLost`` once the files may be another engine's (Invariant 12).
+        Every open begins a new turn. Nothing is ever appended behind records that an unclean
+        stop may have left.
 
-        Every open begins a new turn: nothing is ever appended behind records that
-        an unclean stop may have left.
+        Args:
+            directory: the log's directory.
+            route: the route's name.
+            files: the file system, the real one by default.
+            begin: returns a new route's first offset, which must not lie beyond the first
+                offset that is not durable.
+            gate: in an engine the gate of its log, through which a replay begins.
+            stored: has read the offset log already, with the lock held.
+            epoch: the log's epoch, which a new route keeps.
+            audit: in an engine the audit file that all its parts share.
+            guard: in an engine raises ``LockLost`` once the files may be another engine's
+                (Invariant 12).
+
         """
         self.route = route
         self._gate = gate or RetentionGate()
@@ -190,7 +197,7 @@ class OffsetLog:
         self._guard = guard
         try:
             make_directory(self._files, self._folder)
-            found = stored.take(route) if stored else _read(self._files, self._folder)
+            found = stored.take(route) if stored else _read_turn(self._files, self._folder)
             self._state = found.state
             self.is_new = found.highest == 0
             if self.is_new:
@@ -202,17 +209,17 @@ class OffsetLog:
 
     @property
     def state(self) -> RouteState:
-        """How far the route has come."""
+        """The route's progress."""
         return self._state
 
     @property
     def pending(self) -> bool:
-        """Whether something has happened that found no room yet; see :meth:`write_pending`."""
+        """Whether an event could not be written for lack of room. See :meth:`write_pending`."""
         return self._pending
 
     @property
     def turn(self) -> int:
-        """How often a file was begun."""
+        """The number of turns begun."""
         return self._turn
 
     @property
@@ -221,83 +228,85 @@ class OffsetLog:
         return self._folder
 
     def wait_beyond(self, offset: int, timeout: float) -> int:
-        """Wait up to *timeout* seconds for the watermark to pass *offset*; return the watermark."""
+        """Wait up to *timeout* seconds for the watermark to pass *offset*. Return the watermark."""
         with self._lock:
             self._lock.wait_for(lambda: self._state.watermark > offset, timeout)
             return self._state.watermark
 
     def wait_for(self, reached: Callable[[RouteState], bool], timeout: float) -> bool:
-        """Wait up to *timeout* seconds for a state that is *reached*; tell whether it is."""
+        """Wait up to *timeout* seconds until *reached* accepts the state. Return whether so."""
         with self._lock:
             return self._lock.wait_for(lambda: reached(self._state), timeout)
 
     def pause(self) -> RouteState:
-        """Let nothing more be delivered, whatever restarts; durable on return."""
-        return self._write_durably(records.paused())
+        """Stop deliveries, also across restarts. Durable on return."""
+        return self._write_durably(records.paused_event())
 
     def resume(self) -> RouteState:
-        """End a pause; durable on return."""
-        return self._write_durably(records.resumed())
+        """End a pause. Durable on return."""
+        return self._write_durably(records.resumed_event())
 
     def step(self, through: int) -> RouteState:
-        """Let a paused route deliver what comes up to *through*; durable on return."""
+        """Let a paused route deliver up to *through*. Durable on return."""
         if not self._state.paused:
             raise OffsetRefused(f"route {self.route} is not paused; pause it, then step")
-        return self._write_durably(records.stepped(through))
+        return self._write_durably(records.step_event(through))
 
     def request_retries(self, offsets: Sequence[int], *, only: bool = False) -> RouteState:
-        """Ask for the parked entries at *offsets* to be delivered; durable on return.
+        """Request the delivery of the parked entries at *offsets*. Durable on return.
 
-        Those behind them follow, unless *only* these are asked for.
+        Those behind them follow, unless *only* is given.
         """
-        return self._write_durably(records.retries_requested(offsets, only=only))
+        return self._write_durably(records.retries_requested_event(offsets, only=only))
 
     def let_follow(self, offsets: Sequence[int]) -> None:
-        """Ask for the parked entries at *offsets*, behind one that was delivered just now.
+        """Request the parked entries at *offsets*, behind one that was just delivered.
 
-        Durable on return. Raises ``LogFull`` without room: it is pending then.
+        Durable on return. Raises ``LogFull`` without room, and the request is pending then.
         """
-        self._write(records.retries_requested(offsets), fact=True)
+        self._write(records.retries_requested_event(offsets), fact=True)
         self.sync()
 
     def begin_skip(self, offsets: Sequence[int], followers: Sequence[int]) -> RouteState:
-        """Give the parked *offsets* up, and ask for *followers*; durable on return."""
-        return self._write_durably(records.skip_begun(offsets, followers))
+        """Skip the parked *offsets* and request *followers*. Durable on return."""
+        return self._write_durably(records.skip_begun_event(offsets, followers))
 
     def end_skip(self) -> RouteState:
-        """Record that no copy of what was given up is left; durable on return."""
-        return self._write_durably(records.skip_ended(), fact=True)
+        """Record that no copy of the skipped entries is left. Durable on return."""
+        return self._write_durably(records.skip_ended_event(), fact=True)
 
     def answer_retry(self, offset: int) -> RouteState:
-        """Record that the retry of the parked entry at *offset* is over; durable on return."""
-        return self._write_durably(records.retry_answered(offset), fact=True)
+        """Record that the retry of the parked entry at *offset* is over. Durable on return."""
+        return self._write_durably(records.retry_answered_event(offset), fact=True)
 
     def settle(
         self, part: Range, durable: int, namespaces: dict[str, int] | None = None
     ) -> RouteState:
         """Write that the offsets of *part* are settled, and return the new state.
 
-        What was delivered is taken although there is no room to write it: see
-        :meth:`write_pending`. An operator's ack, and a release, raise ``LogFull`` then.
+        A delivery counts even if there is no room to write it (see :meth:`write_pending`). An
+        operator's ack or a release raises ``LogFull`` then.
         """
         self.refuse_settling(part, durable)
         fact = part.kind not in ("operator", RELEASED)
-        return self._write(records.settled(part, namespaces or {}), fact=fact)
+        return self._write(records.settled_event(part, namespaces or {}), fact=fact)
 
     def begin_superseding(self, reader: str, through: int) -> RouteState:
-        """Record that what *reader* logged up to *through* comes again; durable on return.
+        """Record that *reader*'s entries up to *through* come again. Durable on return.
 
-        On a full disk it is pending, see :meth:`write_pending`; nothing new is logged then, either.
+        On a full disk the record is pending (see :meth:`write_pending`). Nothing new is logged
+        then, either.
         """
-        return self._write_durably(records.superseding(reader, through), fact=True)
+        return self._write_durably(records.superseding_event(reader, through), fact=True)
 
     def supersede(
         self, reader: str, through: int, parts: Sequence[tuple[int, int]], durable: int
     ) -> RouteState:
-        """Record that *reader*'s source gives the offsets of *parts* again; durable on return.
+        """Record that *reader*'s source redelivers the offsets of *parts*. Durable on return.
 
-        They are what *reader* has logged up to *through* and this route has not settled.
-        The mark *through* comes with the last record of many: until then not all is passed.
+        They are the entries that *reader* has logged up to *through* and that this route has not
+        settled. The last record of many carries the mark *through*, because until then not all of
+        them are passed.
 
         Raises:
             EnvironmentFault: they are so many that the state could not be read again.
@@ -310,7 +319,7 @@ class OffsetLog:
             some = parts[place : place + RANGES_A_RECORD]
             mark = through if place + len(some) >= len(parts) else before
             try:
-                state = self._write(records.superseded(reader, mark, some), fact=True)
+                state = self._write(records.superseded_event(reader, mark, some), fact=True)
             except OffsetRefused as error:
                 raise EnvironmentFault(f"{self._folder}: {error}") from error
         if not self._pending:
@@ -320,13 +329,13 @@ class OffsetLog:
     def spare(self, reader: str, through: int, asked: int) -> RouteState:
         """Record that this route passes nothing that *reader* logged up to *through*.
 
-        For a route that is new to the reader; of what other routes have *asked* is up to
-        where its source gives again what they had not delivered. Durable on return.
+        For a route that is new to the reader. *asked* is the offset up to which the source
+        redelivers the undelivered entries of other routes. Durable on return.
         """
-        return self._write_durably(records.superseded(reader, through, (), asked), fact=True)
+        return self._write_durably(records.superseded_event(reader, through, (), asked), fact=True)
 
     def refuse_settling(self, part: Range, durable: int) -> None:
-        """Raise :class:`OffsetRefused` when *part* is not all in the log."""
+        """Raise :class:`OffsetRefused` unless all of *part* is in the log."""
         if part.last > durable or part.first < 0 or part.first > part.last:
             # Invariant 3: a record proves its offsets durable, so it must not run ahead.
             raise OffsetRefused(
@@ -335,17 +344,17 @@ class OffsetLog:
             )
 
     def begin_replay(self, first: int, last: int, namespace: str = "") -> RouteState:
-        """Record that *first* to *last* are to be delivered again; durable on return.
+        """Record that *first* to *last* are to be redelivered. Durable on return.
 
-        Of them only the entries whose namespace matches *namespace*, if one is given.
+        Only entries whose namespace matches *namespace* count, if one is given.
         """
         with self._gate.registering():
-            # Invariant 11: nothing of it goes between the last look at the holds and now.
+            # Invariant 11: no entry of it is removed between the last check of the holds and now.
             self.refuse_replay(first, last)
-            return self._write_durably(records.replay_begun(first, last, namespace))
+            return self._write_durably(records.replay_begun_event(first, last, namespace))
 
     def refuse_replay(self, first: int, last: int) -> None:
-        """Raise :class:`OffsetRefused` when *first* to *last* cannot be replayed now."""
+        """Raise :class:`OffsetRefused` if *first* to *last* cannot be replayed now."""
         if (running := self._state.replay) is not None:
             raise OffsetRefused(
                 f"route {self.route}: the replay of {running.first}..{running.last} still has "
@@ -358,52 +367,52 @@ class OffsetLog:
             )
 
     def advance_replay(self, through: int, generation: int) -> RouteState:
-        """Write that the replay of *generation* came to *through*; durable on return at its end.
+        """Write that the replay of *generation* came to *through*. Durable on return at its end.
 
-        An operator may have begun another one meanwhile, of which nothing is said then.
+        A later replay that an operator has begun meanwhile is not affected.
         """
-        state = self._write(records.replay_advanced(through, generation), fact=True)
+        state = self._write(records.replay_advanced_event(through, generation), fact=True)
         if state.replay is None and not self._pending:
             self.sync()
         return state
 
     def cancel_replay(self) -> RouteState:
-        """End the replay where it is; durable on return."""
-        return self._write_durably(records.replay_cancelled())
+        """End the replay where it is. Durable on return."""
+        return self._write_durably(records.replay_cancelled_event())
 
     def audit(self, action: str, **details: Any) -> None:  # noqa: ANN401 - plain JSON values
-        """Record in the audit file what the engine itself is about to do; durable on return."""
+        """Record a coming action of the engine itself in the audit file. Durable on return."""
         self._audit.record(action, route=self.route, **details)
 
-    def audited(
+    def audit_change(
         self,
         action: str,
         by: Operator,
         /,
         **details: Any,  # noqa: ANN401 - as above
     ) -> AbstractContextManager[dict[str, Any]]:
-        """Record what an operator does to the route; see :meth:`AuditFile.change`."""
+        """Record an operator's change of the route. See :meth:`AuditFile.change`."""
         return self._audit.change(action, by, route=self.route, **details)
 
     def sync(self) -> None:
         """Make everything so far durable.
 
         Raises:
-            LogFull: there is still no room for what happened; it stays pending.
-            LogPoisoned: the sync failed; the process must end (Invariant 13).
+            LogFull: there is still no room for a pending event, which stays pending.
+            LogPoisoned: the sync failed. The process must end (Invariant 13).
 
         """
         with self._lock:
             if self._file is None:
-                return  # As it was closed, what it has is durable.
+                return  # A closed offset log is durable already.
             self.write_pending()
             if self._dirty:
                 self._sync()
 
-    def confirmed(self) -> RouteState:
-        """Return the state that no power cut can take back; what is pending is not in it.
+    def confirmed_state(self) -> RouteState:
+        """Return the state that no power cut can take back, without pending events.
 
-        For whoever makes room: that must not wait for the room it makes (Invariants 11, 14).
+        For code that makes room, which must not wait for the room it makes (Invariants 11, 14).
 
         Raises:
             LogPoisoned: a sync failed (Invariant 13).
@@ -415,12 +424,12 @@ class OffsetLog:
             return self._written
 
     def write_pending(self) -> None:
-        """Write what happened while there was no room; a kill must not cost more than a slice.
+        """Write the events that had no room, because a kill must not cost more than a slice.
 
-        Nothing more is to be delivered before this returns (Invariant 14).
+        Nothing more may be delivered before this returns (Invariant 14).
 
         Raises:
-            LogFull: there is still no room; it stays pending.
+            LogFull: there is still no room. The events stay pending.
             LogPoisoned: the disk failed (Invariant 13).
 
         """
@@ -435,8 +444,7 @@ class OffsetLog:
                 return
             try:
                 if self._failure is None:
-                    # Without room, or the lock, what was written stays, and the rest is
-                    # delivered again.
+                    # Without room, or the lock, written events stay and the rest is redelivered.
                     with suppress(LogFull, LockLost):
                         self._put_whole_state()
                     self._sync()
@@ -447,8 +455,8 @@ class OffsetLog:
     def _write(self, event: dict[str, Any], *, fact: bool = False) -> RouteState:
         """Write *event*, and return the state after it.
 
-        Without room a request is refused, and nothing has changed. A *fact* has happened, so
-        the state takes it: it is pending until the whole state could be written (Invariant 14).
+        Without room a request is refused, and nothing has changed. A *fact* has happened, so the
+        state includes it. It is pending until the whole state can be written (Invariant 14).
         """
         with self._lock:
             after = records.apply(self._state, event)
@@ -474,12 +482,12 @@ class OffsetLog:
         self._put_event(records.snapshot(self._state), self._state)
 
     def _put_event(self, event: dict[str, Any], after: RouteState) -> None:
-        """Write *event*, after which the state is *after*; or that whole if some is pending.
+        """Write *event*, which leads to the state *after*, or all of *after* if events are pending.
 
-        What a failed write has left behind the last record is written over by the next one.
+        The next write overwrites the remains of a failed write behind the last record.
         """
         if self._failure is not None:
-            raise self._poisoned()
+            raise self._poison_error()
         if self._file is None:
             raise EngineUnreachable(f"route {self.route} has ended; nothing was changed")
         self._guard()
@@ -488,7 +496,7 @@ class OffsetLog:
         except OSError as error:
             if isinstance(error, SyncFailed) or error.errno not in _PASSING:
                 self._failure = error
-                raise self._poisoned() from error
+                raise self._poison_error() from error
             raise LogFull(f"{self._folder}: {error.strerror}; its route waits for room") from error
         self._pending, self._written = False, after
 
@@ -505,23 +513,23 @@ class OffsetLog:
         self._dirty = True
 
     def _declare(self, first: int, epoch: int) -> None:
-        """Make both files; the first one appears whole, so a bad one is never a torn one."""
+        """Make both files. The first one appears whole, so a bad one is never a torn one."""
         self._reserve(NAMES[1])
-        # In its very first record: a route that exists begins where it was meant to.
+        # In its very first record, so that an existing route begins at its intended offset.
         self._state = begin_at(self._state, first, epoch)
         self._replace(0, 1)
 
     def _replace(self, slot: int, turn: int) -> None:
-        """Begin a turn in a file that takes the place of *slot*; durable on return.
+        """Begin a turn in a file that takes the place of *slot*. Durable on return.
 
-        Never in place: after a sync that failed, what an open has read may be in the
-        page cache only, and the other file all that the disk has (Invariant 13).
+        It is never begun in place. After a failed sync, the data that an open has read may exist
+        in the page cache only, and the other file may be all that the disk has (Invariant 13).
         """
         if SPARE not in self._files.names(self._folder):
             self._reserve(SPARE)
         self._begin_turn(slot, turn, self._state, SPARE)
         self._files.rename(self._folder / SPARE, self._folder / NAMES[slot])
-        # Also for what a process created that was killed before it came to this sync.
+        # Also for the files of a process that was killed before it came to this sync.
         sync_directory(self._files, self._folder)
         self._keep_spare()
 
@@ -535,16 +543,16 @@ class OffsetLog:
             self._files.remove(self._folder / SPARE)
 
     def _reserve(self, name: str) -> None:
-        with opened(self._files, self._folder / name, write=True, create=True) as file:
+        with open_file(self._files, self._folder / name, write=True, create=True) as file:
             file.truncate(0)
             file.allocate(0, min(_FIRST_BYTES, FILE_BYTES))
 
     def _begin_turn(self, slot: int, turn: int, state: RouteState, name: str | None = None) -> None:
-        """Take up the other file with a snapshot of *state*, synced before this one is left."""
+        """Switch to the other file with a snapshot of *state*, synced before this one is left."""
         data = records.Record(turn, 0, records.snapshot(state)).encode()
         file = self._files.open(self._folder / (name or NAMES[slot]), write=True)
         try:
-            room = self._widened(file, len(data))
+            room = self._widen(file, len(data))
             file.pwrite(data, 0)
             sync(file)
         except BaseException:
@@ -554,13 +562,13 @@ class OffsetLog:
             self._file.close()
         self._file, self._dirty, self._written = file, False, state
         self._slot, self._turn, self._sequence, self._byte = slot, turn, 1, len(data)
-        # A state that fills its file alone has room for events behind it all the same.
+        # A state that fills its file alone still has room for events behind it.
         self._end = max(room, len(data) + room // 2)
 
-    def _widened(self, file: File, snapshot: int) -> int:
-        """Set more of *file* aside for a turn that begins with *snapshot* bytes; return its size.
+    def _widen(self, file: File, snapshot: int) -> int:
+        """Preallocate more of *file* for a turn that begins with *snapshot* bytes. Return its size.
 
-        Twice what the turn before had, and four times the snapshot; less where there is no room.
+        Twice the size of the turn before, and four times the snapshot, or less if there is no room.
         """
         size = file.size()
         wanted = min(FILE_BYTES, max(2 * self._end, 4 * snapshot))
@@ -577,15 +585,15 @@ class OffsetLog:
     def _sync(self) -> None:
         assert self._file is not None  # noqa: S101 - closed logs are not synced
         if self._failure is not None:
-            raise self._poisoned()
+            raise self._poison_error()
         try:
             self._file.sync()
         except OSError as error:
             self._failure = error
-            raise self._poisoned() from error
+            raise self._poison_error() from error
         self._dirty = False
 
-    def _poisoned(self) -> LogPoisoned:
+    def _poison_error(self) -> LogPoisoned:
         reason = self._failure.strerror if self._failure else "closed"
         return LogPoisoned(
             f"{self._folder}: an offset could not be made durable ({reason}); restart the engine"
@@ -606,14 +614,14 @@ class _Turn(NamedTuple):
     state: RouteState
 
 
-def _read(files: FileSystem, folder: Path) -> _Turn:
-    """Return what the files in *folder* say; turn 0 where there are none.
+def _read_turn(files: FileSystem, folder: Path) -> _Turn:
+    """Return the newest turn of the files in *folder*, or turn 0 if there are none.
 
     Only the file of the newest turn is folded.
 
     Raises:
-        Corrupt: there are files, and none of them begins with a whole snapshot, or the records
-            of one are whole and yet nothing that an engine writes.
+        Corrupt: there are files, but none of them begins with a whole snapshot, or the records
+            of one are whole but not the writing of an engine.
 
     """
     contents = _contents(files, folder)
@@ -633,22 +641,22 @@ def _read(files: FileSystem, folder: Path) -> _Turn:
 
 
 def _highest_turn(contents: _Contents) -> int:
-    """Return the highest turn that was ever begun; 0 for a new route.
+    """Return the highest turn that was ever begun, or 0 for a new route.
 
-    Records of a turn whose snapshot is damaged count as well: they must never
-    follow the snapshot of a later turn of that number.
+    Records of a turn with a damaged snapshot count as well. They must never follow the
+    snapshot of a later turn of that number.
     """
     found = (records.highest_turn(data, path) for path, data in contents.values())
     return max(found, default=0)
 
 
 def _contents(files: FileSystem, folder: Path) -> _Contents:
-    """Return the path and the bytes of the file in each slot that there is."""
+    """Return the path and the bytes of the file in each slot that exists."""
     names = files.names(folder)
     found = {}
     for slot, name in enumerate(NAMES):
         if name in names:
-            with opened(files, folder / name) as file:
+            with open_file(files, folder / name) as file:
                 # A snapshot may be larger than the file was meant to be.
                 data = file.pread(min(file.size(), FILE_BYTES + records.MAX_RECORD), 0)
             found[slot] = (str(folder / name), data)
@@ -661,7 +669,7 @@ def _first_turn(data: bytes, file: str) -> int:
 
 
 def _fold(data: bytes, file: str) -> RouteState:
-    """Return the state that the records in *data* give, whose first is a snapshot."""
+    """Return the state from the records in *data*, of which the first is a snapshot."""
     with _sense(file):
         state = records.fold(
             RouteState(), (record.event for record in records.decode_records(data, file))
@@ -672,15 +680,15 @@ def _fold(data: bytes, file: str) -> RouteState:
 
 @contextmanager
 def _sense(file: str) -> Iterator[None]:
-    """Raise :class:`Corrupt` where the records of *file* have sound checksums but make no sense.
+    """Raise :class:`Corrupt` if records of *file* have valid checksums but invalid content.
 
-    So a copy of a log that somebody else has made ends in an error of its own (Invariant 17).
+    A log copied from an untrusted author then fails with a defined error (Invariant 17).
     """
     try:
         yield
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         problem = (
-            "a record of this offset log is nothing that an engine writes "
+            "a record of this offset log is not one that an engine writes "
             f"({type(error).__name__}: {error}); restore the file, or see 'transporter log repair'"
         )
         raise Corrupt(problem, file, 0) from error

@@ -1,8 +1,8 @@
-"""Parked entries: copies of what a route could not deliver, each with its error.
+"""Parked entries: copies of entries that a route could not deliver, each with its error.
 
-One file an entry, an ordinary frame of the log whose extension says why. A
-copy is durable before anything later of its shard is delivered, and pins
-nothing: the log may compact what was parked.
+One file per entry: an ordinary frame of the log with the reason in its extension. A copy
+is durable before anything later of its shard is delivered, and pins nothing: the log may
+compact parked entries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transporter.log.filesystem import (
     RealFileSystem,
     faults_of,
     make_directory,
-    opened,
+    open_file,
     replace_all_durably,
     sync_directory,
 )
@@ -45,11 +45,15 @@ _MAX_ERROR: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why an entry is parked.
+    """The reason why an entry is parked.
 
-    ``behind`` names the earlier entry of its key that it waits for; ``None``
-    when it failed itself, ``attempts`` times. ``parked_at`` is in µs UTC. ``reader`` has logged
-    the entry, which the log itself may not hold any more; ``None`` in copies of earlier versions.
+    Attributes:
+        attempts: the number of its own failures.
+        parked_at: the time in µs UTC.
+        behind: the earlier entry of its key that it waits for, ``None`` if it failed itself.
+        reader: the reader that logged the entry, which the log itself may not hold any more.
+            ``None`` in copies of earlier versions.
+
     """
 
     error: str
@@ -59,22 +63,22 @@ class Reason:
     reader: str | None = None
 
     @classmethod
-    def read(cls, data: bytes) -> Self:
-        """Read what a parked file says; raise ``ValueError`` if that is no reason."""
+    def decode(cls, data: bytes) -> Self:
+        """Decode the reason in a parked file, or raise ``ValueError`` if it is not one."""
         try:
             found = cls(**json.loads(data))
         except (TypeError, RecursionError):
-            raise ValueError("it is not what a route says") from None
+            raise ValueError("its fields are not those of a reason") from None
         numbers = (found.attempts, found.parked_at, found.behind or 0)
         texts = (found.error, found.reader or "")
         if {*map(type, numbers)} != {int} or {*map(type, texts)} != {str}:
-            raise ValueError("it is not what a route says")
+            raise ValueError("its fields are not those of a reason")
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A parked entry: its batch of one row, and why it is here."""
+    """A parked entry: its batch of one row, and the reason."""
 
     offset: int
     entries: pa.RecordBatch
@@ -86,11 +90,11 @@ class Parked:
         return self.entries.column("key")[0].as_py()  # type: ignore[no-any-return]
 
     @classmethod
-    def read(cls, data: bytes, file: str) -> Self:
-        """Read a parked file.
+    def decode(cls, data: bytes, file: str) -> Self:
+        """Decode a parked file.
 
         Raises:
-            Corrupt: it is not what was written.
+            Corrupt: it is damaged.
 
         """
         frame = layout.FrameHeader.decode(data, 0, 0)
@@ -101,9 +105,9 @@ class Parked:
         if (crc32c(extension), crc32c(payload)) != (frame.extension_crc, frame.payload_crc):
             raise Corrupt("a parked entry does not match its checksum", file, 0, frame.first)
         try:
-            reason = Reason.read(extension)
+            reason = Reason.decode(extension)
         except ValueError as error:
-            problem = f"why an entry is parked cannot be read: {error}"
+            problem = f"the reason why an entry is parked cannot be read: {error}"
             raise Corrupt(problem, file, 0, frame.first) from error
         return cls(frame.first, layout.entries_in(payload, frame, file), reason)
 
@@ -131,26 +135,26 @@ class Parked:
 
 
 def parked_path(folder: Path, offset: int) -> Path:
-    """Return the file of a parked entry of the route whose folder is *folder*."""
+    """Return the path of a parked entry of the route in *folder*."""
     return folder / FOLDER / f"{offset:020d}{_SUFFIX}"
 
 
 def parked_offsets(folder: Path, files: FileSystem) -> list[int]:
-    """Return the parked offsets of the route whose folder is *folder*, ascending."""
+    """Return the parked offsets of the route in *folder*, ascending."""
     with faults_of(folder):
         names = files.names(folder / FOLDER)
     return [int(name.removesuffix(_SUFFIX)) for name in names if name.endswith(_SUFFIX)]
 
 
 class ParkedStore:
-    """The parked entries of one route. Not thread-safe; readers in other processes may look."""
+    """The parked entries of one route. Not thread-safe, but other processes may read them."""
 
     @classmethod
-    def read(cls, folder: Path, offset: int, files: FileSystem | None = None) -> Parked:
-        """Return one parked entry of the route whose folder is *folder*."""
+    def read_entry(cls, folder: Path, offset: int, files: FileSystem | None = None) -> Parked:
+        """Return one parked entry of the route in *folder*."""
         path = parked_path(folder, offset)
-        with faults_of(path, reading=True), opened(files or RealFileSystem(), path) as file:
-            return Parked.read(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
+        with faults_of(path, reading=True), open_file(files or RealFileSystem(), path) as file:
+            return Parked.decode(file.pread(min(file.size(), _MAX_BYTES), 0), str(path))
 
     def __init__(
         self,
@@ -160,11 +164,11 @@ class ParkedStore:
         lenient: bool = False,
         guard: Callable[[], None] = lambda: None,
     ) -> None:
-        """Look into *folder*, the route's own.
+        """Read the parked entries in *folder*, the route's own.
 
-        Raises what is wrong with an entry that cannot be read; a *lenient* store has that
-        entry among its ``damaged`` ones: known, and to be removed. In an engine *guard*
-        raises ``LockLost`` once the files may be another engine's (Invariant 12).
+        An unreadable entry raises its error. A *lenient* store adds it to ``damaged`` instead, as
+        an entry that can be removed. In an engine *guard* raises ``LockLost`` once the files may
+        be another engine's (Invariant 12).
         """
         self._files = files or RealFileSystem()
         self._folder, self._guard = folder, guard
@@ -179,7 +183,7 @@ class ParkedStore:
         self._changing = threading.Lock()
         self._known: frozenset[int] | None = None
         self.damaged: dict[int, TransporterError] = {}
-        """What is wrong with entries that could not be read."""
+        """The errors of unreadable entries."""
         for offset in self.offsets():
             try:
                 self._note(self.load(offset))
@@ -192,10 +196,10 @@ class ParkedStore:
         return len(self._keys)
 
     @property
-    def known(self) -> frozenset[int]:
-        """The parked offsets; may be read by any thread.
+    def known_offsets(self) -> frozenset[int]:
+        """The parked offsets. Any thread may read them.
 
-        Made when it is read, so that parking many costs no copy for each of them.
+        Built on access, so that parking many entries needs no copy for each of them.
         """
         with self._changing:
             if self._known is None:
@@ -206,7 +210,7 @@ class ParkedStore:
         return offset in self._keys
 
     def same_key(self, one: int, other: int) -> bool:
-        """Tell whether two entries are parked and have the same key."""
+        """Return whether two entries are parked and have the same key."""
         key = self._keys.get(one)
         return key is not None and key == self._keys.get(other)
 
@@ -216,11 +220,11 @@ class ParkedStore:
         return offset if first is None else first
 
     def followers(self, gone: Collection[int]) -> list[int]:
-        """Return the entries whose turn it is once those at *gone* are no more parked.
+        """Return the entries that may be delivered next once those at *gone* are removed.
 
         Each is then the first of its key, and was parked only because of one of those.
         """
-        # Of a damaged one the key is not known: whoever waits for it names it.
+        # The key of a damaged entry is unknown, but the entries that wait for it name it.
         damaged = not self.damaged.keys().isdisjoint(gone)
         keys = self._of_key.keys() if damaged else {self._keys.get(offset) for offset in gone}
         heads = [(key, self._of_key[key][0]) for key in keys if key is not None]
@@ -231,7 +235,7 @@ class ParkedStore:
         return sorted(offset for offset in rest if offset in self._behind)
 
     def behind(self, offsets: Collection[int]) -> list[int]:
-        """Return the other entries that wait behind those at *offsets*; thread-safe."""
+        """Return the other entries that wait behind those at *offsets*. Thread-safe."""
         with self._changing:
             first: dict[bytes | None, int] = {}
             for offset in offsets:
@@ -254,7 +258,7 @@ class ParkedStore:
         return parked_offsets(self._folder, self._files)
 
     def first_of(self, key: bytes | None) -> int | None:
-        """Return the earliest parked offset of *key*; keyless entries are free of each other."""
+        """Return the earliest parked offset of *key*. Keyless entries are independent."""
         offsets = None if key is None else self._of_key.get(key)
         return offsets[0] if offsets else None
 
@@ -264,19 +268,19 @@ class ParkedStore:
 
     def load(self, offset: int) -> Parked:
         """Return the parked entry at *offset*."""
-        return ParkedStore.read(self._folder, offset, self._files)
+        return ParkedStore.read_entry(self._folder, offset, self._files)
 
     def park(self, parked: Parked) -> None:
-        """Keep *parked*, durably on return; raises as :meth:`park_all` does."""
+        """Store *parked*, durably on return. Raises as :meth:`park_all` does."""
         self.park_all([parked])
 
     def park_all(self, parked: Sequence[Parked]) -> None:
-        """Keep all of *parked*, durably on return; each replaces an earlier copy of its entry.
+        """Store all of *parked*, durably on return. Each replaces an earlier copy of its entry.
 
         One sync of the folder makes the names of all of them durable.
 
         Raises:
-            LogFull: there is no room; nothing was parked.
+            LogFull: there is no room. Nothing was parked.
             LogPoisoned: a sync failed (Invariant 13).
             EnvironmentFault: the disk cannot be written.
 
@@ -294,11 +298,11 @@ class ParkedStore:
             self._note(each)
 
     def remove(self, offset: int) -> None:
-        """Forget a parked entry, durably on return; raises as :meth:`park` does."""
+        """Remove a parked entry, durably on return. Raises as :meth:`park` does."""
         self.remove_all([offset])
 
     def remove_all(self, offsets: Sequence[int]) -> None:
-        """Forget the parked entries at *offsets*; durable on return, raises as :meth:`park`."""
+        """Remove the parked entries at *offsets*, durably on return. Raises as :meth:`park`."""
         self._guard()
         folder = self._folder / FOLDER
         with faults_of(folder):
@@ -309,7 +313,7 @@ class ParkedStore:
             self._forget(offset)
 
     def _note(self, parked: Parked) -> None:
-        # In one step: whoever does not find the offset meanwhile takes the entry for delivered.
+        # In one step: a thread that misses the offset meanwhile would take the entry for delivered.
         with self._changing:
             self._drop(parked.offset)
             key, size = parked.key, parked.entries.nbytes
@@ -341,22 +345,22 @@ class ParkedStore:
 def skip(
     store: ParkedStore, log: OffsetLog, offsets: Sequence[int], *, only: bool = False
 ) -> list[int]:
-    """Give the parked entries at *offsets* up for good; return those that were still parked.
+    """Skip the parked entries at *offsets* for good and return those that were still parked.
 
-    Those behind them are delivered then, unless *only* these are to go. Durable on return.
+    Those behind them are delivered then, unless *only* is given. Durable on return.
     """
-    known = store.known
+    known = store.known_offsets
     found = [offset for offset in offsets if offset in known]
     if found:
-        # The record comes first: a kill before the copies are gone loses no follower, and
-        # delivers nothing that was given up (Invariants 5 and 15).
+        # The record comes first. A kill before the copies are gone loses no follower, and
+        # delivers no skipped entry (Invariants 5 and 15).
         log.begin_skip(found, [] if only else store.followers(frozenset(found)))
         finish_skip(store, log)
     return found
 
 
 def finish_skip(store: ParkedStore, log: OffsetLog) -> None:
-    """Remove the copies of entries that were given up, also what a crash has left of them."""
+    """Remove the copies of skipped entries, including those left by a crash."""
     if log.state.skips:
         store.remove_all(log.state.skips)
         log.end_skip()

@@ -1,4 +1,4 @@
-"""Records of an offset log, as bytes. Pure; DESIGN.md, "Formats", has the diagram."""
+"""Records of an offset log, as bytes. Pure. DESIGN.md, "Formats", has the diagram."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ FORMAT: Final = 1
 MAGIC: Final = b"OREC"
 ALIGNMENT: Final = 8
 MAX_RECORD: Final = 16 << 20
-"""Bytes a record's event may take; checked before any allocation (Invariant 17)."""
+"""Largest size in bytes of a record's event, checked before any allocation (Invariant 17)."""
 MAX_STATE: Final = MAX_RECORD - (2 << 20)
-"""Bytes of ranges and retries in a state: with its names a snapshot of it fits into a record."""
+"""Bytes of ranges and retries in a state, so that its snapshot with names fits into a record."""
 RANGE_BYTES: Final = 64
 RETRY_BYTES: Final = 21
-"""What a settled range, or a retry, takes in a snapshot at most."""
+"""Largest size of a settled range, or of a retry, in a snapshot."""
 NAMESPACE_BYTES: Final = 256 << 10
-"""Bytes that a snapshot gives to the newest offset of each namespace."""
+"""Bytes in a snapshot for the newest offset of each namespace."""
 _NUMBER_BYTES: Final = 24
 _HEADER: Final = struct.Struct("<4sHHIQQI")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One event of a route, at its place in the turn of a file."""
+    """One event of a route, with its place in the turn of a file."""
 
     turn: int
     sequence: int
@@ -44,26 +44,26 @@ class Record:
         """Return the record's bytes, a multiple of :data:`ALIGNMENT`.
 
         Raises:
-            OffsetRefused: it is larger than what can be read again (Invariant 17).
+            OffsetRefused: it is too large to be read again (Invariant 17).
 
         """
         body = json.dumps(self.event, ensure_ascii=False, separators=(",", ":")).encode()
         if len(body) > MAX_RECORD:
             raise OffsetRefused(
                 f"an offset log's record of {len(body)} bytes ({self.event.get('type')}) exceeds "
-                f"the {MAX_RECORD} bytes that can be read again; ask for less at once"
+                f"the {MAX_RECORD} bytes that can be read again; request less at once"
             )
         head = _HEADER.pack(MAGIC, FORMAT, 0, len(body), self.turn, self.sequence, 0)[:-4]
         data = head + struct.pack("<I", crc32c(body, crc32c(head))) + body
-        return data.ljust(_aligned(len(data)), b"\0")
+        return data.ljust(_align(len(data)), b"\0")
 
 
-def _aligned(size: int) -> int:
+def _align(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def decode_records(data: bytes, file: str) -> Iterator[Record]:
-    """Yield the records at the start of *data*; the first that does not follow ends it.
+    """Yield the records at the start of *data* up to the first that does not follow.
 
     Raises:
         UnknownFormat: an intact record of another format version (Invariant 19).
@@ -79,7 +79,7 @@ def decode_records(data: bytes, file: str) -> Iterator[Record]:
 
 
 def first_turn(data: bytes, file: str) -> int:
-    """Return the turn whose whole snapshot *data* begins with; -1 without one.
+    """Return the turn of the whole snapshot at the start of *data*, or -1 without one.
 
     Raises:
         UnknownFormat: an intact record of another format version (Invariant 19).
@@ -92,7 +92,7 @@ def first_turn(data: bytes, file: str) -> int:
 
 
 def highest_turn(data: bytes, file: str) -> int:
-    """Return the highest turn of any intact record in *data*, wherever it stands; 0 for none."""
+    """Return the highest turn of any intact record in *data*, at any place, or 0 for none."""
     highest = 0
     byte = data.find(MAGIC)
     while byte >= 0:
@@ -103,7 +103,7 @@ def highest_turn(data: bytes, file: str) -> int:
 
 
 class _Block(NamedTuple):
-    """An intact record whose event is still text; ``end`` is where the next one begins."""
+    """An intact record with its event still as text. ``end`` is the place of the next one."""
 
     turn: int
     sequence: int
@@ -125,16 +125,16 @@ def _block_at(data: bytes, byte: int, file: str) -> _Block | None:
         raise UnknownFormat(
             f"{file}: format version {version}, but this transporter reads version {FORMAT}"
         )
-    return _Block(turn, sequence, body, byte + _aligned(_HEADER.size + size))
+    return _Block(turn, sequence, body, byte + _align(_HEADER.size + size))
 
 
 def snapshot(state: states.RouteState) -> dict[str, Any]:
-    """Return the event that says all of *state*, with as many namespaces as have room."""
+    """Return the event that holds all of *state*, with as many namespaces as have room."""
     return {"type": "snapshot", **state.to_json(), "namespaces": _with_room(state.namespaces)}
 
 
 def _with_room(namespaces: dict[str, int]) -> dict[str, int]:
-    """Return the newest of *namespaces* that :data:`NAMESPACE_BYTES` have room for."""
+    """Return the newest of *namespaces* that fit into :data:`NAMESPACE_BYTES`."""
     most = 4 * sum(map(len, namespaces)) + _NUMBER_BYTES * len(namespaces)
     if most <= NAMESPACE_BYTES:
         return namespaces
@@ -145,118 +145,118 @@ def _with_room(namespaces: dict[str, int]) -> dict[str, int]:
 
 
 def size_of(state: states.RouteState) -> int:
-    """Return the bytes that the parts of *state* which can grow take in a snapshot at most."""
+    """Return the most bytes that the parts of *state* which can grow take in a snapshot."""
     asked = len(state.retries) + len(state.only) + len(state.skips)
     return RANGE_BYTES * len(state.above) + RETRY_BYTES * asked
 
 
 def refuse_growth(route: str, state: states.RouteState) -> None:
-    """Raise :class:`OffsetRefused` when a snapshot of *state* could not be read again."""
+    """Raise :class:`OffsetRefused` if a snapshot of *state* could not be read again."""
     if size_of(state) > MAX_STATE:
         raise OffsetRefused(
             f"route {route}: too many ranges beyond its watermark ({len(state.above)}) and retries "
-            f"({len(state.retries)}) for one offset log; let the route go on, then ask again"
+            f"({len(state.retries)}) for one offset log; let the route continue, then try again"
         )
 
 
-def settled(part: states.Range, namespaces: dict[str, int]) -> dict[str, Any]:
+def settled_event(part: states.Range, namespaces: dict[str, int]) -> dict[str, Any]:
     """Return the event that settles *part*, with the newest of *namespaces*."""
     return {"type": "settled", "range": list(part), "namespaces": _with_room(namespaces)}
 
 
-def superseding(reader: str, through: int) -> dict[str, Any]:
-    """Return the event that asks for what *reader*'s source gives again to be passed."""
+def superseding_event(reader: str, through: int) -> dict[str, Any]:
+    """Return the event that requires *reader*'s entries up to *through* to be superseded."""
     return {"type": "superseding", "reader": reader, "through": through}
 
 
-def superseded(
+def superseded_event(
     reader: str, through: int, parts: Sequence[tuple[int, int]], asked: int | None = None
 ) -> dict[str, Any]:
-    """Return the event that passes what *reader*'s source gives again."""
+    """Return the event that passes *parts*, because *reader*'s source redelivers them."""
     ranges = [list(part) for part in parts]
     event = {"type": "superseded", "reader": reader, "through": through, "ranges": ranges}
     return event if asked is None else {**event, "asked": asked}
 
 
-def replay_begun(first: int, last: int, namespace: str = "") -> dict[str, Any]:
+def replay_begun_event(first: int, last: int, namespace: str = "") -> dict[str, Any]:
     """Return the event that begins a replay."""
     begun = {"type": "replay", "first": first, "last": last}
     return {**begun, "namespace": namespace} if namespace else begun
 
 
-def replay_advanced(through: int, generation: int) -> dict[str, Any]:
+def replay_advanced_event(through: int, generation: int) -> dict[str, Any]:
     """Return the event that settles the replay of *generation* up to *through*."""
     return {"type": "replayed", "through": through, "generation": generation}
 
 
-def replay_cancelled() -> dict[str, Any]:
+def replay_cancelled_event() -> dict[str, Any]:
     """Return the event that ends a replay before its end."""
     return {"type": "replay-cancelled"}
 
 
-def paused() -> dict[str, Any]:
-    """Return the event that lets nothing more be delivered."""
+def paused_event() -> dict[str, Any]:
+    """Return the event that stops deliveries."""
     return {"type": "paused"}
 
 
-def resumed() -> dict[str, Any]:
+def resumed_event() -> dict[str, Any]:
     """Return the event that ends a pause."""
     return {"type": "resumed"}
 
 
-def stepped(through: int) -> dict[str, Any]:
+def step_event(through: int) -> dict[str, Any]:
     """Return the event that lets a paused route deliver up to *through*."""
     return {"type": "step", "through": through}
 
 
-def retries_requested(offsets: Sequence[int], *, only: bool = False) -> dict[str, Any]:
-    """Return the event that asks for parked entries to be delivered."""
+def retries_requested_event(offsets: Sequence[int], *, only: bool = False) -> dict[str, Any]:
+    """Return the event that requests the delivery of parked entries."""
     event = {"type": "retries", "offsets": list(offsets)}
     return {**event, "only": True} if only else event
 
 
-def retry_answered(offset: int) -> dict[str, Any]:
+def retry_answered_event(offset: int) -> dict[str, Any]:
     """Return the event that ends the retry of one parked entry."""
     return {"type": "retried", "offset": offset}
 
 
-def skip_begun(offsets: Sequence[int], followers: Sequence[int]) -> dict[str, Any]:
-    """Return the event that gives parked entries up, and has those behind them delivered."""
+def skip_begun_event(offsets: Sequence[int], followers: Sequence[int]) -> dict[str, Any]:
+    """Return the event that skips parked entries and requests delivery of those behind them."""
     return {"type": "skipping", "offsets": list(offsets), "followers": list(followers)}
 
 
-def skip_ended() -> dict[str, Any]:
-    """Return the event that tells that no copy of what was given up is left."""
+def skip_ended_event() -> dict[str, Any]:
+    """Return the event that records that no copy of the skipped entries is left."""
     return {"type": "skipped"}
 
 
 def apply(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
-    """Return *state* after *event*: the one place where events get their meaning."""
+    """Return *state* after *event*. Only this function defines the meaning of events."""
     match event:
         case {"type": "snapshot"}:
             after = states.RouteState.from_json(event)
         case {"type": "settled", "range": part, "namespaces": namespaces}:
             after = states.settle(state, states.Range(*part), namespaces)
         case {"type": "superseding" | "superseded"}:
-            after = _superseded_or_to_be(state, event)
+            after = _apply_superseding(state, event)
         case {"type": "replay", "first": first, "last": last}:
             after = states.begin_replay(state, first, last, event.get("namespace", ""))
         case {"type": "replayed", "through": through}:
-            # Records of before told no generation: they mean the one they find.
+            # Records of older versions have no generation: they mean the current one.
             generation = event.get("generation", state.generation)
             after = states.advance_replay(state, through, generation)
         case {"type": "replay-cancelled"}:
             after = states.cancel_replay(state)
         case {"type": "paused" | "resumed" | "step"}:
-            after = _held_or_not(state, event)
+            after = _apply_pause(state, event)
         case {"type": "retries" | "retried" | "skipping" | "skipped"}:
-            after = _parked_asked_for(state, event)
+            after = _apply_parked(state, event)
         case _:
             raise UnknownFormat(f"an offset log record of an unknown type: {event.get('type')!r}")
     return after
 
 
-def _parked_asked_for(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
+def _apply_parked(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
     match event["type"]:
         case "retries":
             only = event.get("only", False)
@@ -268,7 +268,7 @@ def _parked_asked_for(state: states.RouteState, event: dict[str, Any]) -> states
     return states.end_skip(state)
 
 
-def _superseded_or_to_be(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
+def _apply_superseding(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
     reader, through = event["reader"], event["through"]
     if event["type"] == "superseding":
         return states.begin_superseding(state, reader, through)
@@ -277,7 +277,7 @@ def _superseded_or_to_be(state: states.RouteState, event: dict[str, Any]) -> sta
 
 
 def fold(state: states.RouteState, events: Iterable[dict[str, Any]]) -> states.RouteState:
-    """Return *state* after *events*, as :func:`apply` one by one; most follow on one another."""
+    """Return *state* after *events*, like :func:`apply` one by one. Most events are consecutive."""
     run: dict[str, Any] | None = None
     for event in events:
         if run is not None and _follows_on(event, run["range"]):
@@ -294,14 +294,14 @@ def fold(state: states.RouteState, events: Iterable[dict[str, Any]]) -> states.R
 
 
 def _follows_on(event: dict[str, Any], part: list[Any]) -> bool:
-    """Tell whether *event* settles what comes right behind *part*, in the same way."""
+    """Return whether *event* settles the offsets right behind *part*, in the same way."""
     if event.get("type") != "settled":
         return False
     first, _, kind = event["range"]
     return bool(first == part[1] + 1 and kind == part[2])
 
 
-def _held_or_not(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
+def _apply_pause(state: states.RouteState, event: dict[str, Any]) -> states.RouteState:
     match event["type"]:
         case "paused":
             return states.pause(state)

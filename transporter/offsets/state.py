@@ -1,7 +1,7 @@
-"""How far a route has come, as a value, and how events move it. Pure.
+"""The progress of a route as a value, and the effect of events on it. Pure.
 
-A route's state is the fold of its events; the offset log stores the events and,
-now and then, the state itself.
+A route's state is the fold of its events. The offset log stores the events and, at
+intervals, the state itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_NAMESPACES: Final = 10_000
-"""Namespaces whose newest offset is kept for the operator; more are left out."""
+"""Limit of namespaces with a newest offset kept for the operator. Others are left out."""
 _MAX_NUMBER: Final = (1 << 63) - 1
 _MORE_NAMESPACES: Final = MAX_NAMESPACES // 4
-"""How many more there may be before the oldest go: not every settle has to find these."""
+"""Namespaces beyond that limit before the oldest are dropped, so that few settles search them."""
 
 
 class Range(NamedTuple):
@@ -31,17 +31,24 @@ class Range(NamedTuple):
 RELEASED: Final = "released"
 SUPERSEDED: Final = "superseded"
 KINDS: Final = ("acked", "skipped", "operator", "parked", RELEASED, SUPERSEDED)
-"""Delivered or filtered out; given up on; acked by an operator undelivered; set aside; given up
-undelivered because the log's budget was spent; passed undelivered: its source gives it again."""
+"""Kinds of settled offsets.
+
+- ``acked``: delivered or filtered out
+- ``skipped``: dropped after a failure
+- ``operator``: acked by an operator, undelivered
+- ``parked``: parked
+- ``released``: dropped undelivered because the log's budget was spent
+- ``superseded``: passed undelivered because its source redelivers it
+"""
 MOST_RELEASED: Final = 100
-"""Released ranges that a state tells of: the newest. The audit file has all of them."""
+"""Newest released ranges that a state keeps. The audit file has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A range that the route delivers again, and the next offset of it to deliver.
+    """A range that the route redelivers, and the next offset of it to deliver.
 
-    With a ``namespace`` (a regular expression) only the entries it matches.
+    With a ``namespace`` (a regular expression) only the matching entries.
     """
 
     first: int
@@ -52,20 +59,26 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class RouteState:
-    """How far one route has come.
+    """The progress of one route.
 
-    Every offset up to ``watermark`` is settled (Invariant 5); ``above`` holds the
-    settled ranges beyond it: disjoint, ascending, never adjacent to the
-    watermark. ``generation`` counts replays. ``retries`` are
-    the parked offsets that an operator wants delivered, in order. Those parked behind one of them
-    follow it once it is delivered, unless it is among ``only``. ``skips`` are parked offsets that
-    are given up and whose copies may still be there. ``namespaces`` tells the newest
-    settled offset of each namespace, for the operator only, and so does ``released``: what
-    was given up undelivered. ``superseding`` tells for each reader up to where all that is not
-    delivered comes again from its source, and ``superseded`` up to where the route has passed
-    that: in between it still has to. While ``paused`` nothing is delivered, except up to the
-    offset ``step``. ``declared`` is the epoch in which an engine declared the route, 0 where
-    that is not known: a route of this name that was forgotten before had other generations.
+    Attributes:
+        watermark: every offset up to it is settled (Invariant 5).
+        above: the settled ranges beyond it. They are disjoint, ascending, and never adjacent
+            to the watermark.
+        generation: the number of replays.
+        retries: the parked offsets that an operator wants delivered, in order. Entries parked
+            behind one of them follow it once it is delivered, unless it is among ``only``.
+        namespaces: the newest settled offset of each namespace, for the operator only.
+        released: the ranges dropped undelivered, for the operator only.
+        superseded: for each reader, the offset up to which the route has passed the
+            undelivered entries that come again.
+        superseding: for each reader, the offset up to which all undelivered entries come again
+            from its source. Those beyond ``superseded`` are still to be passed.
+        paused: whether nothing is delivered, except up to the offset ``step``.
+        declared: the epoch in which an engine declared the route, 0 if that is not known. A
+            route of this name that was forgotten before had other generations.
+        skips: the skipped parked offsets. Their copies may still exist.
+
     """
 
     watermark: int = -1
@@ -85,7 +98,7 @@ class RouteState:
     skips: tuple[int, ...] = ()
 
     def to_supersede(self) -> dict[str, int]:
-        """Return the readers of which the route still has to pass entries, and up to where."""
+        """Return the readers whose entries the route still has to pass, and their last offsets."""
         return {
             reader: through
             for reader, through in self.superseding.items()
@@ -101,7 +114,7 @@ class RouteState:
         return self.next_live() if self.replay is None else self.replay.next
 
     def limit(self) -> int | None:
-        """Return the last offset that may be delivered; ``None`` while nothing limits that."""
+        """Return the last offset that may be delivered, or ``None`` without a limit."""
         if not self.paused:
             return None
         return self.next_offset() - 1 if self.step is None else self.step
@@ -111,9 +124,9 @@ class RouteState:
         return max([self.watermark, *(part.last for part in self.above)])
 
     def check(self) -> None:
-        """Raise ``ValueError`` when this is no state that events can lead to (Invariant 17).
+        """Raise ``ValueError`` if no events can lead to this state (Invariant 17).
 
-        For what was read from files: their checksums tell of damage, not of who wrote them.
+        For states read from files: a checksum proves the absence of damage, not the author.
         """
         parts = (*self.above, *self.released)
         replayed = (self.replay.first, self.replay.last, self.replay.next) if self.replay else ()
@@ -129,13 +142,13 @@ class RouteState:
             *self.superseding.values(),
         )
         if {*map(type, numbers)} != {int} or not -1 <= min(numbers) <= max(numbers) <= _MAX_NUMBER:
-            raise ValueError("an offset in it is none")
+            raise ValueError("an offset is invalid")
         names = (*self.namespaces, *self.superseded, *self.superseding)
         texts = (*names, self.replay.namespace if self.replay else "")
         if {*map(type, texts)} != {str} or type(self.paused) is not bool:
-            raise ValueError("a name in it is none")
+            raise ValueError("a name is invalid")
         if any(part.first > part.last or part.kind not in KINDS for part in parts):
-            raise ValueError("a range in it is none")
+            raise ValueError("a range is invalid")
         ends = (self.watermark, *(part.last for part in self.above))
         if any(part.first <= before for part, before in zip(self.above, ends, strict=False)):
             raise ValueError("its ranges do not ascend from its watermark")
@@ -146,7 +159,7 @@ class RouteState:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Self:
-        """Read what :meth:`to_json` gave."""
+        """Decode the result of :meth:`to_json`."""
         replay = fields["replay"]
         return cls(
             watermark=fields["watermark"],
@@ -171,12 +184,12 @@ class RouteState:
 def settle(state: RouteState, part: Range, namespaces: dict[str, int] | None = None) -> RouteState:
     """Return *state* with the offsets of *part* settled.
 
-    Settling an offset twice changes nothing; the watermark never goes back.
+    Settling an offset twice changes nothing. The watermark never goes back.
     """
     watermark, above = _absorb(state.watermark, _merge(state.above, (part,)))
     released = state.released
     if part.kind == RELEASED:
-        released = _joined(sorted([*released, part]))[-MOST_RELEASED:]
+        released = _join_adjacent(sorted([*released, part]))[-MOST_RELEASED:]
     known = state.namespaces
     if namespaces:
         known = {**known, **namespaces}
@@ -186,7 +199,7 @@ def settle(state: RouteState, part: Range, namespaces: dict[str, int] | None = N
 
 
 def _merge(above: tuple[Range, ...], parts: Iterable[Range]) -> tuple[Range, ...]:
-    """Insert *parts*, which ascend; offsets that are settled already keep the kind they have.
+    """Insert *parts*, which ascend. Offsets that are settled already keep their kind.
 
     Linear in the number of ranges: a reader's entries may lie in as many as there are frames.
     """
@@ -206,10 +219,10 @@ def _merge(above: tuple[Range, ...], parts: Iterable[Range]) -> tuple[Range, ...
         if first <= part.last:
             merged.append(Range(first, part.last, part.kind))
     # Two ascending runs: sorting them is a merge.
-    return _joined(sorted([*above, *merged]))
+    return _join_adjacent(sorted([*above, *merged]))
 
 
-def _joined(parts: list[Range]) -> tuple[Range, ...]:
+def _join_adjacent(parts: list[Range]) -> tuple[Range, ...]:
     joined: list[Range] = []
     for part in parts:
         if joined and joined[-1].kind == part.kind and joined[-1].last + 1 == part.first:
@@ -220,7 +233,7 @@ def _joined(parts: list[Range]) -> tuple[Range, ...]:
 
 
 def _absorb(watermark: int, above: tuple[Range, ...]) -> tuple[int, tuple[Range, ...]]:
-    """Move the watermark over what is settled right behind it."""
+    """Move the watermark over the settled ranges right behind it."""
     passed = 0
     while passed < len(above) and above[passed].first <= watermark + 1:
         watermark = max(watermark, above[passed].last)
@@ -229,8 +242,8 @@ def _absorb(watermark: int, above: tuple[Range, ...]) -> tuple[int, tuple[Range,
 
 
 def begin_superseding(state: RouteState, reader: str, through: int) -> RouteState:
-    """Return *state* with what *reader* logged up to *through*, undelivered, to be passed."""
-    return replace(state, superseding=_raised(state.superseding, reader, through))
+    """Return *state* with *reader*'s undelivered entries up to *through* to be passed."""
+    return replace(state, superseding=_raise_mark(state.superseding, reader, through))
 
 
 def supersede(
@@ -242,9 +255,9 @@ def supersede(
 ) -> RouteState:
     """Return *state* with the offsets of *parts*, ascending, passed.
 
-    They are all that *reader* logged up to *through* and that was not settled: its source
-    gives them again. *asked* is up to where it does that, *through* by default; it is less
-    for a route that is new to the reader, which passes nothing of what was logged before.
+    They are all the entries that *reader* logged up to *through* and that were not settled.
+    Its source redelivers them. *asked* is the end of that redelivery, *through* by default.
+    It is less for a route that is new to the reader, which passes no earlier entries.
     """
     ranges = (Range(first, last, SUPERSEDED) for first, last in parts)
     watermark, above = _absorb(state.watermark, _merge(state.above, ranges))
@@ -252,26 +265,26 @@ def supersede(
         state,
         watermark=watermark,
         above=above,
-        superseded=_raised(state.superseded, reader, through),
-        superseding=_raised(state.superseding, reader, through if asked is None else asked),
+        superseded=_raise_mark(state.superseded, reader, through),
+        superseding=_raise_mark(state.superseding, reader, through if asked is None else asked),
     )
 
 
-def _raised(marks: dict[str, int], reader: str, through: int) -> dict[str, int]:
+def _raise_mark(marks: dict[str, int], reader: str, through: int) -> dict[str, int]:
     return {**marks, reader: max(through, marks.get(reader, -1))}
 
 
 def begin_replay(state: RouteState, first: int, last: int, namespace: str = "") -> RouteState:
-    """Return *state* in the next generation, with *first* to *last* to be delivered again."""
+    """Return *state* in the next generation, with *first* to *last* to be redelivered."""
     replay = Replay(first, last, first, namespace)
-    # A step was meant for what came next before this.
+    # A step was meant for the entries that came next before this.
     return replace(state, generation=state.generation + 1, replay=replay, step=None)
 
 
 def advance_replay(state: RouteState, through: int, generation: int) -> RouteState:
-    """Return *state* with its replay settled up to *through*; at its end the replay is gone.
+    """Return *state* with its replay settled up to *through*. At its end the replay is gone.
 
-    A replay of another *generation* is left alone: it began after what has come so far.
+    A replay of another *generation* is left alone, because it began after these deliveries.
     """
     if state.replay is None or generation != state.generation or through < state.replay.next:
         return state
@@ -281,22 +294,22 @@ def advance_replay(state: RouteState, through: int, generation: int) -> RouteSta
 
 
 def cancel_replay(state: RouteState) -> RouteState:
-    """Return *state* without its replay; the generation stays, for sinks have seen it."""
+    """Return *state* without its replay. The generation stays, because sinks have seen it."""
     return replace(state, replay=None, step=None)
 
 
 def pause(state: RouteState) -> RouteState:
-    """Return *state* with nothing more to be delivered."""
+    """Return *state* with deliveries stopped."""
     return replace(state, paused=True, step=None)
 
 
 def resume(state: RouteState) -> RouteState:
-    """Return *state* going on where it is."""
+    """Return *state* with deliveries continuing where they stopped."""
     return replace(state, paused=False, step=None)
 
 
 def step_to(state: RouteState, through: int) -> RouteState:
-    """Return the paused *state* with what comes up to *through* to be delivered all the same."""
+    """Return the paused *state* with deliveries up to *through* allowed."""
     return replace(state, step=through)
 
 
@@ -308,9 +321,9 @@ def begin_at(state: RouteState, first: int, declared: int = 0) -> RouteState:
 def request_retries(
     state: RouteState, offsets: tuple[int, ...], *, only: bool = False
 ) -> RouteState:
-    """Return *state* with the parked *offsets* to be delivered as well.
+    """Return *state* with a request to deliver the parked *offsets*.
 
-    With *only* those behind them stay parked, unless that was asked for before.
+    With *only* the entries behind them stay parked, unless they were requested before.
     """
     new = {*offsets}
     alone = {*state.only, *(new.difference(state.retries))} if only else {*state.only} - new
@@ -319,7 +332,7 @@ def request_retries(
 
 
 def answer_retry(state: RouteState, offset: int) -> RouteState:
-    """Return *state* with the retry of *offset* answered, whatever came of it."""
+    """Return *state* with the retry of *offset* answered, whatever its result."""
     retries, only = _without(state.retries, offset), _without(state.only, offset)
     return replace(state, retries=retries, only=only)
 
@@ -327,7 +340,7 @@ def answer_retry(state: RouteState, offset: int) -> RouteState:
 def begin_skip(
     state: RouteState, offsets: tuple[int, ...], followers: tuple[int, ...]
 ) -> RouteState:
-    """Return *state* with the parked *offsets* given up, and *followers* to be delivered."""
+    """Return *state* with the parked *offsets* skipped and *followers* to be delivered."""
     gone = {*offsets}
     return replace(
         state,
@@ -338,7 +351,7 @@ def begin_skip(
 
 
 def end_skip(state: RouteState) -> RouteState:
-    """Return *state* once no copy of what was given up is left."""
+    """Return *state* once no copy of the skipped entries is left."""
     return replace(state, skips=())
 
 

@@ -97,7 +97,7 @@ class PushingReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Take the filters that can be judged here, and return the others."""
-        taken = tuple(each for each in filters if accepts(each, self._shape.changed))
+        taken = tuple(each for each in filters if accepts(each, self._shape.converted_columns))
         bounds = self._selection.bounds.meet(bounds_of_filters(taken))
         self._selection = Filtered(self._selection.wanted, bounds, taken)
         mine = set(map(id, taken))

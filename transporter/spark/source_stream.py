@@ -23,7 +23,7 @@ from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
 from transporter.log.search import END, RETRIES, Wanted, first_since
 from transporter.table.options import EARLIEST, LATEST, Moment
-from transporter.table.plan import Part, cut, first_present, look, refuse_lost
+from transporter.table.plan import Part, first_present, look, refuse_lost, split_offsets
 from transporter.table.rows import Selection, rows
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         first = first_present(self._options, first)
         if self._options.fail_on_loss:
             refuse_lost(self._options.directory, first, last)
-        parts = cut(self._options.directory, first, last, self._options.partition_bytes)
+        parts = split_offsets(self._options.directory, first, last, self._options.partition_bytes)
         return list(map(InputPartition, parts))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -105,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._follower is None:
             confirmed = look(self._options.directory).confirmed
             self._follower = Follower(self._options.directory, 0, confirmed)
-        return self._follower.confirmed() + 1
+        return self._follower.confirmed_offset() + 1
 
     def _at(self, offset: int) -> Progress:
         return {_LOG: _log_id(self._options), _OFFSET: offset}

@@ -1,1 +1,1 @@
-"""The log as a table of SQL: which entries a query reads, and as which columns; no engine."""
+"""The log as an SQL table: the entries that a query reads, and their columns. No engine."""

@@ -1,4 +1,4 @@
-"""Cells of a query's result as values that JSON has."""
+"""Conversion of a query's result cells into JSON values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transporter.shown import text_of
 
 @singledispatch
 def plain(cell: Any) -> Any:  # noqa: ANN401 - any type of column
-    """Return *cell* as a value that JSON has; bytes as everywhere in transporter."""
+    """Return *cell* as a JSON value, with bytes represented as everywhere in transporter."""
     return cell if cell is None or isinstance(cell, str | int | float) else str(cell)
 
 

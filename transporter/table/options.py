@@ -1,4 +1,4 @@
-"""The options of a query over the log, as ``format("transporter")`` takes them. Pure."""
+"""The options of a query over the log, as ``format("transporter")`` accepts them. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from transporter.errors import ConfigError
-from transporter.log.moments import named
+from transporter.log.moments import parse_time
 from transporter.message import ENTRY_SCHEMA
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 TABLE: Final = "log"
-"""The name of the log where a command names it, and not the user."""
+"""The table name of the log if a command chooses it instead of the user."""
 TEXT: Final = ("data", "key")
-"""Columns of bytes that a query may have as text."""
+"""Columns of bytes that a query may read as text."""
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _PARTITION_BYTES: Final = 64 << 20
@@ -40,7 +40,7 @@ _BOTH: Final = (
     "partitionBytes",
 )
 NAMES: Final = (*_BOTH, *_BATCH, *_STREAM)
-"""Every option. Case and underscores do not matter: ``partition_bytes`` is one of them too."""
+"""Every option. Case and underscores do not matter: ``partition_bytes`` is valid too."""
 
 
 class Moment(NamedTuple):
@@ -57,11 +57,13 @@ Start = Place | str
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a query wants of the log in ``directory``; by default all of it.
+    """The options of a query over the log in ``directory``. By default it reads everything.
 
-    ``text`` names the columns of bytes that are wanted as text, and ``lenient`` has
-    what is no UTF-8 become null there instead of an error. ``starting`` is where a
-    stream that has no checkpoint begins.
+    Attributes:
+        text: the columns of bytes to read as text.
+        lenient: whether bytes that are not UTF-8 become null there instead of an error.
+        starting: the start of a stream without a checkpoint.
+
     """
 
     directory: Path
@@ -80,19 +82,19 @@ class Options:
 
 
 def read_options(given: Mapping[str, str], now: datetime) -> Options:
-    """Read the options of a query that is planned at *now*.
+    """Parse the options of a query that is planned at *now*.
 
     Raises:
-        ConfigError: an option is unknown, or its value makes no sense.
+        ConfigError: an option is unknown, or its value is invalid.
 
     """
-    found = _named(given)
+    found = _canonical_names(given)
     if "path" not in found:
-        raise ConfigError("say which log: load(DIRECTORY), or the option path")
+        raise ConfigError("the log directory is missing; use load(DIRECTORY) or the option path")
     if {"maxOffsetsPerTrigger", "maxBytesPerTrigger"} <= found.keys():
         raise ConfigError("give maxOffsetsPerTrigger or maxBytesPerTrigger: Spark takes one limit")
 
-    def read(name: str, kind: Callable[[str], T], default: T) -> T:
+    def parse(name: str, kind: Callable[[str], T], default: T) -> T:
         try:
             return kind(found[name]) if name in found else default
         except ValueError as error:
@@ -105,27 +107,27 @@ def read_options(given: Mapping[str, str], now: datetime) -> Options:
         return text.lower() if text.lower() in (EARLIEST, LATEST) else place_of(text, now)
 
     default_start: Start = EARLIEST
-    text = {name: read(name, _is_text, name == "data") for name in TEXT}
+    text = {name: parse(name, _is_text, name == "data") for name in TEXT}
     return Options(
-        directory=read("path", _directory, Path()),
-        start=read("from", place, None),
-        end=read("to", place, None),
-        namespace=read("namespace", _pattern, ""),
-        columns=read("columns", _columns, tuple(ENTRY_SCHEMA.names)),
+        directory=parse("path", _directory, Path()),
+        start=parse("from", place, None),
+        end=parse("to", place, None),
+        namespace=parse("namespace", _pattern, ""),
+        columns=parse("columns", _columns, tuple(ENTRY_SCHEMA.names)),
         text=frozenset(name for name in TEXT if text[name]),
-        lenient=read("invalidUtf8", _is_lenient, default=False),
-        fail_on_loss=read("failOnDataLoss", _switch, default=True),
-        push_down=read("pushDown", _switch, default=False),
-        partition_bytes=read("partitionBytes", _size, _PARTITION_BYTES),
-        starting=read("startingOffsets", starting, default_start),
-        max_rows=read("maxOffsetsPerTrigger", _count, None),
-        max_bytes=read("maxBytesPerTrigger", _size, None),
+        lenient=parse("invalidUtf8", _is_lenient, default=False),
+        fail_on_loss=parse("failOnDataLoss", _switch, default=True),
+        push_down=parse("pushDown", _switch, default=False),
+        partition_bytes=parse("partitionBytes", _size, _PARTITION_BYTES),
+        starting=parse("startingOffsets", starting, default_start),
+        max_rows=parse("maxOffsetsPerTrigger", _count, None),
+        max_bytes=parse("maxBytesPerTrigger", _size, None),
     )
 
 
 def refuse(given: Mapping[str, str], *, streaming: bool) -> None:
     """Refuse the options that only the other kind of query has."""
-    found = _named(given)
+    found = _canonical_names(given)
     for name in _BATCH if streaming else _STREAM:
         if name in found:
             place = (
@@ -133,19 +135,21 @@ def refuse(given: Mapping[str, str], *, streaming: bool) -> None:
                 if streaming
                 else "a batch query; it has from and to"
             )
-            raise ConfigError(f"{name} is no option of {place}")
+            raise ConfigError(f"{name} is not an option of {place}")
 
 
 def place_of(text: str, now: datetime) -> Place:
-    """Read an offset, a time in ISO 8601 (local where no zone is given), or an age like ``10m``.
+    """Parse an offset, a time in ISO 8601 (local without a zone), or an age such as ``10m``.
 
-    Raise :class:`ValueError` for anything else.
+    Raises:
+        ValueError: it is none of these.
+
     """
-    return int(text) if text.strip().isdecimal() else Moment(named(text, now).microseconds)
+    return int(text) if text.strip().isdecimal() else Moment(parse_time(text, now).microseconds)
 
 
-def _named(given: Mapping[str, str]) -> dict[str, str]:
-    """Return *given* by the names of :data:`NAMES`."""
+def _canonical_names(given: Mapping[str, str]) -> dict[str, str]:
+    """Return *given* with the canonical names of :data:`NAMES`."""
     known = {_plain(name): name for name in NAMES}
     for name in given:
         if _plain(name) not in known:
@@ -170,7 +174,9 @@ def _columns(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in ENTRY_SCHEMA.names:
-            raise ValueError(f"names no column of {', '.join(ENTRY_SCHEMA.names)}")
+            raise ValueError(
+                f"names an unknown column; the columns are {', '.join(ENTRY_SCHEMA.names)}"
+            )
     if len(set(names)) < len(names):
         raise ValueError("names a column twice")
     return names
@@ -208,7 +214,7 @@ def _size(text: str) -> int:
 
 def _count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise ValueError("is no whole number")
+        raise ValueError("is not a whole number")
     return _positive(int(text))
 
 

@@ -1,7 +1,7 @@
-"""Which offsets a query reads, and how they are parted into tasks.
+"""The offsets that a query reads, and their division into tasks.
 
-Looks at headers and indexes only, takes no lock, and never looks beyond what
-is confirmed (Invariant 12).
+Reads headers and indexes only, takes no lock, and never reads beyond the confirmed offset
+(Invariant 12).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 class Bounds:
     """A part of the log: offsets from ``first`` to ``last``, log times ``since`` to ``until``.
 
-    All included, times in µs UTC; with ``offsets`` only these, ascending.
+    All are included. Times are in µs UTC. With ``offsets`` only these, ascending.
     """
 
     first: int = 0
@@ -53,7 +53,7 @@ class Bounds:
     offsets: tuple[int, ...] | None = None
 
     def meet(self, other: Bounds) -> Bounds:
-        """Return what both leave."""
+        """Return the intersection of both."""
         known = [each for each in (self.offsets, other.offsets) if each is not None]
         offsets = sorted(set(known[0]).intersection(*known)) if known else None
         return Bounds(
@@ -66,7 +66,7 @@ class Bounds:
 
 
 def look(directory: Path) -> LogInfo:
-    """Look at the log in *directory*.
+    """Inspect the log in *directory*.
 
     Raises:
         EnvironmentFault: there is no log.
@@ -83,24 +83,24 @@ def look(directory: Path) -> LogInfo:
 
 
 def bounds_of(options: Options) -> Bounds:
-    """Return what ``from`` and ``to`` leave of a log."""
+    """Return the bounds from the options ``from`` and ``to``."""
     first, since = _place(options.start, 0)
     last, until = _place(options.end, Bounds().last)
     return Bounds(first, last, since, until if isinstance(options.end, Moment) else Bounds().until)
 
 
 def _place(place: Place | None, default: int) -> tuple[int, int]:
-    """Return *place* as an offset and as a time, one of which bounds nothing."""
+    """Return *place* as an offset and a time, one of which is no bound."""
     if isinstance(place, Moment):
         return default, place.time
     return (default if place is None else place), 0
 
 
 def plan(options: Options, bounds: Bounds) -> list[Part]:
-    """Part what is in *bounds* and confirmed into tasks of about ``partition_bytes``.
+    """Divide the confirmed part of *bounds* into tasks of about ``partition_bytes``.
 
     Raises:
-        EntriesLost: a repair could not save some of it, and that is to fail.
+        EntriesLost: a repair could not save some of it, and the options do not allow that.
 
     """
     found = look(options.directory)
@@ -111,14 +111,14 @@ def plan(options: Options, bounds: Bounds) -> list[Part]:
         last = min(last, around(options.directory, bounds.until + 1)[1])
     if options.fail_on_loss:
         refuse_lost(options.directory, first, last)
-    parts = cut(options.directory, first, last, options.partition_bytes)
+    parts = split_offsets(options.directory, first, last, options.partition_bytes)
     return [kept for part in parts if (kept := _around_offsets(part, bounds.offsets))]
 
 
 def refuse_lost(directory: Path, first: int, last: int) -> None:
-    """Raise :class:`EntriesLost` when a repair could not save all from *first* to *last*."""
+    """Raise :class:`EntriesLost` if a repair could not save all from *first* to *last*."""
     with LogReader(directory) as reader:
-        gap = reader.lost(first, last)
+        gap = reader.lost_gap(first, last)
     if gap is not None:
         raise EntriesLost(
             f"{directory}: offsets {gap.first}..{gap.last} were lost: a repair could not save "
@@ -127,10 +127,10 @@ def refuse_lost(directory: Path, first: int, last: int) -> None:
 
 
 def first_present(options: Options, first: int) -> int:
-    """Return *first*, or the oldest offset in the log where that is higher.
+    """Return *first*, or the oldest offset in the log if that is higher.
 
     Raises:
-        OffsetRefused: entries from *first* on are gone, and that is to fail.
+        OffsetRefused: entries from *first* on are gone, and the options do not allow that.
 
     """
     with LogReader(options.directory) as reader:
@@ -144,12 +144,12 @@ def first_present(options: Options, first: int) -> int:
     return max(first, oldest)
 
 
-def cut(
+def split_offsets(
     directory: Path, first: int, last: int, size: int, files: FileSystem | None = None
 ) -> list[Part]:
-    """Part the offsets from *first* to *last* at frames, about *size* bytes on the disk each.
+    """Divide the offsets from *first* to *last* at frames, about *size* bytes on the disk each.
 
-    A part is no smaller than the stride of the index, and at least one frame.
+    A part has at least the size of the index's stride, and at least one frame.
     """
     if last < first:
         return []
@@ -166,7 +166,7 @@ def cut(
 
 
 def _blocks(files: FileSystem, directory: Path, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yield where blocks of about an index's stride begin, as offsets, and their bytes."""
+    """Yield the first offset and the size of each block of about an index's stride."""
     bases = segment_bases(files, directory)
     begin = max(0, bisect_right(bases, first) - 1)
     for base in bases[begin : bisect_right(bases, last)]:
@@ -174,8 +174,8 @@ def _blocks(files: FileSystem, directory: Path, first: int, last: int) -> Iterat
             with closing(Segment(files, directory / segment_name(base))) as segment:
                 found = list(_blocks_of(files, segment))
         except FileNotFoundError:
-            continue  # removed since it was listed: whoever reads its part is told
-        # What lies before the first block that is wanted is no task's work.
+            continue  # removed since it was listed: the reader of its part reports it
+        # Bytes before the first block of interest do not count for any task.
         at = max(0, bisect_right(found, first, key=lambda block: block[0]) - 1)
         yield from (block for block in found[at:] if block[0] <= last)
 
@@ -189,7 +189,7 @@ def _blocks_of(files: FileSystem, segment: Segment) -> Iterator[tuple[int, int]]
 
 
 def _around_offsets(part: Part, offsets: tuple[int, ...] | None) -> Part | None:
-    """Narrow *part* to those *offsets* that lie in it; ``None`` when none does."""
+    """Narrow *part* to those *offsets* that lie in it; return ``None`` if none does."""
     if offsets is None:
         return part
     inside = offsets[bisect_left(offsets, part.first) : bisect_right(offsets, part.last)]

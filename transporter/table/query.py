@@ -1,8 +1,8 @@
-"""Queries over a log in SQL, answered by DuckDB inside this process.
+"""SQL queries over a log, run by DuckDB inside this process.
 
-DuckDB sees the log as a dataset of Arrow. Each scan reads the log anew, hands over the
-columns that the query needs, and passes over what a condition on the offset excludes.
-A query reaches that table and nothing else: no file, no network, no setting.
+DuckDB sees the log as an Arrow dataset. Each scan reads the log again, passes on the
+columns that the query needs, and skips entries excluded by a condition on the offset. A
+query reaches that table and nothing else: no file, no network, no setting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyarrow.fs import LocalFileSystem
 from transporter.errors import ActionRefused, ConfigError
 from transporter.table.cells import plain
 from transporter.table.options import TABLE
-from transporter.table.plan import Part, cut, plan
+from transporter.table.plan import Part, plan, split_offsets
 from transporter.table.rows import Shape, rows, selection_of, typed_schema
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from transporter.table.options import Options
 
 _MEMORY: Final = "1GiB"
-"""Memory that a query takes, beside an engine perhaps; larger sorts and groups go to the disk."""
+"""Memory limit of a query, which may run beside an engine. Larger sorts and groups use the disk."""
 _FETCHED: Final = 1000
 _KEYWORD: Final = 'near "offset"'
 _QUOTED: Final = 'offset is a keyword of SQL: write "offset" in double quotes, or log.offset'
@@ -49,15 +49,15 @@ class Answer:
         self.columns = [column[0] for column in cursor.description or ()]
 
     def rows(self) -> Iterator[list[Any]]:
-        """Yield the rows, of cells as JSON has them.
+        """Yield the rows, with JSON values as cells.
 
         Raises:
-            ActionRefused: DuckDB cannot go on.
+            ActionRefused: DuckDB cannot continue.
             LogError: the log cannot be read.
 
         """
         while True:
-            with _reported(self._log):
+            with _translate_errors(self._log):
                 found = self._cursor.fetchmany(_FETCHED)
             if not found:
                 return
@@ -66,7 +66,7 @@ class Answer:
 
 
 @contextmanager
-def answered(statement: str, options: Options) -> Iterator[Answer]:
+def run_query(statement: str, options: Options) -> Iterator[Answer]:
     """Run one *statement* over the table ``log`` that *options* describe.
 
     Raises:
@@ -82,7 +82,7 @@ def answered(statement: str, options: Options) -> Iterator[Answer]:
         _interruptible(connection, log),
     ):
         connection.register(TABLE, log)
-        with _reported(log):
+        with _translate_errors(log):
             if len(connection.extract_statements(statement)) != 1:
                 raise ConfigError("give one statement of SQL")
             answer = Answer(log, connection.execute(statement))
@@ -90,7 +90,7 @@ def answered(statement: str, options: Options) -> Iterator[Answer]:
 
 
 def _connect(scratch: str) -> duckdb.DuckDBPyConnection:
-    """Return a database in memory out of which no query reaches, except into *scratch*."""
+    """Return an in-memory database whose queries can reach only the folder *scratch*."""
     return duckdb.connect(
         config={
             "enable_external_access": "false",
@@ -102,8 +102,8 @@ def _connect(scratch: str) -> duckdb.DuckDBPyConnection:
 
 
 @contextmanager
-def _reported(log: _Log) -> Iterator[None]:
-    """Raise what went wrong in the log as itself, and what DuckDB refuses as our error."""
+def _translate_errors(log: _Log) -> Iterator[None]:
+    """Raise failures of the log as they are, and refusals by DuckDB as :class:`ActionRefused`."""
     try:
         yield
     except Exception as error:
@@ -120,9 +120,9 @@ def _reported(log: _Log) -> Iterator[None]:
 
 @contextmanager
 def _interruptible(connection: duckdb.DuckDBPyConnection, log: _Log) -> Iterator[None]:
-    """Let Ctrl-C end a query: Python would handle it only after DuckDB has returned."""
+    """Let Ctrl-C end a query, because Python would handle it only after DuckDB has returned."""
     waker, woken = socket.socketpair()
-    waker.settimeout(0)  # what signal.set_wakeup_fd() wants
+    waker.settimeout(0)  # signal.set_wakeup_fd() requires it
 
     def watch() -> None:
         if woken.recv(1):
@@ -131,7 +131,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, log: _Log) -> Iterator
 
     handler = signal.getsignal(signal.SIGINT)
     if handler is not signal.SIG_IGN:
-        # Python's own would raise wherever it happens to be, in a part of the scan perhaps.
+        # Python's own handler would raise anywhere, possibly inside a scan.
         signal.signal(signal.SIGINT, lambda *_: None)
     former = signal.set_wakeup_fd(waker.fileno())
     watcher = Thread(target=watch, name="query-interrupt")
@@ -147,13 +147,13 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, log: _Log) -> Iterator
 
 
 class _Log(Dataset):  # type: ignore[misc] # pyarrow is untyped
-    """The log as DuckDB asks for it: anything that has Arrow's type, a schema and a scanner.
+    """The log as a dataset for DuckDB, which requires Arrow's type, a schema and a scanner.
 
-    ``failure`` is what the last read raised, and no read goes on once it is ``stopped``.
+    ``failure`` is the exception of the last read. No read continues once it is ``stopped``.
     """
 
     def __init__(self, options: Options) -> None:
-        """Plan once: every scan of a query sees the same entries."""
+        """Plan once, so that every scan of a query sees the same entries."""
         self._options = options
         self._selection = selection_of(options)
         self._parts = plan(options, self._selection.bounds)
@@ -172,23 +172,23 @@ class _Log(Dataset):  # type: ignore[misc] # pyarrow is untyped
         columns: Sequence[str] | None = None,
         filter: Expression | None = None,  # noqa: A002 - DuckDB's name
     ) -> _Scan:
-        """Return a scan that hands over *columns* of the entries that pass *filter*."""
+        """Return a scan that passes on *columns* of the entries that match *filter*."""
         names = self.schema.names if columns is None else columns
         wanted = replace(self._shape, schema=pa.schema(map(self.schema.field, names)))
-        batches = self._read(_judging(self._shape, wanted, filter), names, filter)
+        batches = self._read_batches(_filter_shape(self._shape, wanted, filter), names, filter)
         return _Scan(pa.RecordBatchReader.from_batches(wanted.schema, batches))
 
-    def _read(
+    def _read_batches(
         self, shape: Shape, columns: Sequence[str], accepted: Expression | None
     ) -> Iterator[pa.RecordBatch]:
         try:
-            for part in self._parts if accepted is None else self._narrowed(accepted):
+            for part in self._parts if accepted is None else self._narrow(accepted):
                 for batch in rows(self._options, part, self._selection, shape):
                     self._go_on()
                     kept = batch if accepted is None else batch.filter(accepted)
                     yield kept.select(columns)
         except Exception as error:
-            # DuckDB makes a text of it.
+            # DuckDB turns the exception into text.
             self.failure = error
             raise
 
@@ -196,15 +196,17 @@ class _Log(Dataset):  # type: ignore[misc] # pyarrow is untyped
         if self.stopped:
             raise InterruptedError
 
-    def _narrowed(self, accepted: Expression) -> list[Part]:
-        """Return what *accepted* leaves of the log by offset, to a MiB at both ends."""
-        touched = _touched(self._parts, self.schema, accepted)
+    def _narrow(self, accepted: Expression) -> list[Part]:
+        """Return the parts of the log that *accepted* leaves by offset, to a MiB at both ends."""
+        touched = _matching_parts(self._parts, self.schema, accepted)
         outer = touched[:1] + touched[1:][-1:]
         return [
             finer
             for part in touched
             for finer in (
-                _touched(cut(self._options.directory, *part, size=1), self.schema, accepted)
+                _matching_parts(
+                    split_offsets(self._options.directory, *part, size=1), self.schema, accepted
+                )
                 if part in outer
                 else [part]
             )
@@ -212,7 +214,7 @@ class _Log(Dataset):  # type: ignore[misc] # pyarrow is untyped
 
 
 class _Scan:
-    """One read of the log, as DuckDB takes it."""
+    """One read of the log, as DuckDB requires it."""
 
     def __init__(self, reader: pa.RecordBatchReader) -> None:
         self._reader = reader
@@ -222,8 +224,8 @@ class _Scan:
         return self._reader
 
 
-def _judging(table: Shape, wanted: Shape, accepted: Expression | None) -> Shape:
-    """Return the shape in which a filter can be judged: *wanted*, if that has its columns."""
+def _filter_shape(table: Shape, wanted: Shape, accepted: Expression | None) -> Shape:
+    """Return the shape to evaluate a filter in: *wanted* if it has the columns, else *table*."""
     if accepted is not None:
         try:
             wanted.schema.empty_table().filter(accepted)
@@ -232,8 +234,8 @@ def _judging(table: Shape, wanted: Shape, accepted: Expression | None) -> Shape:
     return wanted
 
 
-def _touched(parts: list[Part], schema: pa.Schema, accepted: Expression) -> list[Part]:
-    """Return those *parts* in which an offset may pass, as Arrow finds partitions of files."""
+def _matching_parts(parts: list[Part], schema: pa.Schema, accepted: Expression) -> list[Part]:
+    """Return the *parts* in which an offset may match, as Arrow finds partitions of files."""
     if "offset" not in schema.names:
         return parts
     kind, files = IpcFileFormat(), LocalFileSystem()

@@ -1,4 +1,4 @@
-"""Record batches of a range of the log, with the columns and types that a query asks for."""
+"""Record batches of a range of the log, with the columns and types of a query."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 << 20
-"""Small frames are joined up to about these; each batch costs Spark some 0.1 ms."""
+"""Limits up to which small frames are joined, because each batch costs Spark some 0.1 ms."""
 
 
 def typed_schema(text: frozenset[str]) -> pa.Schema:
-    """Return the columns of the log, with those of bytes that *text* names as text."""
+    """Return the columns of the log, with the byte columns in *text* as strings."""
     fields = [
         field.with_type(pa.string()) if field.name in text else field for field in ENTRY_SCHEMA
     ]
@@ -37,17 +37,17 @@ def typed_schema(text: frozenset[str]) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns and types of a table: ``schema``, the log's or what a query asks for.
+    """The columns and types of a table: ``schema`` is the log's or that of a query.
 
-    With ``lenient``, bytes that are no UTF-8 become null where text is asked for.
+    With ``lenient``, bytes that are not UTF-8 become null in string columns.
     """
 
     schema: pa.Schema
     lenient: bool
 
     @property
-    def changed(self) -> frozenset[str]:
-        """The columns whose values are not those of the log, as a filter sees them."""
+    def converted_columns(self) -> frozenset[str]:
+        """The columns whose values differ from those of the log, as a filter sees them."""
         fields = [self.schema.field(name) for name in TEXT if name in self.schema.names]
         return frozenset(field.name for field in fields if field.type == pa.string())
 
@@ -74,7 +74,7 @@ def _no_text(entries: pa.RecordBatch, name: str) -> LogError:
     )
     offset = next((at for at, value in values if value is not None and _text(value) is None), "?")
     return LogError(
-        f"{name} at offset {offset} is no UTF-8 text; set the option {name} to binary for the "
+        f"{name} at offset {offset} is not UTF-8 text; set the option {name} to binary for the "
         "bytes, or invalidUtf8 to null to have null there"
     )
 
@@ -88,17 +88,17 @@ def _text(value: bytes | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The entries of a range that are wanted: what both ``wanted`` and ``bounds`` take."""
+    """The selected entries of a range: those that match both ``wanted`` and ``bounds``."""
 
     wanted: Wanted
     bounds: Bounds = Bounds()  # noqa: RUF009 - a frozen value
 
     def of(self, found: Located, part: Part) -> pa.RecordBatch:
-        """Return what is wanted of a frame, in so far as it lies in *part*."""
+        """Return the selected entries of a frame that lie in *part*."""
         return self.wanted.of(found.within(*part))
 
     def skips(self, found: Located) -> bool:
-        """Tell whether the header of a frame says that nothing in it is wanted."""
+        """Return whether the header of a frame shows that nothing in it is selected."""
         offsets = self.bounds.offsets
         if offsets is None:
             return False
@@ -107,7 +107,7 @@ class Selection:
 
 
 def selection_of(options: Options) -> Selection:
-    """Return what *options* leave of the log."""
+    """Return the selection of *options*."""
     bounds = bounds_of(options)
     return Selection(Wanted(options.namespace, None, bounds.since, bounds.until), bounds)
 
@@ -115,19 +115,19 @@ def selection_of(options: Options) -> Selection:
 def rows(
     options: Options, part: Part, selection: Selection, shape: Shape
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what is selected of *part* as record batches of *shape*, in log order.
+    """Yield the selected entries of *part* as record batches of *shape*, in log order.
 
-    Holds a few frames at a time (Invariant 17), and goes on through segments that are
-    compacted meanwhile.
+    Holds a few frames at a time (Invariant 17), and continues when segments are compacted
+    meanwhile.
 
     Raises:
-        OffsetRefused: retention has removed some of it, and that is to fail.
-        Corrupt: a frame is damaged; the text names file, byte and offset.
-        LogError: something that is asked for as text is none.
+        OffsetRefused: retention has removed some of it, and the options do not allow that.
+        Corrupt: a frame is damaged. The text names file, byte and offset.
+        LogError: a value of a string column is not UTF-8.
 
     """
     found = _entries(options, part, selection)
-    yield from _joined(shape.of(entries) for entries in found if entries.num_rows)
+    yield from _join_small(shape.of(entries) for entries in found if entries.num_rows)
 
 
 def _entries(options: Options, part: Part, selection: Selection) -> Iterator[pa.RecordBatch]:
@@ -148,7 +148,7 @@ def _entries(options: Options, part: Part, selection: Selection) -> Iterator[pa.
                 return
 
 
-def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
     count = size = 0
     for batch in batches:

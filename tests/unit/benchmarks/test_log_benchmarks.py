@@ -16,7 +16,7 @@ from benchmarks.log_stores import into_lmdb, into_sqlite
 from benchmarks.messages import batches, messages
 from transporter.errors import Corrupt
 from transporter.log.commit_log import CommitLog
-from transporter.log.filesystem import opened
+from transporter.log.filesystem import open_file
 from transporter.log.reader import LogReader
 from transporter.message import ENTRY_SCHEMA, with_offsets
 
@@ -41,7 +41,7 @@ def test_a_slow_disk_syncs_late_and_writes_at_once(
     events: list[str] = []
     monkeypatch.setattr("benchmarks.log_append.time.sleep", lambda s: events.append(f"sleep {s}"))
     monkeypatch.setattr(os, "fdatasync", lambda _: events.append("fdatasync"))
-    with opened(SlowDisk(0.002), tmp_path / "file", write=True, create=True) as file:
+    with open_file(SlowDisk(0.002), tmp_path / "file", write=True, create=True) as file:
         file.pwrite(b"data", 0)
         assert events == []
         file.sync()

@@ -491,7 +491,7 @@ def test_an_engine_that_starts_with_a_paused_leader_waits_for_no_decision(tmp_pa
     with running(given) as engine:
         until(lambda: engine.log.durable == 4)
         engine.stop(0)
-    PausedReaders(tmp_path / "log").set("in", paused=True)
+    PausedReaders(tmp_path / "log").set_paused("in", paused=True)
     with running(given) as engine:
         given_back(engine, tmp_path)
 

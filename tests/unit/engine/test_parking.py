@@ -248,7 +248,7 @@ def test_without_room_a_delivered_entry_is_kept_until_those_behind_it_may_follow
 
 def reason_of(world: World) -> Reason:
     """Return why the first entry is parked."""
-    return ParkedStore.read(world.offsets.folder, 0).reason
+    return ParkedStore.read_entry(world.offsets.folder, 0).reason
 
 
 def test_an_entry_that_fails_again_is_its_readers_still(world: World) -> None:

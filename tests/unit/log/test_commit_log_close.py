@@ -108,7 +108,7 @@ def test_a_closed_log_writes_nothing_more(tmp_path: Path, batch: Make) -> None:
     """Whatever is called on a closed log, no other file is written to, synced or measured."""
     log = CommitLog.open(tmp_path / "log")
     log.append(batch(1), "r")
-    used = log.used
+    used = log.used_bytes
     log.close()
     log.close()
     others = _open_all(tmp_path / "others", 40)
@@ -116,7 +116,7 @@ def test_a_closed_log_writes_nothing_more(tmp_path: Path, batch: Make) -> None:
         log.append(batch(1), "r")
     log.check_lock()
     assert not log.roll_if_old()
-    assert log.used == used
+    assert log.used_bytes == used
     assert log.positions == {}
     assert [os.fstat(each).st_size for each in others] == [0] * 40
     for each in others:

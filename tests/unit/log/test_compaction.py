@@ -96,7 +96,7 @@ def test_the_tables_of_the_first_design(tmp_path: Path, whole: bool) -> None:
     assert list(after) == [14, 15, 16, *range(17, 28)]
     assert [after[at].message.namespace for at in (14, 15, 16)] == ["C", "B", "A"]
     assert after == {offset: before[offset] for offset in after}
-    assert (report.dropped, report.problems) == (14, ())
+    assert (report.dropped_entries, report.problems) == (14, ())
     with OffsetLog(tmp_path, "c0") as c0:
         assert c0.state.namespaces == {"A": 26, "B": 23, "C": 27}
 
@@ -164,7 +164,9 @@ def test_young_segments_stay(tmp_path: Path) -> None:
     settings = CompactionSettings(after=60.0, compression=None)
 
     def run(now: int) -> int:
-        return compact(tmp_path, watermark=lambda: 3, settings=settings, now=now * SECOND).dropped
+        return compact(
+            tmp_path, watermark=lambda: 3, settings=settings, now=now * SECOND
+        ).dropped_entries
 
     newest = sealed_segments(RealFileSystem(), tmp_path)[0].newest // SECOND
     assert (run(newest + 60), run(newest + 61)) == (0, 1)
@@ -184,7 +186,7 @@ def test_the_last_of_each_key_stays_and_every_entry_without_one(tmp_path: Path) 
     report = compacted(tmp_path, last, "key")
     after = everything(tmp_path)
     assert list(after) == [1, 3, 4, 5, 6, 7, 8]
-    assert report.dropped == 2
+    assert report.dropped_entries == 2
 
 
 def test_an_empty_key_is_a_key(tmp_path: Path) -> None:
@@ -283,7 +285,7 @@ def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path) -> None:
 def test_a_second_compaction_finds_nothing_to_do(tmp_path: Path) -> None:
     """A compacted segment is left alone."""
     last = write_log(tmp_path, [[Frame(letters("AAAB"))], [Frame(letters("A"))]])
-    assert compacted(tmp_path, last).dropped == 2
+    assert compacted(tmp_path, last).dropped_entries == 2
     content = (tmp_path / segment_name(0)).read_bytes()
     assert compacted(tmp_path, last).segments == ()
     assert (tmp_path / segment_name(0)).read_bytes() == content
@@ -649,7 +651,7 @@ def test_a_copy_leaves_the_gate_to_others(tmp_path: Path) -> None:
         progress=_while_it_is_written(tmp_path, wait),
         gate=gate,
     )
-    assert report.dropped == 1
+    assert report.dropped_entries == 1
     assert passed.is_set()
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def counted(directory: Path, first: int = 0, last: int = 1 << 40) -> int:
     """Return how many entries of a range were dropped."""
     with LogReader(directory) as reader:
-        return reader.dropped(first, last)
+        return reader.count_dropped(first, last)
 
 
 def no_payload(*_: object) -> pa.RecordBatch:

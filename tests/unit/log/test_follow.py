@@ -31,7 +31,7 @@ def news(follower: Follower) -> list[object]:
     """Return what has come: offsets, and what is told of missing ones."""
     return [
         offset
-        for each in follower.news()
+        for each in follower.poll()
         for offset in ([each] if isinstance(each, tuple) else each.column("offset").to_pylist())
     ]
 

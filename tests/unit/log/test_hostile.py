@@ -396,7 +396,7 @@ def test_a_parked_entry_of_a_stranger_is_refused(payload: bytes, extension: str)
     """The entry and why it is parked alike."""
     frame = replace(frame_of(payload, extension.encode()), segment_id=0)
     with pytest.raises(Corrupt, match=r"cannot be (read|decoded): ."):
-        Parked.read(layout.encode_frame(frame, extension.encode(), payload), "0.entry")
+        Parked.decode(layout.encode_frame(frame, extension.encode(), payload), "0.entry")
 
 
 def test_what_arrow_compressed_is_still_read() -> None:
@@ -436,4 +436,4 @@ def test_repair_declares_the_entries_of_a_stranger_lost(
     with CommitLog.open(folder) as log, LogReader(folder) as reader:
         assert log.append(messages_to_batch(MESSAGES), "in", "18")[0] == COUNT
         assert reader.first_offset() in (0, COUNT)
-        assert reader.lost(0, COUNT - 1) is not None
+        assert reader.lost_gap(0, COUNT - 1) is not None

@@ -13,7 +13,7 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.inspect import inspect, segments_size
 from transporter.log.lock import owner_of
-from transporter.log.meta import DURABLE, published
+from transporter.log.meta import DURABLE, published_offset
 from transporter.log.segment import segment_name
 
 if TYPE_CHECKING:
@@ -126,12 +126,12 @@ def test_a_published_mark_that_is_torn_is_not_believed(tmp_path: Path, batch: Ma
         data = bytearray(path.read_bytes())
         data[17] ^= 1
         path.write_bytes(data)
-        assert published(Disk(), tmp_path) is None
+        assert published_offset(Disk(), tmp_path) is None
         assert (inspect(tmp_path).last, inspect(tmp_path).confirmed) == (5, 2)
         path.write_bytes(data[:11])
-        assert published(Disk(), tmp_path) is None
+        assert published_offset(Disk(), tmp_path) is None
         path.unlink()
-        assert published(Disk(), tmp_path) is None
+        assert published_offset(Disk(), tmp_path) is None
         path.write_bytes(b"")
 
 

@@ -300,7 +300,7 @@ def test_what_a_look_has_sealed_is_compacted_and_removed(tmp_path: Path, uptime:
         uptime.now += 0.02
         assert log.roll_if_old()
         last = log.durable
-        assert compacted(tmp_path, last).dropped == 5
+        assert compacted(tmp_path, last).dropped_entries == 5
         settings = RetentionSettings(age=0.0)
         now = wall_clock() + SECOND
         assert len(list(retain(tmp_path, watermark=lambda: last, settings=settings, now=now))) == 1

@@ -143,10 +143,10 @@ def test_any_read_sweeps_now_and_then(log_of_many: Path, monkeypatch: pytest.Mon
 def test_a_follower_with_nothing_to_read_lets_go_of_what_was_removed(log_of_many: Path) -> None:
     """``log tail`` on an idle log keeps no room that retention has made free."""
     with Follower(log_of_many, 60, SEGMENTS - 1) as follower:
-        assert sum(1 for _ in follower.news()) == SEGMENTS - 60
+        assert sum(1 for _ in follower.poll()) == SEGMENTS - 60
         (log_of_many / segment_name(60)).unlink()
         assert descriptors(log_of_many, removed=True) == 1
-        assert list(follower.news()) == []
+        assert list(follower.poll()) == []
         assert descriptors(log_of_many, removed=True) == 0
 
 

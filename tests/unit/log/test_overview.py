@@ -1,4 +1,4 @@
-"""What each segment covers."""
+"""The extent of each segment: offsets, times, gaps."""
 
 from __future__ import annotations
 

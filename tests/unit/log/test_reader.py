@@ -11,7 +11,7 @@ from log_tools import crash, damage, offsets_of
 
 from transporter.errors import Corrupt, OffsetRefused
 from transporter.log.commit_log import CommitLog
-from transporter.log.meta import published
+from transporter.log.meta import published_offset
 from transporter.log.reader import Append, LogReader
 from transporter.log.segment import segment_bases
 
@@ -102,7 +102,7 @@ def test_a_growing_log_is_followed_across_rolls(tmp_path: Path, batch: Make) -> 
         got: list[int] = []
         for _ in range(30):
             _, last = log.append(batch(10), "r")
-            assert published(log._files, tmp_path) == last
+            assert published_offset(log._files, tmp_path) == last
             got += [
                 offset
                 for entries in reader.read(len(got), last)

@@ -77,9 +77,9 @@ def test_what_is_only_set_aside_does_not_count(tmp_path: Path) -> None:
     """An engine knows that its last file is longer than what was written to it."""
     with CommitLog.open(tmp_path, compression=None) as log:
         append_segments(log, FIVE)
-        limit = RetentionSettings(bytes=log.used)
-        assert segments_size(tmp_path) > log.used
-        found = retain(tmp_path, watermark=lambda: 9, settings=limit, now=0, size=log.used)
+        limit = RetentionSettings(bytes=log.used_bytes)
+        assert segments_size(tmp_path) > log.used_bytes
+        found = retain(tmp_path, watermark=lambda: 9, settings=limit, now=0, size=log.used_bytes)
         assert list(found) == []
 
 
@@ -173,11 +173,11 @@ def test_a_spent_budget_refuses_appends_until_there_is_room(tmp_path: Path) -> N
             for _ in range(100):
                 log.append(large(), "r")
         assert (log.over_budget, log.pressed.is_set()) == (True, True)
-        held, last = log.used, log.durable
+        held, last = log.used_bytes, log.durable
         assert held <= 16_000
         with pytest.raises(BudgetSpent):
             log.append(large(), "r")
-        assert (log.used, log.durable) == (held, last)
+        assert (log.used_bytes, log.durable) == (held, last)
         removed(tmp_path, 4, RetentionSettings(bytes=12_000))
         assert log.append(large(), "r") == (last + 1, last + 1)
         assert not log.over_budget

@@ -239,7 +239,7 @@ def test_a_way_past_the_seam_is_reported(snippet: str) -> None:
 @pytest.mark.parametrize(
     "snippet",
     [
-        "from transporter.log.filesystem import RealFileSystem, opened",
+        "from transporter.log.filesystem import RealFileSystem, open_file",
         "if TYPE_CHECKING:\n    from pathlib import Path\n    import os",
         "files.open(path, write=True)",
         "self._files.rename(one, other)",

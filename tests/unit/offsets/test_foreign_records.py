@@ -81,7 +81,7 @@ def test_a_forged_offset_log_is_corrupt_to_whoever_reads_it(
     with CommitLog.open(tmp_path):
         pass
     folder = forge(tmp_path, events)
-    with pytest.raises(Corrupt, match=r"nothing that an engine writes.*log repair") as caught:
+    with pytest.raises(Corrupt, match=r"not one that an engine writes.*log repair") as caught:
         read_state(tmp_path, "r")
     assert str(folder / NAMES[0]) in str(caught.value)
     with pytest.raises(Corrupt):
@@ -96,7 +96,7 @@ def test_a_bottomless_event_is_corrupt(tmp_path: Path) -> None:
     body = b"[" * 200_000 + b"]" * 200_000
     data = (folder / NAMES[0]).read_bytes()
     (folder / NAMES[0]).write_bytes(data + encoded(deep, body))
-    with pytest.raises(Corrupt, match="nothing that an engine writes"):
+    with pytest.raises(Corrupt, match="not one that an engine writes"):
         read_state(tmp_path, "r")
 
 
@@ -106,7 +106,7 @@ def encoded(record: Record, body: bytes) -> bytes:
         records.MAGIC, records.FORMAT, 0, len(body), record.turn, record.sequence, 0
     )[:-4]
     data = head + crc32c(body, crc32c(head)).to_bytes(4, "little") + body
-    return data.ljust(records._aligned(len(data)), b"\0")
+    return data.ljust(records._align(len(data)), b"\0")
 
 
 values = st.recursive(

@@ -56,10 +56,10 @@ def test_what_was_delivered_is_kept_until_there_is_room(
         offsets.write_pending()
     with pytest.raises(LogFull):
         offsets.sync()
-    assert read_state(tmp_path, "r").watermark == offsets.confirmed().watermark == 4
+    assert read_state(tmp_path, "r").watermark == offsets.confirmed_state().watermark == 4
     disk.heal()
     offsets.write_pending()
-    assert offsets.confirmed().watermark == 9
+    assert offsets.confirmed_state().watermark == 9
     assert read_state(tmp_path, "r").watermark == 9
     assert offsets.settle(Range(10, 12), FAR).watermark == 12
     assert read_state(tmp_path, "r").watermark == 12

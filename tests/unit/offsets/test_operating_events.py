@@ -90,7 +90,7 @@ def test_records_of_older_versions_are_read() -> None:
 
 def test_a_replay_without_a_filter_is_written_as_before() -> None:
     """Invariant 19: a version that knows no filter reads the records that have none."""
-    assert records.replay_begun(2, 5) == {"type": "replay", "first": 2, "last": 5}
+    assert records.replay_begun_event(2, 5) == {"type": "replay", "first": 2, "last": 5}
 
 
 def test_whoever_waits_for_a_state_hears_of_it(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_many_are_parked_with_one_sync_of_the_folder(tmp_path: Path) -> None:
     assert (kinds.count("sync"), kinds.count("sync_directory")) == (20, 1)
     assert kinds.index("rename") > max(n for n, kind in enumerate(kinds) if kind == "sync")
     assert ParkedStore(tmp_path).offsets() == list(range(21))
-    assert store.known == frozenset(range(21))
+    assert store.known_offsets == frozenset(range(21))
 
 
 @pytest.mark.parametrize("at", [1, 5])
@@ -51,7 +51,7 @@ def test_what_finds_no_room_parks_nothing(tmp_path: Path, at: int) -> None:
     disk.strike(Fault(at, errno.ENOSPC, frozenset({"pwrite"})))
     with pytest.raises(LogFull):
         store.park_all(entries(6, 2))
-    assert store.known == {0, 1}
+    assert store.known_offsets == {0, 1}
     assert sorted(path.name for path in (tmp_path / FOLDER).iterdir()) == [
         "00000000000000000000.entry",
         "00000000000000000001.entry",
@@ -85,8 +85,8 @@ def test_keys_are_found_through_parking_and_removing(tmp_path: Path) -> None:
     assert store.first_of(b"a") == 6
     again = ParkedStore(tmp_path)
     assert again.keys() == store.keys()
-    assert again.known == store.known
-    store.remove_all(sorted(store.known))
+    assert again.known_offsets == store.known_offsets
+    store.remove_all(sorted(store.known_offsets))
     assert (store.size, len(store), store.keys()) == (0, 0, {})
 
 
@@ -94,13 +94,13 @@ def test_what_is_known_is_read_while_entries_come_and_go(tmp_path: Path) -> None
     """Readers in other threads see whole sets, and pay for one only when something changed."""
     store = ParkedStore(tmp_path)
     store.park_all(entries(30))
-    assert store.known is store.known
+    assert store.known_offsets is store.known_offsets
     seen: list[frozenset[int]] = []
     ended = threading.Event()
 
     def look() -> None:
         while not ended.is_set():
-            seen.append(store.known)
+            seen.append(store.known_offsets)
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -108,7 +108,7 @@ def test_what_is_known_is_read_while_entries_come_and_go(tmp_path: Path) -> None
         store.remove(offset)
     ended.set()
     thread.join()
-    assert store.known == frozenset()
+    assert store.known_offsets == frozenset()
     assert all(each == frozenset(range(min(each, default=30), 30)) for each in seen)
 
 

@@ -17,7 +17,7 @@ from transporter.offsets.state import Range, RouteState, begin_replay, settle
 def turn(number: int, count: int, first: int = 0) -> list[Record]:
     """Return *count* records of one turn."""
     return [
-        Record(number, sequence, records.settled(Range(sequence, sequence), {}))
+        Record(number, sequence, records.settled_event(Range(sequence, sequence), {}))
         for sequence in range(first, first + count)
     ]
 
@@ -34,7 +34,7 @@ def read(data: bytes) -> list[Record]:
 
 def test_the_bytes_of_a_record_are_those_of_version_1() -> None:
     """Invariant 19: whoever changes these bytes has made another format version."""
-    record = Record(3, 7, records.settled(Range(1, 5), {"é": 4}))
+    record = Record(3, 7, records.settled_event(Range(1, 5), {"é": 4}))
     assert record.encode() == bytes.fromhex(
         "4f524543 0100 0000 3e000000 0300000000000000"  # magic, version, nothing, length, turn
         "0700000000000000 a6075dbe"  # sequence number, checksum; then the event as JSON
@@ -120,16 +120,16 @@ def test_events_mean_what_the_state_says() -> None:
     """Folding events gives the state that the same steps give."""
     state = RouteState()
     for event in (
-        records.settled(Range(0, 9), {"a": 9}),
-        records.settled(Range(12, 12, "operator"), {}),
-        records.replay_begun(2, 5),
-        records.replay_advanced(3, 1),
+        records.settled_event(Range(0, 9), {"a": 9}),
+        records.settled_event(Range(12, 12, "operator"), {}),
+        records.replay_begun_event(2, 5),
+        records.replay_advanced_event(3, 1),
     ):
         state = apply(state, json.loads(json.dumps(event)))
     expected = settle(settle(RouteState(), Range(0, 9), {"a": 9}), Range(12, 12, "operator"))
     expected = begin_replay(expected, 2, 5)
-    assert state == apply(expected, records.replay_advanced(3, 1))
-    assert apply(state, records.replay_cancelled()).replay is None
+    assert state == apply(expected, records.replay_advanced_event(3, 1))
+    assert apply(state, records.replay_cancelled_event()).replay is None
 
 
 def test_a_snapshot_says_all_of_a_state() -> None:
@@ -165,10 +165,10 @@ def test_folding_many_events_is_applying_each() -> None:
             last = first + chance.randrange(3)
             kind = chance.choice(("acked", "acked", "acked", "skipped", "operator"))
             names = {f"n{chance.randrange(4)}": last}
-            events.append(records.settled(Range(first, last, kind), names))
+            events.append(records.settled_event(Range(first, last, kind), names))
             if chance.random() < 0.2:
-                events.append(records.replay_begun(0, first))
-                events.append(records.replay_advanced(first, chance.randrange(3)))
+                events.append(records.replay_begun_event(0, first))
+                events.append(records.replay_advanced_event(first, chance.randrange(3)))
             first = max(0, last + chance.choice((1, 1, 1, 1, 3, -1)))
         one_by_one = RouteState()
         for event in events:

@@ -1,4 +1,4 @@
-"""How far a route has come, as a value: settling, replaying, and what never goes back."""
+"""The progress of a route as a value: settling, replaying, and values that never go back."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_a_parked_entry_that_is_delivered_meanwhile_is_no_damage(directory: Path
 
 def test_a_damaged_list_of_paused_readers_is_found_and_mended(directory: Path) -> None:
     """No engine starts beside it; a copy is kept, nothing else is touched, and nobody is paused."""
-    PausedReaders(directory).set("orders", paused=True)
+    PausedReaders(directory).set_paused("orders", paused=True)
     assert verify(directory).sound
     path = directory / PAUSED
     damaged = path.read_bytes().replace(b"orders", b"ordera")

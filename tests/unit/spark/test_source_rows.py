@@ -71,7 +71,7 @@ def test_bytes_as_text() -> None:
     entries = with_offsets(messages_to_batch(MESSAGES), 7, 0)
     columns = {"columns": ("data", "key"), "text": frozenset({"data", "key"})}
     nowhere = Options(Path("/l"))
-    with pytest.raises(LogError, match=r"data at offset 9 is no UTF-8 text; set the option data"):
+    with pytest.raises(LogError, match=r"data at offset 9 is not UTF-8 text; set the option data"):
         shape(nowhere, **columns).of(entries)
     lenient = shape(nowhere, lenient=True, **columns).of(entries)
     assert lenient.to_pydict() == {"data": ["{}", None, None], "key": ["k", None, None]}

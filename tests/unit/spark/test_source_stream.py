@@ -171,5 +171,5 @@ def test_a_stream_that_cannot_be(log: Path) -> None:
         lambda: refused.read(None),
     )
     for ask in asks:
-        with pytest.raises(ConfigError, match="to is no option of a stream"):
+        with pytest.raises(ConfigError, match="to is not an option of a stream"):
             ask()

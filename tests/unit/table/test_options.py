@@ -1,4 +1,4 @@
-"""What a query may say about the log that it reads, and what is said when it makes no sense."""
+"""The options of a query over a log, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def test_a_directory(path: str, directory: str) -> None:
     [
         ({"from": "soon"}, "option from: 'soon' is neither an offset nor a time"),
         ({"namespace": "("}, "option namespace: '(' is not a regular expression that RE2 reads"),
-        ({"columns": "offset,nope"}, "names no column of offset, logged_at"),
+        ({"columns": "offset,nope"}, "names an unknown column; the columns are offset, logged_at"),
         ({"columns": "data,data"}, "names a column twice"),
         ({"data": "json"}, "option data: 'json' is neither string nor binary"),
         ({"invalidUtf8": "x"}, "neither null nor fail"),
         ({"pushDown": "yes"}, "neither true nor false"),
         ({"partitionBytes": "0"}, "must be at least 1"),
         ({"partitionBytes": "64 mega"}, "is not a size"),
-        ({"maxOffsetsPerTrigger": "-1"}, "is no whole number"),
+        ({"maxOffsetsPerTrigger": "-1"}, "is not a whole number"),
         ({"maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "Spark takes one limit"),
         ({"namespaces": "x"}, "there is no option 'namespaces'; did you mean namespace?"),
         ({"zzz": "x"}, "there is no option 'zzz'; there are path, namespace"),
@@ -114,14 +114,14 @@ def test_what_makes_no_sense_is_refused(given: dict[str, str], problem: str) -> 
 
 def test_a_query_without_a_log() -> None:
     """A path is needed."""
-    with pytest.raises(ConfigError, match=r"say which log: load\(DIRECTORY\)"):
+    with pytest.raises(ConfigError, match=r"use load\(DIRECTORY\) or the option path"):
         read_options({}, NOW)
 
 
 def test_options_of_the_other_kind() -> None:
     """A stream has no ``to``, a batch query no limit of a micro-batch."""
-    with pytest.raises(ConfigError, match="to is no option of a stream; give startingOffsets"):
+    with pytest.raises(ConfigError, match="to is not an option of a stream; give startingOffsets"):
         refuse({"path": "/log", "to": "3"}, streaming=True)
-    with pytest.raises(ConfigError, match="startingOffsets is no option of a batch query"):
+    with pytest.raises(ConfigError, match="startingOffsets is not an option of a batch query"):
         refuse({"startingoffsets": "3"}, streaming=False)
     refuse({"path": "/log", "namespace": "x"}, streaming=True)

@@ -1,4 +1,4 @@
-"""How a query is parted: at frames, by bytes, within its bounds, up to what is confirmed."""
+"""The division of a query: at frames, by bytes, within its bounds, up to the confirmed offset."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from transporter.table.plan import (
     Bounds,
     Part,
     bounds_of,
-    cut,
     first_present,
     look,
     plan,
     refuse_lost,
+    split_offsets,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def frames_of(directory: Path) -> set[int]:
 @pytest.mark.parametrize("size", [1, 3000, 12_000, 1 << 30])
 def test_parts_cover_a_range_at_frames(log: Path, size: int) -> None:
     """Parts follow one another without a hole, and all but the first begin with a frame."""
-    parts = cut(log, 7, LAST - 3, size)
+    parts = split_offsets(log, 7, LAST - 3, size)
     assert [offset for part in parts for offset in range(part.first, part.last + 1)] == [
         *range(7, LAST - 2)
     ]
@@ -69,7 +69,7 @@ def test_parts_cover_a_range_at_frames(log: Path, size: int) -> None:
 def test_the_size_of_a_part_decides_how_many_there_are(log: Path) -> None:
     """More bytes a part, fewer parts; one that holds everything is the only one."""
     assert len(segment_bases_of(log)) > 3
-    counts = [len(cut(log, 0, LAST, size)) for size in (1, 5000, 20_000, 1 << 30)]
+    counts = [len(split_offsets(log, 0, LAST, size)) for size in (1, 5000, 20_000, 1 << 30)]
     assert counts == sorted(counts, reverse=True)
     assert (counts[0] > 10, counts[-1]) == (True, 1)
 
@@ -84,14 +84,14 @@ def test_a_lost_index_changes_nothing(log: Path) -> None:
     """Without indexes the same parts are found by a walk over headers, or nearly so."""
     for index in log.glob("*.index"):
         index.unlink()
-    parts = cut(log, 0, LAST, 1)
+    parts = split_offsets(log, 0, LAST, 1)
     assert (parts[0].first, parts[-1].last) == (0, LAST)
     assert {part.first for part in parts} <= frames_of(log)
 
 
 def test_nothing_to_cut(log: Path) -> None:
     """An empty range has no parts."""
-    assert cut(log, 5, 4, 1) == []
+    assert split_offsets(log, 5, 4, 1) == []
 
 
 def test_a_plan_keeps_to_bounds_and_to_what_is_confirmed(log: Path) -> None:

@@ -120,7 +120,7 @@ def test_text_and_bytes(tmp_path: Path, query: Callable[..., Any]) -> None:
     log = tmp_path / "log"
     assert query(log, "SELECT count(namespace) AS n FROM log") == [{"n": 2}]
     failure = query(log, "SELECT namespace FROM log WHERE data = 'text'")
-    assert failure["message"].startswith("data at offset 1 is no UTF-8 text; set the option data")
+    assert failure["message"].startswith("data at offset 1 is not UTF-8 text; set the option data")
     null = ("--option", "invalidUtf8=null")
     assert query(log, "SELECT data FROM log", *null) == [{"data": "text"}, {"data": None}]
     both = query(log, "SELECT data FROM log WHERE data > 'a'", "--option", "data=binary")
@@ -236,7 +236,7 @@ def test_a_query_reaches_nothing_else(
         (["SELECT 1", "--from", "soon"], 2, "option from: 'soon' is neither an offset nor a time"),
         (["SELECT 1", "--option", "colums=data"], 2, "did you mean columns?"),
         (["SELECT 1", "--option", "pushDown=true"], 2, "pushDown is Spark's"),
-        (["SELECT 1", "--option", "maxOffsetsPerTrigger=1"], 2, "no option of a batch query"),
+        (["SELECT 1", "--option", "maxOffsetsPerTrigger=1"], 2, "not an option of a batch query"),
     ],
 )
 def test_what_is_wrong(
