@@ -40,7 +40,8 @@ def committed(
 ) -> list[TopicPartition]:
     """Return what *consumer*'s group keeps of *places*, by the monotonic time *ends* at most.
 
-    :raises KafkaException: when the brokers do not answer in time, or refuse.
+    Raises:
+        KafkaException: If the brokers do not answer in time, or refuse.
     """
     while True:
         found, error = _answer(consumer, places, max(0.1, ends - time.monotonic()))

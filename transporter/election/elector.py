@@ -35,8 +35,9 @@ class Elector(Protocol):
         no longer than a tenth of the term and 200 ms, whatever hangs; only
         looking up the name of a host may take longer.
 
-        :raises EnvironmentFault: when only an operator can help. It is raised
-            by candidates only: a leader hears of its revocation first.
+        Raises:
+            EnvironmentFault: If only an operator can help. It is raised
+                by candidates only: a leader hears of its revocation first.
         """
 
     def standing(self, now: float) -> Standing:

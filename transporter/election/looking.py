@@ -19,7 +19,8 @@ def look(election: Election) -> str | None:
 
     Waits some ten seconds at most.
 
-    :raises EnvironmentFault: when it cannot be held with these settings, or not now.
+    Raises:
+        EnvironmentFault: If it cannot be held with these settings, or not now.
     """
     if isinstance(election, KafkaElection):
         return _topic(election)

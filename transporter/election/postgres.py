@@ -245,7 +245,8 @@ def lock_key(name: str) -> int:
 def _attempts(dsn: str, term: float) -> list[str]:
     """Return a connection string for each address of *dsn*; libpq would wait for the first alone.
 
-    :raises SessionLost: when no name of a host is known.
+    Raises:
+        SessionLost: If no name of a host is known.
     """
     third = str(max(1, int(term / 3)))
     forced = {

@@ -61,8 +61,9 @@ class BacklogEstimator:
     def estimate(self, timeout: float) -> Backlog:
         """Return the backlog as it is now, within *timeout* seconds.
 
-        :raises QueueUnavailable: when the brokers do not answer in time.
-        :raises QueueFault: when topic, rights or settings are not as they must be.
+        Raises:
+            QueueUnavailable: If the brokers do not answer in time.
+            QueueFault: If topic, rights or settings are wrong.
         """
         deadline = time.monotonic() + timeout
         try:

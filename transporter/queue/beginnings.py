@@ -33,7 +33,8 @@ class Beginnings:
     def find(self, consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
         """Return *places* with the offsets to begin at.
 
-        :raises KafkaException: when the brokers refuse, or when we are to stop.
+        Raises:
+            KafkaException: If the brokers refuse, or when we are to stop.
         """
         found: list[TopicPartition] = self._insist(lambda: consumer.committed(places, _ASK))
         for place in found:

@@ -63,7 +63,8 @@ def transactional(
 
     *hear* is told of trouble with the brokers as a whole.
 
-    :raises TransporterError: when the brokers do not let it in.
+    Raises:
+        TransporterError: If the brokers do not let it in.
     """
     milliseconds = int(settings.transaction_timeout * 1000)
     made = producer(
@@ -124,8 +125,9 @@ def partitions(
     One that was made just now may be unknown to a broker still: it is waited
     for, *patience* seconds at most.
 
-    :raises TopicsMissing: when one does not exist.
-    :raises QueueUnavailable: when no broker answers.
+    Raises:
+        TopicsMissing: If one does not exist.
+        QueueUnavailable: If no broker answers.
     """
     names = list(topics)
     deadline = time.monotonic() + patience

@@ -46,8 +46,9 @@ class QueueConsumer:
     which :meth:`close` joins; when one dies, the next call raises why. Use it
     as a context manager: what is unsettled at the end is redelivered at once.
 
-    :raises QueueFault: when topics, rights or settings are not as they must be.
-    :raises QueueUnavailable: when no broker answers in time.
+    Raises:
+        QueueFault: If topics, rights or settings are wrong.
+        QueueUnavailable: If no broker answers in time.
     """
 
     def __init__(self, settings: QueueSettings, queue: str) -> None:
@@ -119,7 +120,8 @@ class QueueConsumer:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every ack and nack so far is on the brokers.
 
-        :raises QueueUnavailable: when they are not within *timeout* seconds.
+        Raises:
+            QueueUnavailable: If they are not within *timeout* seconds.
         """
         seconds = self._settings.timeout if timeout is None else timeout
         if not self._exchange.flush(seconds):
@@ -131,8 +133,9 @@ class QueueConsumer:
     def check(self) -> None:
         """See whether all is well, without a wait.
 
-        :raises QueueUnavailable: when no broker has answered for ``redeliver_after``, 10 s at
-            least: what is in progress here may have gone to another consumer.
+        Raises:
+            QueueUnavailable: If no broker has answered for ``redeliver_after``, 10 s at
+                least: what is in progress here may have gone to another consumer.
         """
         limit = max(self._settings.redeliver_after, _LEAST_SILENCE)
         if not self._exchange.check(limit):
@@ -158,7 +161,8 @@ class QueueConsumer:
 
         What was received and not settled counts as delivered, unless *counted* is false.
 
-        :raises QueueUnavailable: when acks could not be written in time.
+        Raises:
+            QueueUnavailable: If acks could not be written in time.
         """
         if self._closed:
             return

@@ -125,8 +125,9 @@ def _messages(marker: Start) -> bytes:
 def decode(data: bytes) -> Marker:
     """Return the marker that *data* holds.
 
-    :raises UnknownMarker: when it is of another version.
-    :raises BadMarker: when it is damaged, or no marker at all.
+    Raises:
+        UnknownMarker: If it is of another version.
+        BadMarker: If it is damaged, or no marker at all.
     """
     if len(data) < _BODY or data[:3] != _MAGIC:
         raise BadMarker(f"{len(data)} bytes that are no marker")

@@ -35,8 +35,9 @@ class QueueProducer:
 
     Thread-safe. Close it, or use it as a context manager.
 
-    :raises QueueFault: when topics or settings are not as they must be.
-    :raises QueueUnavailable: when no broker answers in time.
+    Raises:
+        QueueFault: If topics or settings are wrong.
+        QueueUnavailable: If no broker answers in time.
     """
 
     def __init__(self, settings: QueueSettings) -> None:

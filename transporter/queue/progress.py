@@ -30,7 +30,8 @@ Offsets = dict[int, int]
 def committed(settings: QueueSettings, group: str, topic: str) -> Offsets:
     """Return how far *group* is in each partition of *topic* in which it is anywhere.
 
-    :raises TransporterError: when the brokers do not answer in time, or refuse.
+    Raises:
+        TransporterError: If the brokers do not answer in time, or refuse.
     """
     places = _read(settings, group, topic)
     return {each.partition: each.offset for each in places if each.offset >= 0}
@@ -39,7 +40,8 @@ def committed(settings: QueueSettings, group: str, topic: str) -> Offsets:
 def group_is_held_back(settings: QueueSettings, group: str, topic: str) -> bool:
     """Tell whether a transaction that does not end holds back what *group* has committed.
 
-    :raises TransporterError: when the brokers do not answer in time, or refuse.
+    Raises:
+        TransporterError: If the brokers do not answer in time, or refuse.
     """
     # Brokers that are away are told by this one, so that what follows tells of nothing else.
     places = _read(settings, group, topic)
@@ -50,7 +52,8 @@ def group_is_held_back(settings: QueueSettings, group: str, topic: str) -> bool:
 def held_back(settings: QueueSettings, topics: Iterable[str]) -> list[TopicPartition]:
     """Return up to where partitions of *topics* can be read, of those that are held back.
 
-    :raises TransporterError: when the brokers do not answer, or refuse.
+    Raises:
+        TransporterError: If the brokers do not answer, or refuse.
     """
     names = list(topics)
     with _reading(settings, _NOBODY, "read_uncommitted") as client:
@@ -69,7 +72,8 @@ def held_back(settings: QueueSettings, topics: Iterable[str]) -> list[TopicParti
 def record_at(settings: QueueSettings, place: TopicPartition) -> Message | None:
     """Return the record at *place*, committed or not; ``None`` when it cannot be read.
 
-    :raises TransporterError: when the client refuses.
+    Raises:
+        TransporterError: If the client refuses.
     """
     with _reading(settings, _NOBODY, "read_uncommitted") as client:
         client.assign([place])
@@ -82,7 +86,8 @@ def latest(
 ) -> list[TopicPartition]:
     """Return where each of *places* ends, as far as the isolation of *client* reads.
 
-    :raises KafkaException: when the brokers do not answer in time, or refuse.
+    Raises:
+        KafkaException: If the brokers do not answer in time, or refuse.
     """
     places = [TopicPartition(each.topic, each.partition, _LATEST) for each in places]
     found: list[TopicPartition] = client.offsets_for_times(places, timeout=timeout)

@@ -29,7 +29,8 @@ def make_topics(
     A replication factor of -1 is the brokers' default. What is there already is
     left as it is.
 
-    :raises TransporterError: when the brokers refuse, or do not answer.
+    Raises:
+        TransporterError: If the brokers refuse, or do not answer.
     """
     client = clients.admin(settings)
     limit = settings.max_message_bytes + _MARGIN
@@ -62,8 +63,9 @@ def make_topics(
 def counted(settings: QueueSettings, topics: Sequence[str]) -> list[int]:
     """Return how many partitions each of *topics* has.
 
-    :raises TopicsMissing: when one does not exist.
-    :raises QueueUnavailable: when no broker answers.
+    Raises:
+        TopicsMissing: If one does not exist.
+        QueueUnavailable: If no broker answers.
     """
     looking = clients.onlooker(settings)
     try:
@@ -75,7 +77,8 @@ def counted(settings: QueueSettings, topics: Sequence[str]) -> list[int]:
 def retention_problems(settings: QueueSettings, topics: Sequence[str]) -> list[str]:
     """Return how each of *topics* deletes what is still needed, with the command that helps.
 
-    :raises QueueUnavailable: when no broker answers.
+    Raises:
+        QueueUnavailable: If no broker answers.
     """
     client = clients.admin(settings)
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]

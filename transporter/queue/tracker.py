@@ -115,9 +115,10 @@ class Tracker:
 
         Outages are waited for. Not more than once.
 
-        :raises QueueFault: when topics, rights or settings are not as they must be.
-        :raises QueueUnavailable: when no broker answers at the beginning.
-        :raises UnknownMarker: when a marker is newer than this program.
+        Raises:
+            QueueFault: If topics, rights or settings are wrong.
+            QueueUnavailable: If no broker answers at the beginning.
+            UnknownMarker: If a marker is newer than this program.
         """
         settings = self._settings
         self._transactions = Transactions(settings, settings.tracker_group)

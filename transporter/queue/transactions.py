@@ -74,7 +74,8 @@ class Transactions:
 
         It is a new one when all brokers were away: they may have lost an end of ours.
 
-        :raises TransporterError: when the brokers do not let us in.
+        Raises:
+            TransporterError: If the brokers do not let us in.
         """
         if self._client is not None and self._was_alone(self._client):
             self.close()
@@ -91,9 +92,10 @@ class Transactions:
     ) -> None:
         """Send *records* and commit *offsets*, both or neither.
 
-        :raises MessageRefused: one of the records is refused; nothing is done.
-        :raises TransporterError: it is not done, or it is not known. In the
-            latter case it is known, and visible, when :meth:`open` has returned.
+        Raises:
+            MessageRefused: one of the records is refused; nothing is done.
+            TransporterError: it is not done, or it is not known. In the
+                latter case it is known, and visible, when :meth:`open` has returned.
         """
         client = self.open()
         self._refused.clear()
@@ -263,7 +265,8 @@ def _disconnect(client: Producer) -> None:
 def end(settings: QueueSettings, name: str) -> None:
     """End the transaction that *name*, who is gone, has committed; who is not gone is shut out.
 
-    :raises TransporterError: when the brokers do not answer, or refuse.
+    Raises:
+        TransporterError: If the brokers do not answer, or refuse.
     """
     group, _, last = name.rpartition("/")
     transactions = Transactions(settings, group, last)
