@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 
 from transporter.errors import EnvironmentFault
-from transporter.kafka_clients import ClientLog, trusted
+from transporter.kafka_clients import ClientLog, trust_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,18 +30,18 @@ _OBSERVER: Final = {
 class Clients:
     """The three clients of an elector: the group's member, the reader, the writer."""
 
-    def __init__(self, config: KafkaElection, heard: Callable[[KafkaError], None]) -> None:
+    def __init__(self, config: KafkaElection, on_error: Callable[[KafkaError], None]) -> None:
         self._topic = config.topic
-        common = _common(config) | {"error_cb": heard}
+        common = _common(config) | {"error_cb": on_error}
         reading = common | {
             "allow.auto.create.topics": False,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "group.id": config.group or config.topic,
         }
-        self.member = _made(config, Consumer, reading | _member(config))
-        self.observer = _made(config, Consumer, reading | _OBSERVER)
-        self.producer = _made(config, Producer, common | _producer(config))
+        self.member = _create_client(config, Consumer, reading | _member(config))
+        self.observer = _create_client(config, Consumer, reading | _OBSERVER)
+        self.producer = _create_client(config, Producer, common | _producer(config))
 
     def join(self, on_assign: Callable[..., None], on_revoke: Callable[..., None]) -> None:
         """Become a member of the group; the callbacks run in ``member.poll``."""
@@ -49,7 +49,7 @@ class Clients:
             [self._topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke
         )
 
-    def listen(self) -> None:
+    def read_from_end(self) -> None:
         """Read the partition from its end on."""
         self.observer.assign([TopicPartition(self._topic, 0, OFFSET_END)])
 
@@ -88,7 +88,7 @@ def _common(config: KafkaElection) -> dict[str, Any]:
         "topic.metadata.refresh.interval.ms": 30_000,
         "reconnect.backoff.max.ms": 1000,
         "log_level": 2,
-        **trusted(config.client),
+        **trust_defaults(config.client),
         **config.client,
         "bootstrap.servers": config.bootstrap_servers,
         "socket.timeout.ms": _milliseconds(config.term, 2.0, 60.0),
@@ -118,11 +118,11 @@ def _producer(config: KafkaElection) -> dict[str, Any]:
     }
 
 
-def _made(config: KafkaElection, kind: Callable[..., Any], values: dict[str, Any]) -> Any:  # noqa: ANN401 - no types there
+def _create_client(config: KafkaElection, kind: Callable[..., Any], values: dict[str, Any]) -> Any:  # noqa: ANN401 - no types there
     try:
         return kind(values)
     except KafkaException as error:
-        text = config.shown(error.args[0].str())
+        text = config.without_values(error.args[0].str())
         place = f"the elector's topic {config.topic} at {config.bootstrap_servers}"
         raise EnvironmentFault(f"{place}: {text}; check the client settings") from None
 

@@ -17,7 +17,8 @@ from pydantic import (
 )
 
 from transporter.election.elector import Alone
-from transporter.kafka_clients import Value, without_secrets, without_values
+from transporter.kafka_clients import Value, without_secrets
+from transporter.kafka_clients import without_values as redact_values
 from transporter.units import Duration
 
 if TYPE_CHECKING:
@@ -112,12 +113,12 @@ class KafkaElection(_Election):
                 "security.*, sasl.*, ssl.*, socket.* but its time-out, client.*, broker.*, "
                 "reconnect.*, retry.* and metadata.*"
             )
-        if self.beats_every > self.term / 2:
+        if self.heartbeat_interval > self.term / 2:
             raise ValueError("heartbeat may be half of term at most, or one lost beat fences")
         return self
 
     @property
-    def beats_every(self) -> float:
+    def heartbeat_interval(self) -> float:
         """Seconds between two heartbeats."""
         return self.term / _BEATS if self.heartbeat is None else self.heartbeat
 
@@ -128,9 +129,9 @@ class KafkaElection(_Election):
             return self.session_timeout
         return min(max(self.term, _SHORTEST_SESSION), _LONGEST_SESSION)
 
-    def shown(self, text: str) -> str:
+    def without_values(self, text: str) -> str:
         """Return *text* without the values of settings: the client repeats what it refuses."""
-        return without_values(self.client, text)
+        return redact_values(self.client, text)
 
     def without_secrets(self, text: str) -> str:
         """Return *text* without the values of settings that are secrets."""

@@ -26,7 +26,7 @@ from confluent_kafka import TopicPartition as Partition
 from transporter.election.clients import Clients
 from transporter.election.elector import Pulse, patience
 from transporter.election.lease import Kind, Lease, decode
-from transporter.election.machine import Heard, Machine, Standing, Transition
+from transporter.election.machine import Machine, Observation, Standing, Transition
 from transporter.errors import EnvironmentFault
 from transporter.kafka_clients import may_pass
 from transporter.units import duration_text
@@ -38,7 +38,7 @@ _MOST: Final = 1000
 """Records that one pulse reads."""
 
 # The client library's own error codes are public, underscore and all.
-_LOST_PLACE: Final = frozenset(
+_LOST_POSITION: Final = frozenset(
     {
         KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
         KafkaError.OFFSET_OUT_OF_RANGE,
@@ -82,7 +82,7 @@ class KafkaElector:
         self._clients: Clients | None = None
         self._assigned = self._listening = self._broken = self._closed = False
         self._now = self._beat_at = -1.0
-        self._stranger_at = -math.inf
+        self._foreign_record_at = -math.inf
         """When a record was last read that no elector wrote."""
         self._awaited: int | None = None
         """The number of the last record of ours that was not read back yet."""
@@ -98,10 +98,12 @@ class KafkaElector:
         self._now = now
         self._changes = list(self._machine.pulse(now))
         if not self._closed:
-            self._take_part(self._opened(), now, began)
+            self._take_part(self._open_clients(), now, began)
         later = now + time.monotonic() - began
-        self._changes += self._machine.pulse(later, self._heard(later))
-        return Pulse(self._machine.standing(later), tuple(self._changes), self._told(later))
+        self._changes += self._machine.pulse(later, self._observation(later))
+        return Pulse(
+            self._machine.standing(later), tuple(self._changes), self._current_problem(later)
+        )
 
     def standing(self, now: float) -> Standing:
         """Return the standing at *now*."""
@@ -116,28 +118,28 @@ class KafkaElector:
             self._resign(clients, time.monotonic())
             clients.close()
 
-    def _opened(self) -> Clients:
+    def _open_clients(self) -> Clients:
         if self._clients is not None and self._broken:
             self._clients.abandon()
             self._clients = None
             self._assigned = self._listening = self._broken = False
-            self._lease.listen(math.inf)
+            self._lease.start_listening(math.inf)
         if self._clients is None:
-            self._clients = Clients(self._config, self._error)
+            self._clients = Clients(self._config, self._note_error)
             self._clients.join(self._on_assign, self._on_revoke)
-            self._clients.listen()
+            self._clients.read_from_end()
         return self._clients
 
     def _take_part(self, clients: Clients, now: float, began: float) -> None:
         clients.producer.poll(0)
         while (event := clients.member.poll(0)) is not None:  # Callbacks run in here.
             if (error := event.error()) is not None:
-                self._error(error)
-        self._read(clients, now, began, 0)
-        if self._write(clients, now):
-            self._read(clients, now, began, patience(self._config.term))
+                self._note_error(error)
+        self._read_records(clients, now, began, 0)
+        if self._write_record(clients, now):
+            self._read_records(clients, now, began, patience(self._config.term))
 
-    def _read(self, clients: Clients, now: float, began: float, seconds: float) -> None:
+    def _read_records(self, clients: Clients, now: float, began: float, seconds: float) -> None:
         """Read what is there, waiting until our own last record is, *seconds* at most."""
         until = began + seconds
         for _ in range(_MOST):
@@ -146,31 +148,31 @@ class KafkaElector:
             if record is None:
                 return
             self._now = now + time.monotonic() - began
-            self._take(clients, record)
+            self._handle_record(clients, record)
 
-    def _take(self, clients: Clients, record: Any) -> None:  # noqa: ANN401 - no types there
+    def _handle_record(self, clients: Clients, record: Any) -> None:  # noqa: ANN401 - no types there
         error = record.error()
-        if error is not None and error.code() in _LOST_PLACE:
+        if error is not None and error.code() in _LOST_POSITION:
             self._listening = False
-            self._lease.listen(math.inf)
-            clients.listen()
+            self._lease.start_listening(math.inf)
+            clients.read_from_end()
         elif error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-            self._error(error)
+            self._note_error(error)
         else:
-            self._listened()
+            self._note_sign_of_life()
             if error is None:
-                self._digest(record.value(), record.offset())
+                self._apply_record(record.value(), record.offset())
 
-    def _listened(self) -> None:
+    def _note_sign_of_life(self) -> None:
         """Take note of the first sign of life: what was written before it may be unknown."""
         if not self._listening:
             self._listening, self._awaited, self._problem = True, None, ""
-            self._lease.listen(self._now)
+            self._lease.start_listening(self._now)
 
-    def _digest(self, value: bytes | None, offset: int) -> None:
+    def _apply_record(self, value: bytes | None, offset: int) -> None:
         beat = decode(value)
         if beat is None:
-            self._stranger_at = self._now
+            self._foreign_record_at = self._now
         elif beat.election != self._name:
             self._fault = EnvironmentFault(
                 f"{self._place}: is used for the election of {beat.election}, too; "
@@ -178,30 +180,30 @@ class KafkaElector:
             )
         else:
             self._problem = ""
-            self._lease.read(beat, offset, self._now)
+            self._lease.apply(beat, offset, self._now)
             if (beat.candidate, beat.number) == (self._candidate, self._awaited):
                 self._awaited = None
 
-    def _write(self, clients: Clients, now: float) -> bool:
+    def _write_record(self, clients: Clients, now: float) -> bool:
         """Write a claim, or a heartbeat when it is time; tell whether there is one on its way."""
-        kind = self._lease.wants(now) if self._assigned and self._listening else None
+        kind = self._lease.next_kind(now) if self._assigned and self._listening else None
         if kind is Kind.CLAIM or (kind is Kind.BEAT and now >= self._beat_at):
-            self._beat_at = now + self._config.beats_every
-            beat = self._lease.send(kind, now)
+            self._beat_at = now + self._config.heartbeat_interval
+            beat = self._lease.next_record(kind, now)
             if clients.produce(beat.encode()):
                 self._awaited = beat.number
         return self._awaited is not None
 
-    def _heard(self, now: float) -> Heard | None:
+    def _observation(self, now: float) -> Observation | None:
         """Return what the partition and the group say of our standing."""
         if not self._assigned:
-            return _lost(now, f"{self._place}: the group has not given us partition 0")
-        if not self._lease.claimed:
-            return _lost(now, f"{self._place}: another has claimed the lease, or nobody yet")
-        proved = self._lease.proved(now)
-        if proved is None:
+            return _not_holding(now, f"{self._place}: the group has not given us partition 0")
+        if not self._lease.is_ours:
+            return _not_holding(now, f"{self._place}: another has claimed the lease, or nobody yet")
+        proof = self._lease.proof_time(now)
+        if proof is None:
             return None
-        return Heard(holding=True, asked=proved, why=f"{self._place}: the lease is ours")
+        return Observation(holding=True, asked=proof, why=f"{self._place}: the lease is ours")
 
     def _on_assign(self, member: Any, partitions: list[Partition]) -> None:  # noqa: ANN401
         for each in partitions:
@@ -210,14 +212,14 @@ class KafkaElector:
         member.pause(partitions)
         if any(each.partition == 0 for each in partitions):
             self._assigned = True
-            self._lease.assigned()
+            self._lease.note_assignment()
 
     def _on_revoke(self, member: Any, partitions: list[Partition]) -> None:  # noqa: ANN401
         if any(each.partition == 0 for each in partitions):
             self._assigned = False
             why = f"{self._place}: the group has taken partition 0 away"
             # Before the others are told, so that no two lead for a moment.
-            self._changes += self._machine.pulse(self._now, _lost(self._now, why))
+            self._changes += self._machine.pulse(self._now, _not_holding(self._now, why))
             if self._clients is not None:
                 self._resign(self._clients, self._now)
         member.incremental_unassign(partitions)
@@ -226,14 +228,14 @@ class KafkaElector:
         if (beat := self._lease.resign(now)) is not None:
             clients.produce(beat.encode())
 
-    def _told(self, now: float) -> str:
+    def _current_problem(self, now: float) -> str:
         """Return the problem: for a term, too, that somebody else writes to the topic."""
-        if not self._problem and now < self._stranger_at + self._config.term:
+        if not self._problem and now < self._foreign_record_at + self._config.term:
             return f"{self._place}: holds a record that no elector wrote; it was passed by"
         return self._problem
 
-    def _error(self, error: KafkaError) -> None:
-        text = f"{self._place}: {self._config.shown(error.str())} ({error.name()})"
+    def _note_error(self, error: KafkaError) -> None:
+        text = f"{self._place}: {self._config.without_values(error.str())} ({error.name()})"
         if error.code() in _MISSING:
             text += "; create the topic with one partition"
         if error.code() == KafkaError.INVALID_SESSION_TIMEOUT:
@@ -252,5 +254,5 @@ class KafkaElector:
         return f"the elector's topic {self._config.topic} at {self._config.bootstrap_servers}"
 
 
-def _lost(now: float, why: str) -> Heard:
-    return Heard(holding=False, asked=now, why=why)
+def _not_holding(now: float, why: str) -> Observation:
+    return Observation(holding=False, asked=now, why=why)

@@ -31,7 +31,7 @@ from typing import Final
 _VERSION: Final = 1
 _LONGEST: Final = 4096
 """Bytes of the largest record that is looked at."""
-_NOBODY: Final = -1
+_NO_CLAIM: Final = -1
 
 
 class Kind(StrEnum):
@@ -77,7 +77,7 @@ def decode(value: bytes | None) -> Beat | None:
 class Lease:
     """One candidate's view of the lease. Not thread-safe; times are monotonic seconds.
 
-    Call :meth:`listen` first, and again when records may have been missed;
+    Call :meth:`start_listening` first, and again when records may have been missed;
     then feed it every record of the partition in order.
     """
 
@@ -87,15 +87,15 @@ class Lease:
         self._number = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
         self._proved = self._former_until = -math.inf
-        self._forget(math.inf)
+        self._reset(math.inf)
 
-    def listen(self, now: float) -> None:
+    def start_listening(self, now: float) -> None:
         """Know nothing of what was written before *now*, and claim when we are assigned."""
-        self._forget(now)
+        self._reset(now)
 
-    def _forget(self, since: float) -> None:
+    def _reset(self, since: float) -> None:
         self._listening_since = since
-        self._holder = _NOBODY
+        self._holder = _NO_CLAIM
         """The last claim, by its offset."""
         self._holder_until = -math.inf
         """Until when its author may believe to lead."""
@@ -104,29 +104,29 @@ class Lease:
         self._mine: int | None = None
         self._eager = True
 
-    def read(self, beat: Beat, offset: int, now: float) -> None:
+    def apply(self, beat: Beat, offset: int, now: float) -> None:
         """Take in the record at *offset*, which was read at *now*."""
         claim = offset if beat.kind is Kind.CLAIM else beat.claim
         if claim < self._holder:
             return  # Void: its author had not read yet that it is superseded.
         if claim > self._holder:
-            self._succeed(claim, beat)
+            self._start_claim(claim, beat)
         resigned = beat.kind is Kind.RESIGN
         self._holder_until = -math.inf if resigned else now + self._term
         if claim == self._mine:
             self._proved = max(self._proved, self._sent.pop(beat.number, -math.inf))
 
-    def _succeed(self, claim: int, beat: Beat) -> None:
+    def _start_claim(self, claim: int, beat: Beat) -> None:
         self._former_until = max(self._former_until, self._holder_until)
         self._holder, self._mine = claim, None
         if (beat.candidate, beat.number) == (self._candidate, self._pending):
             self._mine, self._pending = claim, None
 
-    def assigned(self) -> None:
+    def note_assignment(self) -> None:
         """Take note that the group has just given us the partition: claim it at once."""
         self._eager = True
 
-    def wants(self, now: float) -> Kind | None:
+    def next_kind(self, now: float) -> Kind | None:
         """Return what an assigned candidate writes next: a claim, beats, or nothing yet.
 
         A claim that does not come back within a term is repeated.
@@ -140,7 +140,7 @@ class Lease:
         listening = now >= self._listening_since
         return Kind.CLAIM if listening and (self._eager or silent) else None
 
-    def send(self, kind: Kind, now: float) -> Beat:
+    def next_record(self, kind: Kind, now: float) -> Beat:
         """Return the record to write; *now* is before it is handed to anybody."""
         self._number += 1
         if kind is Kind.CLAIM:
@@ -149,22 +149,22 @@ class Lease:
         # What comes back later than that proves nothing any more (Invariant 17).
         while self._sent and next(iter(self._sent.values())) <= now - self._term:
             self._sent.popitem(last=False)
-        claim = _NOBODY if kind is Kind.CLAIM or self._mine is None else self._mine
+        claim = _NO_CLAIM if kind is Kind.CLAIM or self._mine is None else self._mine
         return Beat(self._election, self._candidate, claim, self._number, kind)
 
     def resign(self, now: float) -> Beat | None:
         """Give our claim up; return the record that tells so, if we have one."""
-        beat = None if self._mine is None else self.send(Kind.RESIGN, now)
+        beat = None if self._mine is None else self.next_record(Kind.RESIGN, now)
         self._mine = self._pending = None
         self._proved = -math.inf
         return beat
 
     @property
-    def claimed(self) -> bool:
+    def is_ours(self) -> bool:
         """Whether the last claim that was read is ours."""
         return self._mine is not None
 
-    def proved(self, now: float) -> float | None:
+    def proof_time(self, now: float) -> float | None:
         """Return since when the lease is proved ours; ``None`` when it is not, or not yet.
 
         It holds for a term from then, and no longer.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from transporter.election.config import KafkaElection, PostgresElection
 from transporter.errors import EnvironmentFault
-from transporter.kafka_clients import ClientLog, trusted
+from transporter.kafka_clients import ClientLog, trust_defaults
 
 if TYPE_CHECKING:
     from transporter.election.config import Election
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _SECONDS: Final = 10
 
 
-def look(election: Election) -> str | None:
+def check_reachable(election: Election) -> str | None:
     """Return what there is of *election*, in words; ``None`` where nothing of its own is needed.
 
     Waits some ten seconds at most.
@@ -36,7 +36,7 @@ def _topic(election: KafkaElection) -> str:
     place = f"the election's topic {election.topic} at {election.bootstrap_servers}"
     settings = {
         "log_level": 0,
-        **trusted(election.client),
+        **trust_defaults(election.client),
         **election.client,
         "bootstrap.servers": election.bootstrap_servers,
         "allow.auto.create.topics": False,
@@ -45,7 +45,7 @@ def _topic(election: KafkaElection) -> str:
     try:
         found = AdminClient(settings).list_topics(election.topic, _SECONDS).topics[election.topic]
     except KafkaException as error:
-        raise EnvironmentFault(f"{place}: {election.shown(error.args[0].str())}") from None
+        raise EnvironmentFault(f"{place}: {election.without_values(error.args[0].str())}") from None
     if found.error is not None:
         raise EnvironmentFault(f"{place}: {found.error.str()}: create it, or correct `topic`")
     return f"{place} is there"

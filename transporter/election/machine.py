@@ -23,7 +23,7 @@ class Standing(StrEnum):
     """It leads, and has heard so within a term."""
 
     FENCED = "fenced"
-    """It led, and then heard nothing for a whole term: another may lead by now."""
+    """It led, and then observation nothing for a whole term: another may lead by now."""
 
 
 class Change(StrEnum):
@@ -51,7 +51,7 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Observation:
     """What the election said: whether we hold it, and when the question was *asked*.
 
     *asked* is a monotonic time, in seconds. An answer proves what it says for
@@ -86,13 +86,13 @@ class Machine:
             return Standing.FENCED
         return standing
 
-    def pulse(self, now: float, heard: Heard | None = None) -> tuple[Transition, ...]:
+    def pulse(self, now: float, observation: Observation | None = None) -> tuple[Transition, ...]:
         """Take in that it is *now*, then what was *heard*; return what changed, in order.
 
         Call it without *heard* before anything else is done after a pause: a
         leader that comes late is fenced before it can act.
         """
-        return (*self._fence(now), *self._hear(now, heard))
+        return (*self._fence(now), *self._apply_observation(now, observation))
 
     def _fence(self, now: float) -> Iterator[Transition]:
         standing, proved = self._state
@@ -103,16 +103,18 @@ class Machine:
             why = f"nothing was heard of the election for {silence}; the term is {term}"
             yield Transition(Change.FENCED, why)
 
-    def _hear(self, now: float, heard: Heard | None) -> Iterator[Transition]:
+    def _apply_observation(
+        self, now: float, observation: Observation | None
+    ) -> Iterator[Transition]:
         standing, proved = self._state
-        if heard is None:
+        if observation is None:
             return
-        if not heard.holding:
+        if not observation.holding:
             self._state = (Standing.CANDIDATE, -math.inf)
             if standing is Standing.LEADER:
-                yield Transition(Change.REVOKED, heard.why)
-        elif now < heard.asked + self._term:
-            self._state = (Standing.LEADER, max(proved, heard.asked))
+                yield Transition(Change.REVOKED, observation.why)
+        elif now < observation.asked + self._term:
+            self._state = (Standing.LEADER, max(proved, observation.asked))
             if standing is not Standing.LEADER:
                 again = standing is Standing.FENCED
-                yield Transition(Change.ACQUIRED, heard.why, again)
+                yield Transition(Change.ACQUIRED, observation.why, again)

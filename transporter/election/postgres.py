@@ -28,7 +28,7 @@ from psycopg import OperationalError
 from psycopg.conninfo import conninfo_attempts, conninfo_to_dict, make_conninfo
 
 from transporter.election.elector import Pulse, patience
-from transporter.election.machine import Change, Heard, Machine, Standing
+from transporter.election.machine import Change, Machine, Observation, Standing
 from transporter.election.session import Session, SessionLost
 from transporter.errors import EnvironmentFault
 from transporter.units import duration_text
@@ -113,12 +113,12 @@ class PostgresElector:
         began = time.monotonic()
         changed = self._machine.pulse(now)
         if changed:
-            self._drop()  # Fenced: what we hold is freed for whoever comes first.
-        heard = self._heard(now, began + patience(self._term))
+            self._drop_session()  # Fenced: what we hold is freed for whoever comes first.
+        observation = self._observe(now, began + patience(self._term))
         later = now + time.monotonic() - began
-        behind = self._machine.pulse(later, heard)
+        behind = self._machine.pulse(later, observation)
         if behind and behind[-1].change is Change.FENCED:
-            self._drop()
+            self._drop_session()
         return Pulse(self._machine.standing(later), changed + behind, self._problem)
 
     def standing(self, now: float) -> Standing:
@@ -129,17 +129,17 @@ class PostgresElector:
         """End the session, which frees the lock; waits for nothing."""
         self._closed = True
         self._machine = Machine(self._term)
-        self._drop()
+        self._drop_session()
 
-    def _heard(self, now: float, until: float) -> Heard | None:
+    def _observe(self, now: float, until: float) -> Observation | None:
         try:
-            return self._advanced(now, until)
+            return self._advance(now, until)
         except SessionLost as lost:
-            self._drop()
-            self._note(lost, now)
-            return Heard(holding=False, asked=now, why=self._problem)
+            self._drop_session()
+            self._note_failure(lost, now)
+            return Observation(holding=False, asked=now, why=self._problem)
 
-    def _note(self, lost: SessionLost, now: float) -> None:
+    def _note_failure(self, lost: SessionLost, now: float) -> None:
         self._problem = f"{self._place}: {lost.problem}"
         self._failures += 1
         wait = min(self._term / _TRIES * 2 ** min(self._failures - 1, 8), self._term)
@@ -150,25 +150,25 @@ class PostgresElector:
                 "lock of a leader that is gone; use PostgreSQL 14 or newer, or another elector"
             )
 
-    def _advanced(self, now: float, until: float) -> Heard | None:
+    def _advance(self, now: float, until: float) -> Observation | None:
         session = self._session
         if session is None:
             if now < self._due or self._closed:
                 return None
             session = self._open(now)
-        if not session.connected(until):
-            self._give_up(now, self._opened, "no connection came about")
+        if not session.wait_connected(until):
+            self._raise_if_overdue(now, self._opened, "no connection came about")
             return None
         if self._asked is None:
             session.check()
-        heard = None
-        while self._asked is not None or self._ask(session, now):
-            row = session.answer(until)
+        observation = None
+        while self._asked is not None or self._send_question(session, now):
+            row = session.receive_row(until)
             if row is None:
-                self._give_up(now, self._asked or now, "a question was not answered")
+                self._raise_if_overdue(now, self._asked or now, "a question was not answered")
                 break
-            heard = self._told(row, now)
-        return heard
+            observation = self._interpret_answer(row, now)
+        return observation
 
     def _open(self, now: float) -> Session:
         self._opened = self._due = now
@@ -176,44 +176,44 @@ class PostgresElector:
         self._session = Session(attempts[self._failures % len(attempts)])
         return self._session
 
-    def _ask(self, session: Session, now: float) -> bool:
+    def _send_question(self, session: Session, now: float) -> bool:
         """Ask the next question, if it is time."""
         if not self._pid:
-            session.ask(_PREPARE, [self._mark, str(round(self._term * 1000))])
+            session.send_query(_PREPARE, [self._mark, str(round(self._term * 1000))])
         elif now < self._due:
             return False
         elif self._machine.standing(now) is Standing.LEADER:
-            session.ask(_ASK, [self._key])
+            session.send_query(_ASK, [self._key])
         else:
-            session.ask(_TRY, [self._key, self._mark, self._pid])
+            session.send_query(_TRY, [self._key, self._mark, self._pid])
         self._asked = now
         return True
 
-    def _told(self, row: Row, now: float) -> Heard | None:
+    def _interpret_answer(self, row: Row, now: float) -> Observation | None:
         """Return what the answer *row* says of our standing, if it says anything."""
         asked, self._asked = self._asked or now, None
         if not self._pid:
-            self._prepared(row)
+            self._finish_preparation(row)
             return None
         pid, mark, holds = row
         if pid != self._pid or mark != self._mark:
-            self._shared()
+            self._refuse_shared_session()
         self._failures, self._problem = 0, ""
         holding = holds == "t"
         spread = 1.0 if holding else 0.75 + self._jitter() / 2
         self._due = now + spread * self._term / (_QUESTIONS if holding else _TRIES)
         why = "the lock is ours" if holding else "another session holds the lock"
-        return Heard(holding=holding, asked=asked, why=f"{self._place}: {why}")
+        return Observation(holding=holding, asked=asked, why=f"{self._place}: {why}")
 
-    def _prepared(self, row: Row) -> None:
+    def _finish_preparation(self, row: Row) -> None:
         pid, standby, _, mark = row
         if mark != self._mark:
-            self._shared()
+            self._refuse_shared_session()
         if standby == "t":
             raise SessionLost("this server is a standby, whose locks no other server knows")
         self._pid = pid or ""
 
-    def _shared(self) -> None:
+    def _refuse_shared_session(self) -> None:
         self._fault = EnvironmentFault(
             f"{self._place}: this session of the server is used by other clients, too, so a lock "
             "excludes nobody; a pooler such as PgBouncer in transaction mode does that: give the "
@@ -221,11 +221,11 @@ class PostgresElector:
         )
         raise SessionLost("a pooler lends this session to several clients")
 
-    def _give_up(self, now: float, since: float, what: str) -> None:
+    def _raise_if_overdue(self, now: float, since: float, what: str) -> None:
         if now - since >= self._term:
             raise SessionLost(f"{what} within {duration_text(self._term)}")
 
-    def _drop(self) -> None:
+    def _drop_session(self) -> None:
         session, self._session = self._session, None
         self._pid, self._asked = "", None
         if session is not None:

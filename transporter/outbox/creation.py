@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from psycopg import errors as pg
 
 from transporter.errors import EnvironmentFault
-from transporter.outbox.database import existing, faults, find
-from transporter.outbox.table import USUAL, Columns, outbox_sql, quoted, trigger_sql
+from transporter.outbox.database import find_table, require_table, translate_errors
+from transporter.outbox.table import USUAL, Columns, outbox_sql, quote_table, trigger_sql
 
 if TYPE_CHECKING:
     from transporter.outbox.database import Connection
@@ -36,12 +36,12 @@ def create(connection: Connection, table: str, channel: str, columns: Columns = 
     is too old, or when a right is missing.
     """
     _check_server(connection)
-    with faults(_DOING.format(f"the outbox table {table}")), connection.transaction():
-        there = find(connection, table)
+    with translate_errors(_DOING.format(f"the outbox table {table}")), connection.transaction():
+        there = find_table(connection, table)
         if there is not None:
             check_columns(connection, table, columns, there.name)
         connection.execute(outbox_sql(table, channel, columns).encode())
-        return Created(existing(connection, table).name, created=there is None)
+        return Created(require_table(connection, table).name, created=there is None)
 
 
 def create_trigger(connection: Connection, table: str, channel: str) -> str:
@@ -51,8 +51,8 @@ def create_trigger(connection: Connection, table: str, channel: str) -> str:
     right is missing.
     """
     _check_server(connection)
-    with faults(_DOING.format(f"the trigger of {table}")), connection.transaction():
-        there = find(connection, table)
+    with translate_errors(_DOING.format(f"the trigger of {table}")), connection.transaction():
+        there = find_table(connection, table)
         if there is None:
             database = connection.info.dbname
             raise EnvironmentFault(f"there is no table {table} in database {database}")
@@ -68,9 +68,9 @@ def _check_server(connection: Connection) -> None:
 
 def check_columns(connection: Connection, table: str, columns: Columns, full: str) -> None:
     """Raise ``EnvironmentFault`` when *table*, called *full*, lacks one of *columns*."""
-    names = ", ".join(columns.quoted().values())
+    names = ", ".join(columns.quoted_names().values())
     try:
-        connection.execute(_LOOK.format(names, quoted(table)).encode())
+        connection.execute(_LOOK.format(names, quote_table(table)).encode())
     except pg.UndefinedColumn as error:
         raise EnvironmentFault(
             f"there is a table {full}, and it is no outbox: {error.diag.message_primary}; "

@@ -17,7 +17,7 @@ from transporter.errors import (
     SourceUnavailable,
     TransporterError,
 )
-from transporter.outbox.table import quoted
+from transporter.outbox.table import quote_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Found(NamedTuple):
 
 
 @contextmanager
-def connected(dsn: str) -> Iterator[Connection]:
+def connect(dsn: str) -> Iterator[Connection]:
     """Hold a session in autocommit mode during the block.
 
     Raise ``ConfigError`` when *dsn* is no connection string, and
@@ -57,10 +57,10 @@ def connected(dsn: str) -> Iterator[Connection]:
     (Invariant 20).
     """
     conninfo = make_conninfo(**{**_OPTIONS, **_parts(dsn), "client_encoding": "UTF8"})
-    with faults("cannot connect to the outbox's database"):
+    with translate_errors("cannot connect to the outbox's database"):
         connection: Connection = psycopg.connect(conninfo, autocommit=True)
     with connection:
-        with faults("cannot prepare a session for the outbox"):
+        with translate_errors("cannot prepare a session for the outbox"):
             connection.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
         yield connection
 
@@ -73,15 +73,15 @@ def _parts(dsn: str) -> dict[str, Any]:
 
 
 @contextmanager
-def faults(doing: str) -> Iterator[None]:
+def translate_errors(doing: str) -> Iterator[None]:
     """Translate the driver's errors inside the block; *doing* says what went wrong where."""
     try:
         yield
     except psycopg.Error as error:
-        raise _translated(error, doing) from error
+        raise _translate_error(error, doing) from error
 
 
-def _translated(error: psycopg.Error, doing: str) -> TransporterError:
+def _translate_error(error: psycopg.Error, doing: str) -> TransporterError:
     # Only the server's primary message: details may hold what a row says.
     text = (error.diag.message_primary or str(error)).strip()
     if isinstance(error, _SETUP):
@@ -91,16 +91,16 @@ def _translated(error: psycopg.Error, doing: str) -> TransporterError:
     return SourceError(f"{doing}: {text}")
 
 
-def find(connection: Connection, table: str) -> Found | None:
+def find_table(connection: Connection, table: str) -> Found | None:
     """Return the table that the session takes *table* for, or ``None``."""
-    with faults(f"cannot look up the table {table}"):
-        row = connection.execute(_FIND, [quoted(table)]).fetchone()
+    with translate_errors(f"cannot look up the table {table}"):
+        row = connection.execute(_FIND, [quote_table(table)]).fetchone()
     return Found(*row) if row else None
 
 
-def existing(connection: Connection, table: str) -> Found:
+def require_table(connection: Connection, table: str) -> Found:
     """Return the table that the session takes *table* for; raise ``EnvironmentFault`` for none."""
-    there = find(connection, table)
+    there = find_table(connection, table)
     if there is None:
         raise EnvironmentFault(
             f"there is no outbox table {table} in database {connection.info.dbname}; "

@@ -7,7 +7,7 @@ from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from transporter.outbox.database import existing, faults
+from transporter.outbox.database import require_table, translate_errors
 from transporter.outbox.record import Record
 from transporter.outbox.stashing import stash_many
 from transporter.outbox.table import USUAL, Columns
@@ -79,11 +79,11 @@ class Meter:
         self._interval = interval
         self._rows = 0
 
-    def due(self, now: float) -> float:
+    def seconds_left(self, now: float) -> float:
         """Return the seconds until the next reading."""
         return self._last + self._interval - now
 
-    def read(self, rows: int, now: float) -> Reading:
+    def take_reading(self, rows: int, now: float) -> Reading:
         """Take note that *rows* are there at the time *now*, and show it."""
         rate = (rows - self._rows) / max(now - self._last, 1e-9)
         self._last, self._rows = now, rows
@@ -95,15 +95,15 @@ class Meter:
 class Pump:
     """Puts a load into the outbox *table*, one transaction after the other. Not thread-safe.
 
-    *told* hears each commit, with the rows so far; *metered* a reading every
+    *on_commit* hears each commit, with the rows so far; *on_reading* a reading every
     few seconds, also while the rate leaves nothing to do. *wait* waits so many
     seconds by *clock*.
     """
 
     connection: Connection
     table: str
-    told: Callable[[int], object]
-    metered: Callable[[Reading], object]
+    on_commit: Callable[[int], object]
+    on_reading: Callable[[Reading], object]
     clock: Callable[[], float] = monotonic
     wait: Callable[[float], object] = field(default_factory=lambda: Event().wait)
     rows: int = 0
@@ -115,26 +115,30 @@ class Pump:
         Raise ``SourceUnavailable`` when the database goes away: ``rows`` are
         committed then, and perhaps those of the transaction that was on its way.
         """
-        existing(self.connection, self.table)
+        require_table(self.connection, self.table)
         meter = Meter(self.clock())
         began = self.clock()
         for records in load.transactions(chance):
             if load.rate:
                 self._wait_until(began + self.rows / load.rate, meter)
             self._insert(records)
-            if meter.due(self.clock()) <= 0:
-                self.metered(meter.read(self.rows, self.clock()))
-        return Meter(began).read(self.rows, self.clock())
+            if meter.seconds_left(self.clock()) <= 0:
+                self.on_reading(meter.take_reading(self.rows, self.clock()))
+        return Meter(began).take_reading(self.rows, self.clock())
 
     def _wait_until(self, due: float, meter: Meter) -> None:
         while (seconds := due - self.clock()) > 0:
-            self.wait(min(seconds, max(meter.due(self.clock()), 0.0)))
-            if meter.due(self.clock()) <= 0:
-                self.metered(meter.read(self.rows, self.clock()))
+            self.wait(min(seconds, max(meter.seconds_left(self.clock()), 0.0)))
+            if meter.seconds_left(self.clock()) <= 0:
+                self.on_reading(meter.take_reading(self.rows, self.clock()))
 
     def _insert(self, records: list[Record]) -> None:
         doing = f"cannot insert into the outbox table {self.table} ({self.rows} rows are committed)"
-        with faults(doing), self.connection.transaction(), self.connection.cursor() as cursor:
+        with (
+            translate_errors(doing),
+            self.connection.transaction(),
+            self.connection.cursor() as cursor,
+        ):
             stash_many(cursor, records, table=self.table, columns=self.columns)
         self.rows += len(records)
-        self.told(self.rows)
+        self.on_commit(self.rows)

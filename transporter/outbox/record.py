@@ -38,12 +38,12 @@ class Record:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "headers", _pairs(self.headers))
-        size = _checked("topic", self.topic)
-        size += _checked("key", self.key)
+        size = _check_text("topic", self.topic)
+        size += _check_text("key", self.key)
         if self.value is not None:
-            size += _checked("value", self.value)
+            size += _check_text("value", self.value)
         for name, value in self.pairs:
-            size += _checked("a header's name", name) + _checked(f"header {name!r}", value)
+            size += _check_text("a header's name", name) + _check_text(f"header {name!r}", value)
         if not 0 < len(self.topic) <= LONGEST_TOPIC:
             raise ValueError(f"topic has {len(self.topic)} characters; write 1 to {LONGEST_TOPIC}")
         if size + _PER_HEADER * len(self.pairs) > MOST_BYTES:
@@ -80,10 +80,10 @@ def _pairs(headers: object) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in pairs)
 
 
-def _checked(what: str, text: object) -> int:
+def _check_text(what: str, text: object) -> int:
     """Return the bytes of *text* in UTF-8; refuse what is no text, or none that a table holds."""
     if not isinstance(text, str):
-        raise TypeError(f"{what} must be str, not {type(text).__name__}{_instead(what, text)}")
+        raise TypeError(f"{what} must be str, not {type(text).__name__}{_suggestion(what, text)}")
     if "\0" in text:
         raise ValueError(f"{what} holds a NUL character, which PostgreSQL cannot store; remove it")
     try:
@@ -94,7 +94,7 @@ def _checked(what: str, text: object) -> int:
         ) from error
 
 
-def _instead(what: str, value: object) -> str:
+def _suggestion(what: str, value: object) -> str:
     if what == "key" and value is None:
         return "; order is kept by key, so name what changed, such as the order's id"
     if what == "value":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transporter.errors import ActionRefused
 from transporter.outbox.creation import check_columns
-from transporter.outbox.database import existing, faults
+from transporter.outbox.database import require_table, translate_errors
 
 if TYPE_CHECKING:
     from transporter.outbox.database import Connection, Found
@@ -46,8 +46,8 @@ def find_removable(connection: Connection, table: str, columns: Columns | None) 
     Raise ``EnvironmentFault`` without *table*, and when it is no outbox with *columns*; with
     ``None`` any table will do.
     """
-    there = existing(connection, table)
-    with faults(f"cannot look at {there.name}"):
+    there = require_table(connection, table)
+    with translate_errors(f"cannot look at {there.name}"):
         if columns is not None:
             check_columns(connection, table, columns, there.name)
         row = connection.execute(_TRIGGER, [there.oid]).fetchone()
@@ -62,7 +62,7 @@ def drop(connection: Connection, found: Removable, *, table: bool, force: bool) 
     that came since *found* was read included, unless that is to *force*.
     """
     name, rows = found.table.name, 0
-    with faults(f"cannot drop {name}; nothing was dropped"), connection.transaction():
+    with translate_errors(f"cannot drop {name}; nothing was dropped"), connection.transaction():
         if table:
             # Transactions that insert are waited for: their rows count.
             _run(connection, f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")

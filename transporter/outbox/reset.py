@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
 from transporter.errors import ActionRefused
-from transporter.outbox.database import existing, faults
-from transporter.outbox.table import USUAL, Columns, quoted
+from transporter.outbox.database import require_table, translate_errors
+from transporter.outbox.table import USUAL, Columns, quote_table
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -72,12 +72,12 @@ class Marks:
     columns: Columns = USUAL
 
     @property
-    def ended(self) -> dict[UUID, int]:
+    def rows_of_ended_leaders(self) -> dict[UUID, int]:
         """Those of leaders whose terms are over, or that never had one."""
         return {leader: rows for leader, rows in self.rows.items() if leader != self._leader}
 
     @property
-    def kept(self) -> int:
+    def kept_rows(self) -> int:
         """Rows that the leader of the last term has marked."""
         return self.rows.get(self._leader, 0) if self._leader else 0
 
@@ -88,9 +88,9 @@ class Marks:
 
 def marks(connection: Connection, table: str, columns: Columns = USUAL) -> Marks:
     """Return who has marked rows of *table* with *columns*; changes nothing, reads all of it."""
-    there = existing(connection, table)
-    with faults(f"cannot look at the marks of {there.name}"):
-        rows = connection.execute(_filled(_MARKS, there, columns), []).fetchall()
+    there = require_table(connection, table)
+    with translate_errors(f"cannot look at the marks of {there.name}"):
+        rows = connection.execute(_fill_statement(_MARKS, there, columns), []).fetchall()
         # In this order: the leader of a term that begins in between has no mark among these.
         last = _last_term(connection, there)
     return Marks(there, dict(rows), last, columns)
@@ -100,7 +100,7 @@ def _last_term(connection: Connection, table: Found) -> LastTerm | None:
     terms = _terms(table)
     if connection.execute(_THERE, [terms]).fetchone() != (True,):
         return None
-    row = connection.execute(_TERM.format(terms=_escaped(terms)), [table.oid]).fetchone()
+    row = connection.execute(_TERM.format(terms=_escape_percent(terms)), [table.oid]).fetchone()
     return LastTerm(*row) if row else None
 
 
@@ -112,8 +112,8 @@ def end_term(connection: Connection, found: Marks) -> None:
     if found.last is None:
         return
     parameters = {"nobody": uuid4(), "outbox": found.last.outbox, "term": found.last.number}
-    with faults(f"cannot end term {found.last.number} of {found.table.name}"):
-        statement = _END.format(terms=_escaped(_terms(found.table)))
+    with translate_errors(f"cannot end term {found.last.number} of {found.table.name}"):
+        statement = _END.format(terms=_escape_percent(_terms(found.table)))
         ended = connection.execute(statement, parameters).rowcount
     if not ended:
         raise ActionRefused(
@@ -130,10 +130,10 @@ def reset(
     In id order and in several transactions; harmless beside an engine that
     marks, purges or takes rows of the same table.
     """
-    statement, after, done = _filled(_RESET, table, columns), -(2**63), 0
+    statement, after, done = _fill_statement(_RESET, table, columns), -(2**63), 0
     while True:
         parameters = {"after": after, "leaders": leaders, "rows": _BATCH}
-        with faults(f"cannot reset rows of {table.name} ({done} were)"):
+        with translate_errors(f"cannot reset rows of {table.name} ({done} were)"):
             row = connection.execute(statement, parameters).fetchone()
         last, count = row or (None, 0)
         if last is None:
@@ -141,15 +141,17 @@ def reset(
         after, done = last, done + count
 
 
-def _filled(statement: str, table: Found, columns: Columns) -> str:
-    return statement.format(table=_escaped(quoted(table.name)), **columns.escaped())
+def _fill_statement(statement: str, table: Found, columns: Columns) -> str:
+    return statement.format(
+        table=_escape_percent(quote_table(table.name)), **columns.escaped_names()
+    )
 
 
 def _terms(table: Found) -> str:
     schema = table.schema.replace('"', '""')
-    return quoted(f'"{schema}".transporter_term')
+    return quote_table(f'"{schema}".transporter_term')
 
 
-def _escaped(name: str) -> str:
+def _escape_percent(name: str) -> str:
     """Return *name* for a statement with parameters, which begin with a per cent sign."""
     return name.replace("%", "%%")

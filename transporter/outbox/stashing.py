@@ -6,7 +6,7 @@ from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from transporter.outbox.record import Record
-from transporter.outbox.table import DEFAULT, USUAL, Columns, quoted
+from transporter.outbox.table import DEFAULT, USUAL, Columns, quote_table
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
@@ -101,7 +101,7 @@ async def stash_many_async(
 
 def _insert(table: str, columns: Columns) -> str:
     # Beside parameters, a per cent sign of a name must not begin another one.
-    return _INSERT.format(table=quoted(table).replace("%", "%%"), **columns.escaped())
+    return _INSERT.format(table=quote_table(table).replace("%", "%%"), **columns.escaped_names())
 
 
 def _row(record: Record) -> _Row:

@@ -17,24 +17,24 @@ _NAME: Final = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _COLUMN: Final = re.compile(_PART)
 
 
-def quoted_column(name: str) -> str:
-    """Return the name of a column, read as :func:`quoted` reads a table's, safely quoted."""
+def quote_column(name: str) -> str:
+    """Return the name of a column, read as :func:`quote_table` reads a table's, safely quoted."""
     found = _COLUMN.fullmatch(name.strip())
     if found is None:
         raise ValueError(
             f"{name!r} is not a column name; write name, or quote it as in SQL "
             '("Order Id"); unquoted letters are a to z, and become lower case'
         )
-    return _quoted(_fitting(_unquoted(found[0])))
+    return _quote_part(_check_length(_unquote_part(found[0])))
 
 
-def quoted(name: str) -> str:
+def quote_table(name: str) -> str:
     """Return *name* (``name``, ``schema.name``, or quoted as in SQL) safely quoted for a statement.
 
     Read as SQL would: unquoted parts are folded to lower case. Raise
     ``ValueError`` when it is something else, or longer than PostgreSQL's names.
     """
-    return ".".join(map(_quoted, _parts(name)))
+    return ".".join(map(_quote_part, _parts(name)))
 
 
 def _parts(name: str) -> list[str]:
@@ -44,20 +44,20 @@ def _parts(name: str) -> list[str]:
             f"{name!r} is not a table name; write name, schema.name, "
             'or quote the parts as in SQL ("Order Outbox")'
         )
-    return [_fitting(_unquoted(part)) for part in found.groups() if part]
+    return [_check_length(_unquote_part(part)) for part in found.groups() if part]
 
 
-def _fitting(part: str) -> str:
+def _check_length(part: str) -> str:
     if len(part.encode()) > _LONGEST:
         raise ValueError(f"{part!r} is longer than the {_LONGEST} bytes of a name")
     return part
 
 
-def _unquoted(part: str) -> str:
+def _unquote_part(part: str) -> str:
     return part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
 
 
-def _quoted(part: str) -> str:
+def _quote_part(part: str) -> str:
     return '"' + part.replace('"', '""') + '"'
 
 
@@ -79,22 +79,24 @@ class Columns:
     leader: str = "leader_id"
 
     def __post_init__(self) -> None:
-        names = (quoted_column(getattr(self, field.name)) for field in fields(self))
+        names = (quote_column(getattr(self, field.name)) for field in fields(self))
         ((name, times),) = Counter(names).most_common(1)
         if times > 1:
             raise ValueError(f"two columns are called {name}; each needs a name of its own")
 
-    def quoted(self) -> dict[str, str]:
+    def quoted_names(self) -> dict[str, str]:
         """Return each column by what it holds, safely quoted for a statement."""
-        return {field.name: self._quoted(field.name, str(field.default)) for field in fields(self)}
+        return {
+            field.name: self._quoted_name(field.name, str(field.default)) for field in fields(self)
+        }
 
-    def escaped(self) -> dict[str, str]:
+    def escaped_names(self) -> dict[str, str]:
         """Return the same for a statement with parameters, which begin with a per cent sign."""
-        return {role: name.replace("%", "%%") for role, name in self.quoted().items()}
+        return {role: name.replace("%", "%%") for role, name in self.quoted_names().items()}
 
-    def _quoted(self, role: str, usual: str) -> str:
+    def _quoted_name(self, role: str, usual: str) -> str:
         name: str = getattr(self, role)
-        return usual if name == usual else quoted_column(name)
+        return usual if name == usual else quote_column(name)
 
 
 USUAL: Final = Columns()
@@ -108,7 +110,7 @@ def outbox_sql(table: str = DEFAULT, channel: str = DEFAULT, columns: Columns = 
     explained by its comments; running it again changes nothing. Raise ``ValueError`` for
     names that PostgreSQL would not take.
     """
-    return _sql("outbox.sql", table=quoted(table), **columns.quoted()) + (
+    return _sql("outbox.sql", table=quote_table(table), **columns.quoted_names()) + (
         "\n" + trigger_sql(table, channel)
     )
 
@@ -118,9 +120,9 @@ def trigger_sql(table: str, channel: str) -> str:
     *schema, name = _parts(table)
     return _sql(
         "trigger.sql",
-        table=quoted(table),
-        notify=".".join(map(_quoted, [*schema, f"{name}_notify"])),
-        trigger=_quoted(f"{name}_notify"),
+        table=quote_table(table),
+        notify=".".join(map(_quote_part, [*schema, f"{name}_notify"])),
+        trigger=_quote_part(f"{name}_notify"),
         channel=_literal(channel),
     )
 
