@@ -1,4 +1,4 @@
-"""The Kafka clients of an elector, with the settings that its promises rest on."""
+"""Kafka clients of an elector, with the client settings that its guarantees rely on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OBSERVER: Final = {
 
 
 class Clients:
-    """The three clients of an elector: the group's member, the reader, the writer."""
+    """The three clients of an elector: the group's member, the reader and the writer."""
 
     def __init__(self, config: KafkaElection, on_error: Callable[[KafkaError], None]) -> None:
         self._topic = config.topic
@@ -44,17 +44,17 @@ class Clients:
         self.producer = _create_client(config, Producer, common | _producer(config))
 
     def join(self, on_assign: Callable[..., None], on_revoke: Callable[..., None]) -> None:
-        """Become a member of the group; the callbacks run in ``member.poll``."""
+        """Join the group. The callbacks run in ``member.poll``."""
         self.member.subscribe(
             [self._topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke
         )
 
     def read_from_end(self) -> None:
-        """Read the partition from its end on."""
+        """Start reading the partition at its end."""
         self.observer.assign([TopicPartition(self._topic, 0, OFFSET_END)])
 
     def produce(self, value: bytes) -> bool:
-        """Write *value* to the partition; tell whether there was room for it in the client."""
+        """Write *value* to the partition and return whether the client had room for it."""
         try:
             self.producer.produce(self._topic, value, partition=0)
         except (BufferError, KafkaException):
@@ -62,16 +62,17 @@ class Clients:
         return True
 
     def close(self) -> None:
-        """Send what is to be sent, and leave the group; a client that hangs is given up."""
+        """Send pending records and leave the group. A client that hangs is dropped."""
         until = time.monotonic() + _CLOSE_SECONDS
         self.producer.flush(_FLUSH_SECONDS)
         for thread in self.abandon():
-            # The client has been seen to hang here for ever. It is left to a thread that ends
-            # with this process, and the group misses its member after a session's time-out.
+            # The client has been observed to hang here for ever. It is left to a daemon thread,
+            # which ends with this process. The group then removes its member after the session
+            # time-out.
             thread.join(max(0.0, until - time.monotonic()))
 
     def abandon(self) -> list[threading.Thread]:
-        """Begin to close everything, and wait for nothing; return who does it."""
+        """Start to close all clients without waiting; return the closing threads."""
         self.producer.purge()
         acts = {"member": self.member.close, "observer": self.observer.close}
         threads = [
@@ -99,11 +100,11 @@ def _common(config: KafkaElection) -> dict[str, Any]:
 def _member(config: KafkaElection) -> dict[str, Any]:
     session = _milliseconds(config.session, 1.0, 3600.0)
     return {
-        # A candidate that comes must not depose the leader.
+        # A new candidate must not depose the leader.
         "partition.assignment.strategy": "cooperative-sticky",
         "session.timeout.ms": session,
         "heartbeat.interval.ms": min(3000, session // 10),
-        # Who does not pulse is as good as gone, though the client's own threads beat.
+        # A candidate without pulses counts as gone, even while the client sends heartbeats.
         "max.poll.interval.ms": session,
     }
 

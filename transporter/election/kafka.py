@@ -1,16 +1,16 @@
-"""Election by Kafka, after the idea of NELI: a consumer group chooses, heartbeats prove.
+"""Election by Kafka, after the idea of NELI: a consumer group chooses, and heartbeats prove.
 
-All candidates are members of one group on one topic; whoever is assigned its
-partition 0 may claim the lease (:mod:`~.lease`), and leads while its own
-heartbeats come back to it through that partition. Every candidate reads the
-partition, so heartbeats of a rival are known as such: a later claim ends a
-leadership at once, be the group of what opinion it may.
+All candidates are members of one group on one topic. The member with partition
+0 may claim the lease (:mod:`~.lease`). It leads while its own heartbeats come
+back to it through that partition. Every candidate reads the partition and
+recognizes the heartbeats of a rival. A later claim therefore ends a leadership
+at once, whatever the group's view is.
 
-How soon a leader that vanished is replaced the group decides: its member is
-missed after the session's time-out, which brokers do not allow below
-``group.min.session.timeout.ms`` (6 s unless changed there). So it takes the
-longer of the term and the session's time-out, and a tenth of that to notice.
-One that closes leaves the group and is replaced at once.
+The group determines the time until a vanished leader is replaced. Its member is
+removed after the session time-out, which brokers do not allow below
+``group.min.session.timeout.ms`` (6 s by default). The replacement takes the
+longer of the term and the session time-out, and a tenth of that for detection.
+An elector that closes leaves the group and is replaced at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from transporter.election.config import KafkaElection
 
 _MOST: Final = 1000
-"""Records that one pulse reads."""
+"""Maximum number of records that one pulse reads."""
 
 # The client library's own error codes are public, underscore and all.
 _LOST_POSITION: Final = frozenset(
@@ -66,15 +66,15 @@ _MISSING: Final = frozenset(
 
 
 class KafkaElector:
-    """Leads while it holds the lease on the topic's partition 0; see :class:`~.elector.Elector`.
+    """Elector that leads while it holds the lease on the topic's partition 0.
 
-    Not promised: that the former leader has ended its work. A candidate that
-    has just come listens for a term before it leads. The thread that pulses
-    runs the group's callbacks, too.
+    See :class:`~.elector.Elector`. It does not guarantee that the former leader
+    has ended its work. A new candidate reads for a term before it leads. The
+    thread that pulses also runs the group's callbacks.
     """
 
     def __init__(self, name: str, config: KafkaElection) -> None:
-        """Connect to nothing yet; *name* is that of the election."""
+        """Set the election's *name* and *config* without connecting."""
         self._name, self._config = name, config
         self._candidate = uuid4().hex
         self._machine = Machine(config.term)
@@ -83,15 +83,15 @@ class KafkaElector:
         self._assigned = self._listening = self._broken = self._closed = False
         self._now = self._beat_at = -1.0
         self._foreign_record_at = -math.inf
-        """When a record was last read that no elector wrote."""
+        """Time of the last read of a record that was not written by an elector."""
         self._awaited: int | None = None
-        """The number of the last record of ours that was not read back yet."""
+        """Number of our last record that was not read back yet."""
         self._changes: list[Transition] = []
         self._problem = ""
         self._fault: EnvironmentFault | None = None
 
     def pulse(self, now: float) -> Pulse:
-        """Read what the others wrote, and write a heartbeat when it is time; see ``Elector``."""
+        """Read the candidates' records, and write a heartbeat when it is due; see ``Elector``."""
         if self._fault is not None and self._machine.standing(now) is not Standing.LEADER:
             raise self._fault
         began = time.monotonic()
@@ -110,7 +110,7 @@ class KafkaElector:
         return self._machine.standing(now)
 
     def close(self) -> None:
-        """Resign, and leave the group: the next leader need not wait; at most 5 s."""
+        """Resign and leave the group, so that the next leader need not wait; at most 5 s."""
         self._closed = True
         self._machine = Machine(self._config.term)
         clients, self._clients = self._clients, None
@@ -140,7 +140,7 @@ class KafkaElector:
             self._read_records(clients, now, began, patience(self._config.term))
 
     def _read_records(self, clients: Clients, now: float, began: float, seconds: float) -> None:
-        """Read what is there, waiting until our own last record is, *seconds* at most."""
+        """Read the available records, waiting for our own last one for *seconds* at most."""
         until = began + seconds
         for _ in range(_MOST):
             left = until - time.monotonic() if self._awaited is not None else 0
@@ -164,7 +164,7 @@ class KafkaElector:
                 self._apply_record(record.value(), record.offset())
 
     def _note_sign_of_life(self) -> None:
-        """Take note of the first sign of life: what was written before it may be unknown."""
+        """Record the first sign of life; records written before it may have been missed."""
         if not self._listening:
             self._listening, self._awaited, self._problem = True, None, ""
             self._lease.start_listening(self._now)
@@ -185,7 +185,7 @@ class KafkaElector:
                 self._awaited = None
 
     def _write_record(self, clients: Clients, now: float) -> bool:
-        """Write a claim, or a heartbeat when it is time; tell whether there is one on its way."""
+        """Write a claim, or a heartbeat when it is due; return whether a record is in flight."""
         kind = self._lease.next_kind(now) if self._assigned and self._listening else None
         if kind is Kind.CLAIM or (kind is Kind.BEAT and now >= self._beat_at):
             self._beat_at = now + self._config.heartbeat_interval
@@ -195,11 +195,11 @@ class KafkaElector:
         return self._awaited is not None
 
     def _observation(self, now: float) -> Observation | None:
-        """Return what the partition and the group say of our standing."""
+        """Return what the partition and the group prove about our standing."""
         if not self._assigned:
             return _not_holding(now, f"{self._place}: the group has not given us partition 0")
         if not self._lease.is_ours:
-            return _not_holding(now, f"{self._place}: another has claimed the lease, or nobody yet")
+            return _not_holding(now, f"{self._place}: another has claimed the lease, or none has")
         proof = self._lease.proof_time(now)
         if proof is None:
             return None
@@ -207,7 +207,7 @@ class KafkaElector:
 
     def _on_assign(self, member: Any, partitions: list[Partition]) -> None:  # noqa: ANN401
         for each in partitions:
-            each.offset = OFFSET_END  # Nothing is read here, so nothing has to be looked up.
+            each.offset = OFFSET_END  # This client reads nothing, so it needs no offset lookup.
         member.incremental_assign(partitions)
         member.pause(partitions)
         if any(each.partition == 0 for each in partitions):
@@ -218,7 +218,7 @@ class KafkaElector:
         if any(each.partition == 0 for each in partitions):
             self._assigned = False
             why = f"{self._place}: the group has taken partition 0 away"
-            # Before the others are told, so that no two lead for a moment.
+            # Before the resignation is written, so that two never lead at the same moment.
             self._changes += self._machine.pulse(self._now, _not_holding(self._now, why))
             if self._clients is not None:
                 self._resign(self._clients, self._now)
@@ -229,9 +229,9 @@ class KafkaElector:
             clients.produce(beat.encode())
 
     def _current_problem(self, now: float) -> str:
-        """Return the problem: for a term, too, that somebody else writes to the topic."""
+        """Return the problem; foreign records in the topic count as one for a term."""
         if not self._problem and now < self._foreign_record_at + self._config.term:
-            return f"{self._place}: holds a record that no elector wrote; it was passed by"
+            return f"{self._place}: contains a record that no elector wrote; it was skipped"
         return self._problem
 
     def _note_error(self, error: KafkaError) -> None:

@@ -1,4 +1,4 @@
-"""A look at what an election rests on, without taking part in it."""
+"""Check of an election's topic or database, without taking part in the election."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _SECONDS: Final = 10
 
 
 def check_reachable(election: Election) -> str | None:
-    """Return what there is of *election*, in words; ``None`` where nothing of its own is needed.
+    """Check the topic or database of *election*, and return a sentence about it.
 
-    Waits some ten seconds at most.
+    Returns ``None`` if the election needs none of its own. The wait lasts about ten
+    seconds at most.
 
     Raises:
-        EnvironmentFault: If it cannot be held with these settings, or not now.
+        EnvironmentFault: If the election is not possible with these settings, or not now.
     """
     if isinstance(election, KafkaElection):
         return _topic(election)
@@ -31,7 +32,7 @@ def check_reachable(election: Election) -> str | None:
 
 def _topic(election: KafkaElection) -> str:
     from confluent_kafka import KafkaException  # noqa: PLC0415 - only where it is needed
-    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - the same
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 
     place = f"the election's topic {election.topic} at {election.bootstrap_servers}"
     settings = {
@@ -58,7 +59,7 @@ def _database(dsn: str) -> str:
         with psycopg.connect(dsn, connect_timeout=_SECONDS) as connection:
             where = f"{connection.info.host}:{connection.info.port}"
     except psycopg.Error as error:
-        # Only what the server says first: the rest may quote settings.
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise EnvironmentFault(f"the election's database: {said[0]}") from None
+        # Only the first line of the message, because the rest may quote settings.
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise EnvironmentFault(f"the election's database: {lines[0]}") from None
     return f"the election's database at {where} answers"

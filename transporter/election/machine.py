@@ -1,4 +1,4 @@
-"""Standing in an election, from what was heard and when. Pure: time is an argument."""
+"""State machine of a standing in an election, driven by observations. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
 
 class Standing(StrEnum):
-    """What one who takes part in an election may believe of itself."""
+    """Standing of a candidate, as far as it may assume it."""
 
     CANDIDATE = "candidate"
-    """Somebody else leads, or nobody."""
+    """Another candidate leads, or none does."""
 
     LEADER = "leader"
-    """It leads, and has heard so within a term."""
+    """It leads, confirmed within the last term."""
 
     FENCED = "fenced"
-    """It led, and then observation nothing for a whole term: another may lead by now."""
+    """It led, and then had no confirmation for a whole term. Another may lead by now."""
 
 
 class Change(StrEnum):
-    """What became of a leadership."""
+    """Kind of a change of leadership."""
 
     ACQUIRED = "acquired"
     REVOKED = "revoked"
-    """The election took it away, or the way to the election broke."""
+    """The election revoked it, or the connection to the election broke."""
     FENCED = "fenced"
-    """Nothing was heard for a whole term."""
+    """There was no confirmation for a whole term."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of standing, for an event. *why* is a sentence for people.
+    """A change of standing, for an event. *why* is a sentence for operators.
 
-    ``again`` says of an acquisition that it follows a fence, and that nothing
-    was heard of another leader in between. Another may have led all the same:
-    whoever acquires, again or not, begins a new term in the database.
+    ``again`` marks an acquisition that follows a fence without a sign of another
+    leader in between. Another may still have led meanwhile. Every acquisition,
+    again or not, begins a new term in the database.
     """
 
     change: Change
@@ -52,10 +52,10 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the election said: whether we hold it, and when the question was *asked*.
+    """Answer of the election: whether we hold it, and the time *asked* of the question.
 
-    *asked* is a monotonic time, in seconds. An answer proves what it says for
-    the moment of the question only: it may have been on its way for long.
+    *asked* is a monotonic time in seconds. An answer is proof only for the moment
+    of the question, because it may have been delayed for long.
     """
 
     holding: bool
@@ -64,23 +64,24 @@ class Observation:
 
 
 class Machine:
-    """Turns what is heard into a standing. At most one leads where the election keeps its word.
+    """State machine from observations to a standing.
 
-    Its word: who is told at *asked* that it holds the election keeps it until
-    ``asked + term``, measured by its own clock. So a leader believes that for
-    so long and no longer, whoever asks, and however late.
+    At most one candidate leads if the election keeps this promise: a candidate
+    that holds the election at *asked* keeps it until ``asked + term``, by its own
+    clock. A leader therefore counts as leading until then and no longer, however
+    late the standing is queried.
 
-    One thread calls :meth:`pulse`; any may call :meth:`standing`.
+    One thread calls :meth:`pulse`. Any thread may call :meth:`standing`.
     """
 
     def __init__(self, term: float) -> None:
-        """Begin as a candidate; *term* in seconds."""
+        """Start as a candidate; *term* is in seconds."""
         self._term = term
-        # One value, so that another thread never sees half of a change.
+        # A single value, so that another thread never sees half of a change.
         self._state = (Standing.CANDIDATE, -math.inf)
 
     def standing(self, now: float) -> Standing:
-        """Return the standing at the monotonic time *now*; changes nothing."""
+        """Return the standing at the monotonic time *now* without changing it."""
         standing, proved = self._state
         if standing is Standing.LEADER and now >= proved + self._term:
             return Standing.FENCED
@@ -100,7 +101,7 @@ class Machine:
             self._state = (Standing.FENCED, proved)
             silence = duration_text(round(now - proved, 3))
             term = duration_text(self._term)
-            why = f"nothing was heard of the election for {silence}; the term is {term}"
+            why = f"there was no answer from the election for {silence}; the term is {term}"
             yield Transition(Change.FENCED, why)
 
     def _apply_observation(

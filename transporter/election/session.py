@@ -1,4 +1,4 @@
-"""A session with PostgreSQL that nobody ever waits for longer than he says."""
+"""A PostgreSQL session whose every call has a deadline."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _POLLS: Final[dict[int, int]] = {
     pq.PollingStatus.WRITING: selectors.EVENT_WRITE,
     pq.PollingStatus.OK: 0,
 }
-"""What to wait for before libpq is asked again; nothing when the session is there."""
+"""Socket events to wait for before the next poll of libpq; none once connected."""
 
 
 class SessionLost(Exception):
-    """The session is of no more use; the text says why, and never quotes the DSN."""
+    """The session is unusable. The text gives the reason and never quotes the DSN."""
 
     def __init__(self, problem: str, sqlstate: str = "", /) -> None:
-        """Keep the server's *sqlstate*, when it was the server that lines_with_text so."""
+        """Keep the server's *sqlstate*, if the server reported the problem."""
         super().__init__(problem, sqlstate)
         self.problem, self.sqlstate = problem, sqlstate
 
 
 class Session:
-    """One connection, at most one question at a time, and every wait with an end.
+    """One connection with at most one query at a time, and a deadline for every wait.
 
     psycopg's connections wait for a silent server as long as the kernel does.
     Times are those of ``time.monotonic``. Not thread-safe. Every method may
-    raise :class:`SessionLost`; looking up a host's name is not bounded.
+    raise :class:`SessionLost`. The lookup of a host name has no deadline.
     """
 
     def __init__(self, conninfo: str) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         self._connection = pq.PGconn.connect_start(conninfo.encode())
         if self._connection.status == pq.ConnStatus.BAD:
             raise SessionLost(self._error_text())
@@ -47,9 +47,9 @@ class Session:
         self._row: Row = ()
 
     def wait_connected(self, until: float) -> bool:
-        """Tell whether the session is there, waiting for it *until* then at most."""
+        """Return whether the session is connected, waiting *until* then at most."""
         connection = self._connection
-        # Asked before the socket is ready, libpq takes a connection that comes about for one.
+        # If polled before the socket is ready, libpq reports a connection in progress as done.
         while self._awaited and self._wait(self._awaited, until):
             status = connection.connect_poll()
             if status not in _POLLS or connection.status == pq.ConnStatus.BAD:
@@ -59,7 +59,7 @@ class Session:
         return not self._awaited
 
     def check(self) -> None:
-        """Raise when the connection has ended, as far as is known without asking."""
+        """Raise if the connection has ended, as far as can be detected without a query."""
         try:
             if self._wait(selectors.EVENT_READ, 0):
                 self._connection.consume_input()
@@ -67,7 +67,7 @@ class Session:
             raise SessionLost(self._error_text()) from error
 
     def send_query(self, query: str, values: Sequence[str]) -> None:
-        """Send *query*, whose answer is one row."""
+        """Send *query*, which returns one row."""
         try:
             self._row = ()
             self._connection.send_query_params(query.encode(), [each.encode() for each in values])
@@ -75,14 +75,14 @@ class Session:
             raise SessionLost(self._error_text()) from error
 
     def receive_row(self, until: float) -> Row | None:
-        """Return the row that was asked for, or ``None`` when it is not there *until* then."""
+        """Return the row of the query, or ``None`` if it does not arrive *until* then."""
         try:
             return self._receive_row(until)
         except Error as error:
             raise SessionLost(self._error_text()) from error
 
     def close(self) -> None:
-        """End the session: the server frees what it holds as soon as it hears of it."""
+        """End the session; the server frees its locks as soon as it detects the end."""
         self._connection.finish()
 
     def _receive_row(self, until: float) -> Row | None:

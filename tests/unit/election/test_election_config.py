@@ -49,7 +49,7 @@ def test_a_session_lasts_as_long_as_a_term_where_brokers_allow_it(
         ({"kind": "postgres", "dsn": "postgresql://u:p@ss/w@h/d"}, "write an @ of the password"),
         ({"kind": "zookeeper"}, "whose kind is postgres or kafka"),
         ("postgres", "such as {kind: postgres"),
-        (None, "write none"),
+        (None, "use none"),
         ({"kind": "kafka"}, "bootstrap_servers"),
         ({**KAFKA, "topic": "a/b"}, "topic"),
         ({**KAFKA, "heartbeat": 2.6}, "half of term"),

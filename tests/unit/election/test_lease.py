@@ -31,9 +31,9 @@ class Partition:
 
     def write(self, name: str, now: float) -> Kind | None:
         """Let *name* write what it wants, read at once; return what it was."""
-        kind = self[name].wants(now)
+        kind = self[name].next_kind(now)
         if kind is not None:
-            self.append(self[name].send(kind, now), now)
+            self.append(self[name].next_record(kind, now), now)
         return kind
 
     def leaders(self, now: float) -> list[str]:
