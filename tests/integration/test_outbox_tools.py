@@ -240,7 +240,7 @@ def test_init_touches_no_other_table(
     postgres.execute("CREATE TABLE orders (id int)")
     assert app.execute(["outbox", "init", "--run", "--table", "orders"]) == 3
     told = capsys.readouterr().err
-    assert "there is a table public.orders, and it is no outbox" in told
+    assert "there is a table public.orders, but it is not an outbox" in told
     assert 'column "create_time" does not exist' in told
     assert postgres.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
 
@@ -595,7 +595,7 @@ def test_drop_leaves_alone_what_is_not_its_own(
     """Another kind of table, a function of the user's, and a table that others depend on."""
     postgres.execute("CREATE TABLE orders (id int)")
     assert app.execute(["outbox", "drop", "--table", "orders", "--yes", "--force"]) == 3
-    assert "it is no outbox" in capsys.readouterr().err
+    assert "it is not an outbox" in capsys.readouterr().err
     assert postgres.execute("SELECT count(*) FROM orders") == [(0,)]
 
     command("init", "--run")

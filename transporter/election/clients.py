@@ -72,7 +72,7 @@ class Clients:
             thread.join(max(0.0, until - time.monotonic()))
 
     def abandon(self) -> list[threading.Thread]:
-        """Start to close all clients without waiting; return the closing threads."""
+        """Start to close all clients without waiting, and return the closing threads."""
         self.producer.purge()
         acts = {"member": self.member.close, "observer": self.observer.close}
         threads = [

@@ -90,10 +90,10 @@ class KafkaElection(_Election):
     """An existing topic for this election alone. One partition is enough."""
 
     group: Name | None = None
-    """The consumer group of all candidates; the topic's name by default."""
+    """The consumer group of all candidates. The default is the topic's name."""
 
     heartbeat: Annotated[Duration, Field(gt=0)] | None = None
-    """Time between two heartbeats of a leader; a fifth of the term by default."""
+    """Time between two heartbeats of a leader. The default is a fifth of the term by default."""
 
     session_timeout: Annotated[Duration, Field(ge=1, le=_LONGEST_SESSION)] | None = None
     """Time without a sign of life after which the group replaces a leader. The default is the

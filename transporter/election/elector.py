@@ -29,7 +29,7 @@ class Elector(Protocol):
     """
 
     def pulse(self, now: float) -> Pulse:
-        """Take part in the election; *now* is ``time.monotonic()``.
+        """Take part in the election. *now* is ``time.monotonic()``.
 
         Call it several times a term. A leader whose pulses are a term apart is
         fenced, and its pulse reports that before it does anything else. The wait
@@ -42,7 +42,7 @@ class Elector(Protocol):
         """
 
     def standing(self, now: float) -> Standing:
-        """Return the standing at the monotonic time *now*; fenced as soon as the term is over."""
+        """Return the standing at the monotonic time *now*, fenced as soon as the term is over."""
 
     def close(self) -> None:
         """Leave the election, so that another can lead at once. Safe to call twice.

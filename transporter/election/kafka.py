@@ -4,7 +4,7 @@ All candidates are members of one group on one topic. The member with partition
 0 may claim the lease (:mod:`~.lease`). It leads while its own heartbeats come
 back to it through that partition. Every candidate reads the partition and
 recognizes the heartbeats of a rival. A later claim therefore ends a leadership
-at once, whatever the group's view is.
+at once, regardless of the group's view.
 
 The group determines the time until a vanished leader is replaced. Its member is
 removed after the session time-out, which brokers do not allow below
@@ -91,7 +91,7 @@ class KafkaElector:
         self._fault: EnvironmentFault | None = None
 
     def pulse(self, now: float) -> Pulse:
-        """Read the candidates' records, and write a heartbeat when it is due; see ``Elector``."""
+        """Read the candidates' records, and write a heartbeat when it is due. See ``Elector``."""
         if self._fault is not None and self._machine.standing(now) is not Standing.LEADER:
             raise self._fault
         began = time.monotonic()
@@ -164,7 +164,7 @@ class KafkaElector:
                 self._apply_record(record.value(), record.offset())
 
     def _note_sign_of_life(self) -> None:
-        """Record the first sign of life; records written before it may have been missed."""
+        """Record the first sign of life. Records written before it may have been missed."""
         if not self._listening:
             self._listening, self._awaited, self._problem = True, None, ""
             self._lease.start_listening(self._now)
@@ -185,7 +185,7 @@ class KafkaElector:
                 self._awaited = None
 
     def _write_record(self, clients: Clients, now: float) -> bool:
-        """Write a claim, or a heartbeat when it is due; return whether a record is in flight."""
+        """Write a claim or a due heartbeat, and return whether a record is in flight."""
         kind = self._lease.next_kind(now) if self._assigned and self._listening else None
         if kind is Kind.CLAIM or (kind is Kind.BEAT and now >= self._beat_at):
             self._beat_at = now + self._config.heartbeat_interval
@@ -195,7 +195,7 @@ class KafkaElector:
         return self._awaited is not None
 
     def _observation(self, now: float) -> Observation | None:
-        """Return what the partition and the group prove about our standing."""
+        """Return the observation of our standing in the partition and the group."""
         if not self._assigned:
             return _not_holding(now, f"{self._place}: the group has not given us partition 0")
         if not self._lease.is_ours:
@@ -229,7 +229,7 @@ class KafkaElector:
             clients.produce(beat.encode())
 
     def _current_problem(self, now: float) -> str:
-        """Return the problem; foreign records in the topic count as one for a term."""
+        """Return the problem. Foreign records in the topic count as one for a term."""
         if not self._problem and now < self._foreign_record_at + self._config.term:
             return f"{self._place}: contains a record that no elector wrote; it was skipped"
         return self._problem

@@ -10,7 +10,7 @@ order that all readers share. Therefore:
   back, with no later claim before it.
 - A claimant waits until a term after it *read* the former leader's last valid beat,
   or after it began to read. A record is read only after it is sent, so the former
-  leader has stopped leading by then, whatever the group's view is.
+  leader has stopped leading by then, regardless of the group's view.
 - A candidate that leaves *resigns* with a record, and the next one need not wait.
 
 Two candidates that both consider themselves assigned cannot depose each other for
@@ -75,7 +75,7 @@ def decode(value: bytes | None) -> Beat | None:
 
 
 class Lease:
-    """One candidate's view of the lease. Not thread-safe; times are monotonic seconds.
+    """One candidate's view of the lease. Not thread-safe. Times are monotonic seconds.
 
     Call :meth:`start_listening` first, and again when records may have been missed.
     Then pass every record of the partition to :meth:`apply` in order.
@@ -141,7 +141,7 @@ class Lease:
         return Kind.CLAIM if listening and (self._eager or silent) else None
 
     def next_record(self, kind: Kind, now: float) -> Beat:
-        """Return the record to write; *now* must lie before it is handed to a client."""
+        """Return the record to write. *now* must lie before it is handed to a client."""
         self._number += 1
         if kind is Kind.CLAIM:
             self._pending, self._eager = self._number, False
@@ -153,7 +153,7 @@ class Lease:
         return Beat(self._election, self._candidate, claim, self._number, kind)
 
     def resign(self, now: float) -> Beat | None:
-        """Drop our claim; return the resignation to write, if we had a claim."""
+        """Drop our claim and return the resignation to write, if we had a claim."""
         beat = None if self._mine is None else self.next_record(Kind.RESIGN, now)
         self._mine = self._pending = None
         self._proved = -math.inf

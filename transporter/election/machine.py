@@ -75,7 +75,7 @@ class Machine:
     """
 
     def __init__(self, term: float) -> None:
-        """Start as a candidate; *term* is in seconds."""
+        """Start as a candidate. *term* is in seconds."""
         self._term = term
         # A single value, so that another thread never sees half of a change.
         self._state = (Standing.CANDIDATE, -math.inf)
@@ -88,10 +88,10 @@ class Machine:
         return standing
 
     def pulse(self, now: float, observation: Observation | None = None) -> tuple[Transition, ...]:
-        """Take in that it is *now*, then what was *heard*; return what changed, in order.
+        """Advance to the time *now*, then apply *observation*; return the transitions in order.
 
-        Call it without *heard* before anything else is done after a pause: a
-        leader that comes late is fenced before it can act.
+        After a pause, call it without *observation* before anything else, so that a
+        late leader is fenced before it can act.
         """
         return (*self._fence(now), *self._apply_observation(now, observation))
 

@@ -90,7 +90,7 @@ class PostgresElector:
         term: float,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Keep the settings without connecting; *term* is in seconds."""
+        """Keep the settings without connecting. *term* is in seconds."""
         self._name, self._term, self._jitter = name, term, jitter
         self._key = str(lock_key(name))
         self._mark = uuid4().hex
@@ -108,7 +108,7 @@ class PostgresElector:
         self._closed = False
 
     def pulse(self, now: float) -> Pulse:
-        """Try to get the lock, or query whether it is still ours; see ``Elector.pulse``."""
+        """Try to get the lock, or query whether it is still ours. See ``Elector.pulse``."""
         if self._fault is not None:
             raise self._fault
         began = time.monotonic()

@@ -18,7 +18,7 @@ _POLLS: Final[dict[int, int]] = {
     pq.PollingStatus.WRITING: selectors.EVENT_WRITE,
     pq.PollingStatus.OK: 0,
 }
-"""Socket events to wait for before the next poll of libpq; none once connected."""
+"""Socket events to wait for before the next poll of libpq, none once connected."""
 
 
 class SessionLost(Exception):
@@ -82,7 +82,7 @@ class Session:
             raise SessionLost(self._error_text()) from error
 
     def close(self) -> None:
-        """End the session; the server frees its locks as soon as it detects the end."""
+        """End the session. The server frees its locks as soon as it detects the end."""
         self._connection.finish()
 
     def _receive_row(self, until: float) -> Row | None:

@@ -1,4 +1,4 @@
-"""Fills an outbox with made-up records, so that a pipeline has something to do."""
+"""Load generator that fills an outbox with made-up records."""
 
 from __future__ import annotations
 
@@ -24,10 +24,16 @@ METER: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is inserted: *records* of *keys* keys, *rows* to a transaction, as *run*.
+    """Load of one run.
 
-    *rate* is in rows a second, 0 for as fast as it goes; *value_bytes* is the
-    least that each value takes.
+    Attributes:
+        run: Name of the run.
+        keys: Number of keys.
+        records: Number of records.
+        rows: Rows of one transaction.
+        rate: Rows a second; 0: as fast as possible.
+        value_bytes: Minimum size of each value.
+        topic: Topic of the records.
     """
 
     run: str
@@ -39,11 +45,11 @@ class Load:
     topic: str = "pump"
 
     def transactions(self, chance: random.Random) -> Iterator[list[Record]]:
-        """Yield the records of one transaction after the other; *chance* chooses the keys.
+        """Yield the records of one transaction after the other. *chance* chooses the keys.
 
-        The header ``seq`` counts the records of a key from 1, within the run
-        that the header ``run`` names: whoever sees it fall has found a break of
-        order, and whoever sees a gap a loss.
+        The header ``seq`` counts the records of a key from 1, within the run in the
+        header ``run``. A consumer that sees it fall has found a break of order, and
+        a gap is a loss.
         """
         counts = [0] * self.keys
         for first in range(0, self.records, self.rows):
@@ -62,7 +68,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a meter shows: rows so far, and rows a second since the last reading and in all."""
+    """Reading of a meter: rows so far, and rows a second since the last reading and in all."""
 
     rows: int
     seconds: float
@@ -71,10 +77,10 @@ class Reading:
 
 
 class Meter:
-    """Tells every few seconds how fast it goes. Pure but for its memory."""
+    """Meter of the rate, with a reading every few seconds. Pure except for its state."""
 
     def __init__(self, now: float, interval: float = METER) -> None:
-        """Begin at the time *now*, in seconds of a monotonic clock."""
+        """Start at the time *now*, in seconds of a monotonic clock."""
         self._began = self._last = now
         self._interval = interval
         self._rows = 0
@@ -84,7 +90,7 @@ class Meter:
         return self._last + self._interval - now
 
     def take_reading(self, rows: int, now: float) -> Reading:
-        """Take note that *rows* are there at the time *now*, and show it."""
+        """Record that there are *rows* at the time *now*, and return the reading."""
         rate = (rows - self._rows) / max(now - self._last, 1e-9)
         self._last, self._rows = now, rows
         seconds = now - self._began
@@ -93,11 +99,11 @@ class Meter:
 
 @dataclass
 class Pump:
-    """Puts a load into the outbox *table*, one transaction after the other. Not thread-safe.
+    """Writer of a load into the outbox *table*, one transaction after the other.
 
-    *on_commit* hears each commit, with the rows so far; *on_reading* a reading every
-    few seconds, also while the rate leaves nothing to do. *wait* waits so many
-    seconds by *clock*.
+    Not thread-safe. It calls *on_commit* after each commit with the rows so far.
+    It calls *on_reading* with a reading every few seconds, also while it waits
+    because of the rate. *wait* waits for a number of seconds by *clock*.
     """
 
     connection: Connection
@@ -110,10 +116,11 @@ class Pump:
     columns: Columns = USUAL
 
     def run(self, load: Load, chance: random.Random) -> Reading:
-        """Insert all of *load*; return the reading over all of it.
+        """Insert all of *load*, and return the reading over all of it.
 
-        Raise ``SourceUnavailable`` when the database goes away: ``rows`` are
-        committed then, and perhaps those of the transaction that was on its way.
+        Raises:
+            SourceUnavailable: If the database goes away. ``rows`` are committed then,
+                and perhaps those of the transaction in flight.
         """
         require_table(self.connection, self.table)
         meter = Meter(self.clock())

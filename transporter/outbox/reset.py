@@ -1,9 +1,9 @@
-"""Clears the marks of rows whose leaders may do nothing any more.
+"""Reset of marks whose leaders are fenced.
 
 A mark is the id of the leader that claimed the row. The reader's table
-``transporter_term`` says which leader's term is the last one; statements of the
-others have no effect (Invariant 10), so their marks mean nothing. The marks of
-the last one stay, for its engine may be about to purge what they name
+``transporter_term`` holds the last term and its leader. Statements of other
+leaders have no effect (Invariant 10), so their marks are meaningless. The marks of
+the last leader stay, because its engine may be about to purge those rows
 (Invariant 7), unless its term is ended first.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transporter.outbox.database import Connection, Found
 
 _BATCH: Final = 10_000
-"""Rows of one statement: short ones hold locks for a short time."""
+"""Rows of one statement, because short statements hold locks for a short time."""
 _THERE: Final = "SELECT pg_catalog.to_regclass(%s) IS NOT NULL"
 _TERM: Final = (
     "SELECT outbox, term, leader_id, acquired_at FROM {terms}"
@@ -36,8 +36,8 @@ _END: Final = (
     "UPDATE {terms} SET term = term + 1, leader_id = %(nobody)s,"
     " acquired_at = clock_timestamp() WHERE outbox = %(outbox)s AND term = %(term)s"
 )
-# A row that somebody marks or deletes in the meantime no longer has one of these leaders, and
-# stays as it is.
+# A row that is marked or deleted in the meantime no longer has one of these leaders, and stays
+# unchanged.
 _RESET: Final = """
 WITH found AS MATERIALIZED (
     SELECT o.{id} AS id FROM {table} AS o
@@ -54,7 +54,7 @@ SELECT (SELECT max(id) FROM found), (SELECT count(*) FROM reset)
 
 @dataclass(frozen=True, slots=True)
 class LastTerm:
-    """The newest term of an outbox; whether its leader still lives nobody can tell."""
+    """The newest term of an outbox. It does not show whether its leader is still alive."""
 
     outbox: str
     number: int
@@ -64,7 +64,7 @@ class LastTerm:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks of an outbox: rows by leader, and the last term, if there ever was one."""
+    """The marks of an outbox: rows by leader, and the last term, if there was one."""
 
     table: Found
     rows: dict[UUID, int]
@@ -73,12 +73,12 @@ class Marks:
 
     @property
     def rows_of_ended_leaders(self) -> dict[UUID, int]:
-        """Those of leaders whose terms are over, or that never had one."""
+        """Rows by leader, of leaders whose terms are over or that never had one."""
         return {leader: rows for leader, rows in self.rows.items() if leader != self._leader}
 
     @property
     def kept_rows(self) -> int:
-        """Rows that the leader of the last term has marked."""
+        """Number of rows marked by the leader of the last term."""
         return self.rows.get(self._leader, 0) if self._leader else 0
 
     @property
@@ -87,11 +87,11 @@ class Marks:
 
 
 def marks(connection: Connection, table: str, columns: Columns = USUAL) -> Marks:
-    """Return who has marked rows of *table* with *columns*; changes nothing, reads all of it."""
+    """Return the marks of *table* with *columns*. It reads all rows and changes nothing."""
     there = require_table(connection, table)
     with translate_errors(f"cannot look at the marks of {there.name}"):
         rows = connection.execute(_fill_statement(_MARKS, there, columns), []).fetchall()
-        # In this order: the leader of a term that begins in between has no mark among these.
+        # In this order, so the leader of a term that begins in between has no mark among these.
         last = _last_term(connection, there)
     return Marks(there, dict(rows), last, columns)
 
@@ -105,9 +105,10 @@ def _last_term(connection: Connection, table: Found) -> LastTerm | None:
 
 
 def end_term(connection: Connection, found: Marks) -> None:
-    """End the last term: its engine, if it lives, finds its statements without effect and stops.
+    """End the last term. If its engine is alive, its statements lose their effect and it stops.
 
-    Raise ``ActionRefused`` when another term has begun since *found* was read.
+    Raises:
+        ActionRefused: If another term has begun since *found* was read.
     """
     if found.last is None:
         return
@@ -118,17 +119,17 @@ def end_term(connection: Connection, found: Marks) -> None:
     if not ended:
         raise ActionRefused(
             f"another term of {found.table.name} has begun in the meantime: an engine has just "
-            "started on it; nothing was reset, look again"
+            "started on it; nothing was reset, check again"
         )
 
 
 def reset(
     connection: Connection, table: Found, leaders: list[UUID], columns: Columns = USUAL
 ) -> int:
-    """Clear the marks of *leaders*, whose terms are over; return how many rows that were.
+    """Clear the marks of *leaders*, whose terms are over, and return the number of rows.
 
-    In id order and in several transactions; harmless beside an engine that
-    marks, purges or takes rows of the same table.
+    It works in id order and in several transactions. An engine may mark, purge or
+    take rows of the same table meanwhile.
     """
     statement, after, done = _fill_statement(_RESET, table, columns), -(2**63), 0
     while True:
@@ -153,5 +154,5 @@ def _terms(table: Found) -> str:
 
 
 def _escape_percent(name: str) -> str:
-    """Return *name* for a statement with parameters, which begin with a per cent sign."""
+    """Escape *name* for a statement with parameters, which start with a per cent sign."""
     return name.replace("%", "%%")

@@ -47,5 +47,5 @@ def test_every_name_is_quoted() -> None:
 @pytest.mark.parametrize("channel", ["", "x" * 64, "é" * 32, "a\0b"])
 def test_what_is_no_channel_is_refused(channel: str) -> None:
     """A channel that NOTIFY would refuse would make every insert fail."""
-    with pytest.raises(ValueError, match="is no channel"):
+    with pytest.raises(ValueError, match="is not a channel"):
         outbox_sql(channel=channel)
