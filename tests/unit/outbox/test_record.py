@@ -50,7 +50,7 @@ def test_a_document_becomes_json() -> None:
         (("t", "k", "v", [("a", "b", "c")]), TypeError, "one of them is tuple"),
         (("t", "k", "v", [(1, "b")]), TypeError, "a header's name must be str, not int"),
         (("t", "k", "v", {"a": None}), TypeError, "header 'a' must be str, not NoneType"),
-        (("t", "k", "v", {"a": "\0"}), ValueError, "header 'a' holds a NUL"),
+        (("t", "k", "v", {"a": "\0"}), ValueError, "header 'a' contains a NUL"),
     ],
 )
 def test_what_is_no_record_is_refused(
