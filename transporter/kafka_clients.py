@@ -1,6 +1,6 @@
-"""What all Kafka clients have in common: of adaptors, of queues, and of electors.
+"""Common parts of all Kafka clients, for adaptors, queues and electors.
 
-Settings are librdkafka's own, by name. Imports no client: settings are read without one.
+Settings have librdkafka's own names. No client is imported, because settings are read without one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Value = str | int | float | bool
 
 _SECRET: Final = re.compile(r"secret|password|passphrase|\.pem$")
-"""Found in the names of the settings that hold secrets."""
+"""Pattern in the names of settings that hold secrets."""
 _TRUST: Final = frozenset({"https.ca.location", "https.ca.pem"})
 _PASSING: Final = (
     "Failed to acquire SASL OAUTHBEARER token",
@@ -27,29 +27,29 @@ _PASSING: Final = (
     "Broker: Request not valid in current SASL state",
     "Local: Broker transport failure",
 )
-"""Words of authentication errors that another token, or another connection, may mend."""
+"""Texts of authentication errors that another token, or another connection, may resolve."""
 
 
 def may_pass(error: KafkaError) -> bool:
-    """Tell whether an error of authentication may go away without an operator.
+    """Return whether an authentication error may go away without an operator.
 
-    While a provider of tokens is away the client has none, or one that has expired. It asks
-    for another one by itself.
+    While a token provider is away the client has no token, or an expired one. It requests
+    another one by itself.
     """
     return error.name() == "_AUTHENTICATION" and any(words in error.str() for words in _PASSING)
 
 
-def asks_a_provider(settings: Mapping[str, Value]) -> bool:
-    """Tell whether a client with *settings* asks an OpenID provider for tokens."""
+def uses_oidc_provider(settings: Mapping[str, Value]) -> bool:
+    """Return whether a client with *settings* requests tokens from an OpenID provider."""
     return str(settings.get("sasl.oauthbearer.method", "")).lower() == "oidc"
 
 
-def trusted(settings: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what a client with *settings* has to be told to trust a provider as the system does.
+def trust_defaults(settings: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the settings that make a client trust the system's certificates for a provider.
 
-    It was built to look for certificates in one place, which not every system has.
+    The client was built to look for certificates in one place, which not every system has.
     """
-    if not asks_a_provider(settings) or _TRUST & settings.keys():
+    if not uses_oidc_provider(settings) or _TRUST & settings.keys():
         return {}
     known = ssl.get_default_verify_paths()
     found = known.cafile or known.capath
@@ -57,7 +57,7 @@ def trusted(settings: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def without_values(settings: Mapping[str, Value], text: str) -> str:
-    """Return *text* without the values of *settings*: the client repeats what it refuses."""
+    """Redact the values of *settings* in *text*, because the client quotes refused values."""
     # Invariant 20
     for value in settings.values():
         if isinstance(value, str) and value:
@@ -66,7 +66,7 @@ def without_values(settings: Mapping[str, Value], text: str) -> str:
 
 
 def without_secrets(settings: Mapping[str, Value], text: str) -> str:
-    """Return *text* without the values of those of *settings* that are secrets."""
+    """Redact the values of secret *settings* in *text*."""
     # Invariant 20
     for name, value in settings.items():
         if isinstance(value, str) and value and _SECRET.search(name):
@@ -75,16 +75,16 @@ def without_secrets(settings: Mapping[str, Value], text: str) -> str:
 
 
 class ClientLog:
-    """Passes on what a client logs, which repeats what a provider of tokens has answered.
+    """Logger for a client, whose log repeats the answers of a token provider.
 
-    Thread-safe, as the client's threads share it.
+    Thread-safe, because the client's threads share it.
     """
 
-    def __init__(self, name: str, hide: Callable[[str], str]) -> None:
-        """Log as *name* what *hide* leaves of it."""
-        self._logger, self._hide = logging.getLogger(name), hide
+    def __init__(self, name: str, redact: Callable[[str], str]) -> None:
+        """Log as *name* the text that *redact* returns."""
+        self._logger, self._redact = logging.getLogger(name), redact
 
     def log(self, level: int, text: str, *values: object) -> None:
-        """Log *text* with *values* in it, as a logger does."""
+        """Log *text* formatted with *values*, as a logger does."""
         # Invariant 20
-        self._logger.log(level, "%s", self._hide(text % values))
+        self._logger.log(level, "%s", self._redact(text % values))

@@ -21,8 +21,8 @@ from adaptors.templates import fields_of
 from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
 from transporter.kafka_clients import (
     Value,
-    asks_a_provider,
-    trusted,
+    trust_defaults,
+    uses_oidc_provider,
     without_secrets,
     without_values,
 )
@@ -156,7 +156,7 @@ class KafkaConnection(AdaptorConfig):
         given = {**self.client, **self.secured}
         mechanisms = {given.get(name) for name in ("sasl.mechanism", "sasl.mechanisms")}
         unsecured = str(given.get("enable.sasl.oauthbearer.unsecure.jwt", "")).lower() == "true"
-        if "OAUTHBEARER" in mechanisms and not asks_a_provider(given) and not unsecured:
+        if "OAUTHBEARER" in mechanisms and not uses_oidc_provider(given) and not unsecured:
             raise ValueError("OAUTHBEARER needs sasl.oauthbearer.method: oidc in client")
         return self
 
@@ -179,7 +179,7 @@ class KafkaConnection(AdaptorConfig):
             if value is not None:
                 secret = isinstance(value, SecretStr)
                 yield key, value.get_secret_value() if secret else str(value)
-        yield from trusted(self.client).items()
+        yield from trust_defaults(self.client).items()
 
 
 LEAST_BACKOFF: Final = 100

@@ -26,7 +26,7 @@ from adaptors.kafka.failures import Kind, is_fault, kind_of, source_error
 from adaptors.kafka.held import Held
 from adaptors.kafka.position import Place
 from transporter.errors import SourceError, SourceUnavailable, TransporterError
-from transporter.kafka_groups import committed
+from transporter.kafka_groups import committed_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,7 +110,7 @@ class Group:
         if places := self._cluster.partitions(topics):
             with self._translated():
                 # The coordinator of a new group may not be there yet.
-                known = committed(self._consumer, places, monotonic() + REQUEST_SECONDS)
+                known = committed_offsets(self._consumer, places, monotonic() + REQUEST_SECONDS)
         found = self._of_new_topics(known)
         new = {each.topic for each in found}
         if self._config.pattern is not None and (self._position().topics or len(new) < len(topics)):

@@ -12,7 +12,7 @@ from adaptors.kafka.cluster import REQUEST_SECONDS, Cluster, built
 from adaptors.kafka.consumer import consumer_of
 from adaptors.kafka.failures import source_error
 from transporter.adaptor import Finding
-from transporter.kafka_groups import committed
+from transporter.kafka_groups import committed_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,7 +58,7 @@ def _group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Finding:
     with built(config, _place(config)):
         consumer = consumer_of(config, _nothing, _nothing)
     try:
-        found = committed(consumer, places, monotonic() + REQUEST_SECONDS) if places else []
+        found = committed_offsets(consumer, places, monotonic() + REQUEST_SECONDS) if places else []
     except KafkaException as error:
         raise source_error(error.args[0], f"{_place(config)}, group {config.group}") from error
     finally:

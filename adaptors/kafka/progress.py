@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from transporter.adaptor import StoredOffset
-from transporter.kafka_groups import AT_ONCE, HELD_BACK, NOWHERE, committed
+from transporter.kafka_groups import AT_ONCE, BLOCKED, NOWHERE, committed_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ class Groups:
         }
         consumer = self._client.built(Consumer, settings)
         try:
-            (found,) = committed(consumer, [TopicPartition(self._topic, 0)], ends)
+            (found,) = committed_offsets(consumer, [TopicPartition(self._topic, 0)], ends)
         finally:
             consumer.close()
         return Progress.decode(found.metadata)
@@ -93,7 +93,7 @@ class Groups:
         try:
             return self.read(group, min(ends, time.monotonic() + AT_ONCE), stable=True)
         except KafkaException as error:
-            if error.args[0].code() not in HELD_BACK:
+            if error.args[0].code() not in BLOCKED:
                 raise
         self.read(group, ends, stable=False)  # Brokers that are away are told here.
         _LOG.warning("group %s: the brokers lost the end of a transaction; it is ended now", group)

@@ -17,7 +17,7 @@ from adaptors.kafka.failures import is_fault, sink_error
 from adaptors.kafka.progress import Groups, Progress
 from adaptors.kafka.slice import Slice
 from transporter.errors import RouteFault, SinkUnavailable
-from transporter.kafka_groups import membership
+from transporter.kafka_groups import non_member_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ class Transactions:
         self._topic = client.config.progress_place or ""
         self._groups = Groups(client, self._topic)
         self._producer: Producer | None = None
-        self._member = membership(self._name(context.shard))
+        self._member = non_member_metadata(self._name(context.shard))
         self._me, self._count = uuid.uuid4().hex, 0
         self._known: Progress | None = None
         self._unsure: _Commit | None = None
@@ -363,7 +363,7 @@ class Transactions:
 
     def _keep(self, producer: Producer, place: TopicPartition, group: str, ends: float) -> None:
         own = group == self._name(self._context.shard)
-        member = self._member if own else membership(group)
+        member = self._member if own else non_member_metadata(group)
         self._call(ends, bounded(producer.send_offsets_to_transaction), [place], member)
 
     def _call(self, ends: float, act: Callable[..., Any], *values: object) -> None:

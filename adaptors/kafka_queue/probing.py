@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from transporter.adaptor import Finding
-from transporter.queue.topics import counted, retention_problems
+from transporter.queue.topics import partition_counts, retention_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def probe_queue(settings: QueueSettings, topics: Sequence[str]) -> Iterator[Finding]:
     """Yield what there is of *topics*, and what they delete that is still needed."""
-    for name, count in zip(topics, counted(settings, topics), strict=True):
+    for name, count in zip(topics, partition_counts(settings, topics), strict=True):
         yield Finding(f"topic {name}: {count} {'partition' if count == 1 else 'partitions'}")
     for problem in retention_problems(settings, topics):
         yield Finding(problem, "warning")

@@ -9,7 +9,7 @@ from adaptors.postgres.inspection import describe_polling, locate, notifies
 from adaptors.postgres.session import connect, faults
 from adaptors.postgres.table import TableName
 from transporter.adaptor import Finding
-from transporter.election.looking import look
+from transporter.election.looking import check_reachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Findin
         with faults(f"cannot look at what is beside the outbox table {table}"):
             yield _terms(connection, table)
             yield _wake_up(connection, table, config)
-    if elected := look(config.elector):
+    if elected := check_reachable(config.elector):
         yield Finding(elected)
 
 

@@ -18,7 +18,7 @@ from adaptors.kafka_queue.writer import KafkaQueueWriter
 from transporter.adaptor import DeliveredReader
 from transporter.message import Message
 from transporter.queue import QueueProducer, Tracker
-from transporter.queue.message import received
+from transporter.queue.message import message_from_record
 from transporter.testing import FixedResume
 from transporter.testing.contracts import (
     RefusingWriterContract,
@@ -67,7 +67,7 @@ class TestKafkaQueueWriter(RefusingWriterContract, UnreachableWriterContract):
         records = consume(self.broker, self.settings.queue_topic)
         assert {record.key() for record in records} <= {b"jobs"}
         messages = (
-            received((0, record.offset()), "jobs", record.value(), record.headers(), 0)
+            message_from_record((0, record.offset()), "jobs", record.value(), record.headers(), 0)
             for record in records
         )
         return [Message("", each.value, each.key, headers=each.headers) for each in messages]

@@ -244,8 +244,8 @@ def test_a_lock_that_others_free_is_noticed(postgres: Database) -> None:
     made = elector(postgres.dsn)
     assert made.pulse(time.monotonic()).standing is Standing.LEADER
     session = made._session  # type: ignore[attr-defined]
-    session.ask("SELECT pg_advisory_unlock_all()::text", [])
-    assert session.answer(time.monotonic() + 5) == ("",)
+    session.send_query("SELECT pg_advisory_unlock_all()::text", [])
+    assert session.receive_row(time.monotonic() + 5) == ("",)
     time.sleep(TERM / 3)
     found = made.pulse(time.monotonic())
     assert [each.change for each in found.transitions] == [Change.REVOKED]

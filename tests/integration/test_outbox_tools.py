@@ -35,7 +35,7 @@ from transporter.outbox import (
     stash_many_async,
 )
 from transporter.outbox import reset as resetting
-from transporter.outbox.database import connected
+from transporter.outbox.database import connect
 from transporter.outbox.pump import Load, Pump
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def test_init_touches_no_other_table(
     postgres.execute("CREATE TABLE orders (id int)")
     assert app.execute(["outbox", "init", "--run", "--table", "orders"]) == 3
     told = capsys.readouterr().err
-    assert "there is a table public.orders, and it is no outbox" in told
+    assert "there is a table public.orders, but it is not an outbox" in told
     assert 'column "create_time" does not exist' in told
     assert postgres.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
 
@@ -285,7 +285,7 @@ def test_the_pump_keeps_its_rate_and_tells_of_it(outbox: Database) -> None:
     def wait(seconds: float) -> None:
         now[0] += seconds
 
-    with connected(outbox.dsn) as connection:
+    with connect(outbox.dsn) as connection:
         pump = Pump(
             connection,
             "outbox",
@@ -426,14 +426,14 @@ def test_a_term_that_begins_in_the_meantime_is_left_alone(
         insert(outbox)
     opened()
     mark(outbox, GHOST, 1, 2)
-    with connected(outbox.dsn) as connection:
+    with connect(outbox.dsn) as connection:
         found = resetting.marks(connection, "outbox")
-        assert (found.ended, found.kept) == ({GHOST: 2}, 0)
+        assert (found.rows_of_ended_leaders, found.kept_rows) == ({GHOST: 2}, 0)
         reader = opened()
         assert ids(reader.poll(5)) == [1, 2]
         with pytest.raises(ActionRefused, match=r"another term of public\.outbox has begun"):
             resetting.end_term(connection, found)
-        assert resetting.reset(connection, found.table, [*found.ended]) == 0
+        assert resetting.reset(connection, found.table, [*found.rows_of_ended_leaders]) == 0
     assert None not in leaders(outbox)
 
 
@@ -466,11 +466,11 @@ def test_a_look_beside_a_start_takes_no_living_leader_for_a_dead_one(
         started.append(opened())
         assert ids(started[0].poll(5)) == [1, 2]
 
-    with connected(outbox.dsn) as connection:
+    with connect(outbox.dsn) as connection:
         found = resetting.marks(
             cast("Connection", Interrupted(connection, number, start)), "outbox"
         )
-        resetting.reset(connection, found.table, [*found.ended])
+        resetting.reset(connection, found.table, [*found.rows_of_ended_leaders])
     assert len(started) == 1
     assert None not in leaders(outbox)
 
@@ -498,7 +498,7 @@ def test_reset_waits_for_a_row_and_looks_again(outbox: Database) -> None:
     """A row that another transaction is marking meanwhile keeps that mark."""
     insert(outbox)
     mark(outbox, GHOST, 1)
-    with connected(outbox.dsn) as connection, psycopg.connect(outbox.dsn) as rival:
+    with connect(outbox.dsn) as connection, psycopg.connect(outbox.dsn) as rival:
         found = resetting.marks(connection, "outbox")
         other = UUID(int=8)
         rival.execute("UPDATE outbox SET leader_id = %s", [other])
@@ -595,7 +595,7 @@ def test_drop_leaves_alone_what_is_not_its_own(
     """Another kind of table, a function of the user's, and a table that others depend on."""
     postgres.execute("CREATE TABLE orders (id int)")
     assert app.execute(["outbox", "drop", "--table", "orders", "--yes", "--force"]) == 3
-    assert "it is no outbox" in capsys.readouterr().err
+    assert "it is not an outbox" in capsys.readouterr().err
     assert postgres.execute("SELECT count(*) FROM orders") == [(0,)]
 
     command("init", "--run")
@@ -624,7 +624,7 @@ def test_drop_spells_every_name(
 
 def test_rows_that_come_while_drop_asks_are_not_lost(outbox: Database) -> None:
     """They are counted again under the lock, with those of transactions that were open."""
-    with connected(outbox.dsn) as connection, psycopg.connect(outbox.dsn) as application:
+    with connect(outbox.dsn) as connection, psycopg.connect(outbox.dsn) as application:
         found = removal.find_removable(connection, "outbox", Columns())
         insert(application)
         done: list[BaseException] = []
@@ -703,7 +703,7 @@ def test_a_lost_connection_tells_what_is_committed(outbox: Database) -> None:
             " WHERE application_name = 'transporter outbox' AND datname = current_database()"
         )
 
-    with connected(outbox.dsn) as connection:
+    with connect(outbox.dsn) as connection:
         pump = Pump(connection, "outbox", cut, lambda _: None)
         with pytest.raises(SourceUnavailable, match=r"\(20 rows are committed\)"):
             pump.run(Load("r", records=40, rows=20), Random(1))

@@ -183,7 +183,7 @@ def test_a_search_among_other_queues_messages_is_bounded(
     settings: QueueSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was not looked at counts as ours, from the time at which the search has ended."""
-    monkeypatch.setattr("transporter.queue.backlog._LOOKED_AT", 5)
+    monkeypatch.setattr("transporter.queue.backlog._MOST_SKIPPED", 5)
     send_old(settings, "others", 30)
     send(settings, 1)
     estimator = BacklogEstimator(settings, "jobs")

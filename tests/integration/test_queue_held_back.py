@@ -16,7 +16,7 @@ from queue_tools import PATIENCE, fresh, until
 from transporter.queue import QueueConsumer, QueueProducer, Tracker
 from transporter.queue.looking import stats
 from transporter.queue.markers import End, Start, encode
-from transporter.queue.transactions import WRITER, end
+from transporter.queue.transactions import WRITER, end_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ def test_a_tracker_ends_what_outlasts_every_transaction(kafka_broker: Broker) ->
         plain.produce(settings.markers_topic, BEGUN, partition=0)
         plain.flush()
         with Tracker(settings) as tracker:
-            until(lambda: tracker.metrics().in_progress == 1, "what was held back is seen")
+            until(lambda: tracker.metrics().in_progress == 1, "the blocked records are seen")
         with pytest.raises(KafkaException, match="fenced"):
             dead.commit_transaction(PATIENCE)
     plain.close()
@@ -89,13 +89,13 @@ def test_a_consumer_that_was_taken_for_dead_begins_anew(kafka_broker: Broker) ->
             assert (message.value, message.redeliveries) == (value, 0)
             consumer.ack(message)
             start = consume(kafka_broker, settings.markers_topic)[0]
-            end(settings, dict(start.headers())[WRITER].decode())
+            end_transaction(settings, dict(start.headers())[WRITER].decode())
 
 
 def test_what_is_written_to_make_good_is_no_message(
     kafka_broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who takes a name anew writes where partitions are held back, and nobody receives that."""
+    """A producer with an earlier name writes to blocked partitions, and no consumer gets that."""
     settings = fresh(kafka_broker, partitions=1, instance="one")
     with QueueProducer(settings) as producer:
         producer.send("q", b"real")
@@ -103,7 +103,7 @@ def test_what_is_written_to_make_good_is_no_message(
         with Tracker(settings) as tracker:
             until(lambda: tracker.metrics().partitions == 1, "it tracks")
         other.abort_transaction(PATIENCE)
-    assert "made good what held back 1 partitions" in caplog.text
+    assert "ended a transaction that blocked 1 partitions" in caplog.text
     assert [each.queue for each in stats(settings)] == ["q"]
     with QueueConsumer(settings, "q") as consumer:
         message = consumer.receive(PATIENCE)

@@ -73,9 +73,9 @@ def test_topics_that_delete_what_waits_are_named_with_what_helps(kafka_broker: B
         future.result(timeout=30)
     until(lambda: {*own.topics} <= {*admin.list_topics().topics}, "the broker knows them")
     waiting, progress, letters = retention_problems(own, own.topics)
-    assert f"topic {queue} deletes messages that wait (retention.ms=604800000)" in waiting
+    assert f"topic {queue} deletes waiting messages (retention.ms=604800000)" in waiting
     assert f"--entity-name {queue} --add-config retention.ms=-1" in waiting
-    assert f"topic {markers} deletes what is known of messages in progress" in progress
+    assert f"topic {markers} deletes markers of messages in progress" in progress
     assert "--add-config retention.ms=86400000" in progress
     assert "cleanup.policy=compact, retention.ms=604800000, retention.bytes=1000" in letters
     week = own.model_copy(update={"retention": 7 * 86400.0})

@@ -46,7 +46,7 @@ class Tracker(RuleBasedStateMachine):
         """Append *marker* to the topic and show it to the tracker."""
         offset = len(self.topic)
         self.topic.append(marker)
-        self.real.see(offset, marker, self.now)
+        self.real.apply(offset, marker, self.now)
         return offset
 
     @rule(seconds=st.floats(0, 4))
@@ -100,7 +100,7 @@ class Tracker(RuleBasedStateMachine):
     def redeliver(self, data: st.DataObject, most: int, *, fails: bool) -> None:
         """Redeliver what is due, with an End; or fail to, so that it is tried again."""
         due = {each for each, known in self.model.items() if known.deadline <= self.now}
-        taken = self.real.expired(self.now, most)
+        taken = self.real.take_expired(self.now, most)
         ids = {each.id for each in taken}
         assert ids <= due
         assert bool(ids) == bool(due)
@@ -140,7 +140,7 @@ class Tracker(RuleBasedStateMachine):
         low = self.real.low
         fresh = InProgress(low, slack=self.slack)
         for offset, marker in enumerate(self.topic[low:], start=low):
-            fresh.see(offset, marker, self.now)
+            fresh.apply(offset, marker, self.now)
         fresh.caught_up = True
         assert self.contents_of(fresh) == self.contents_of(self.real)
         self.real = fresh
@@ -182,7 +182,7 @@ class Tracker(RuleBasedStateMachine):
             assert (held.nack is None) == (known.nack is None)
         assert self.real.low == self.low(self.model)
         due = any(known.deadline <= self.now for known in self.model.values())
-        assert self.real.due(self.now) == due
+        assert self.real.has_due(self.now) == due
         if self.model:
             deadline = self.real.next_deadline
             assert deadline is not None

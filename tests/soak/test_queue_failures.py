@@ -58,7 +58,7 @@ with QueueConsumer(QueueSettings.model_validate_json(sys.argv[1]), "q") as consu
 """
 
 
-def received(settings: QueueSettings, wanted: set[bytes], tracker: Tracker) -> Seen:
+def message_from_record(settings: QueueSettings, wanted: set[bytes], tracker: Tracker) -> Seen:
     """Ack all that comes until *wanted* has come and nothing is in progress; count it."""
     seen = Seen()
     with QueueConsumer(settings, "q") as consumer:
@@ -86,7 +86,7 @@ def test_a_kill_between_start_and_commit_loses_nothing(
     with Tracker(settings.model_copy(update={"instance": ""})) as tracker:
         with process(KILLED_BEFORE_COMMIT, settings) as child:
             assert child.wait(PATIENCE) == -signal.SIGKILL
-        seen = received(settings, wanted, tracker)
+        seen = message_from_record(settings, wanted, tracker)
         begun = tracker.metrics().received
     assert set(seen) == wanted
     assert max(seen.values()) <= most
@@ -104,7 +104,7 @@ def test_the_messages_of_a_consumer_that_is_stopped_go_to_another(kafka_broker: 
             child.send_signal(signal.SIGSTOP)
             producer.send_many("q", [b"%d" % number for number in range(20, 40)])
             wanted = {b"%d" % number for number in range(40)}
-            seen = received(settings, wanted, tracker)
+            seen = message_from_record(settings, wanted, tracker)
     assert hung in seen
     assert set(seen) == wanted
 
@@ -210,7 +210,7 @@ def test_what_is_no_marker_is_told_and_passed(
     with Tracker(settings) as tracker:
         until(lambda: tracker.metrics().in_progress == 1, "the good one is seen")
         assert tracker.metrics().refused == 3
-    assert "partition 0, offset 0: 5 bytes that are no marker; passed over" in caplog.text
+    assert "partition 0, offset 0: 5 bytes that are not a marker; skipped" in caplog.text
 
 
 def test_a_marker_of_a_newer_version_stops_a_tracker(kafka_broker: Broker) -> None:
@@ -275,7 +275,7 @@ def test_a_message_as_large_as_allowed_goes_all_the_way(kafka_broker: Broker) ->
 def test_headers_of_ours_are_not_taken(kafka_broker: Broker) -> None:
     """A sender cannot forge what the queue says about a message."""
     with QueueProducer(fresh(kafka_broker)) as producer:
-        with pytest.raises(MessageRefused, match="begin with transporter- are ours"):
+        with pytest.raises(MessageRefused, match="begin with transporter- are reserved"):
             producer.send("q", b"v", headers=[("transporter-redeliveries", b"9")])
         producer.send("q", b"v", headers=[("mine", b"9")])
 
@@ -305,7 +305,7 @@ def test_a_topic_that_is_missing_is_named(kafka_broker: Broker) -> None:
 def test_brokers_that_do_not_answer_are_told_in_time(make: Any) -> None:
     """Nobody waits for ever for a broker that was never there."""
     settings = settings_of(bootstrap_servers="127.0.0.1:1", timeout=1.0)
-    with pytest.raises(QueueUnavailable, match=r"127\.0\.0\.1:1.*see whether the brokers are up"):
+    with pytest.raises(QueueUnavailable, match=r"127\.0\.0\.1:1.*check whether the brokers are up"):
         make(settings)
 
 

@@ -102,20 +102,20 @@ def _default(setting: Setting) -> str:
 
 def example(adaptor: AdaptorInfo) -> list[str]:
     """Return the lines of a pipeline file that use *adaptor*, with its required settings."""
-    from transporter.starting.pipelines import quoted, variable_line  # noqa: PLC0415 - imports adaptors
+    from transporter.starting.pipelines import quote_name, variable_line  # noqa: PLC0415 - imports adaptors
 
     required = [variable_line(adaptor, each) for each in adaptor.settings if each.required]
     if adaptor.kind == "reader":
         return [
             "readers:",
             f"  - name: my-{adaptor.short}",
-            f"    adaptor: {quoted(adaptor.name)}",
+            f"    adaptor: {quote_name(adaptor.name)}",
             *(f"    {line}" for line in required),
         ]
     return [
         "routes:",
         f"  - name: to-{adaptor.short}",
         "    writer:",
-        f"      adaptor: {quoted(adaptor.name)}",
+        f"      adaptor: {quote_name(adaptor.name)}",
         *(f"      {line}" for line in required),
     ]

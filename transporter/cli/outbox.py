@@ -91,9 +91,9 @@ def init(  # noqa: PLR0913 - one argument an option
 
 def _create(place: Place, *, as_json: bool) -> None:
     from transporter.outbox.creation import create, create_trigger  # noqa: PLC0415 - imports psycopg
-    from transporter.outbox.database import connected  # noqa: PLC0415
+    from transporter.outbox.database import connect  # noqa: PLC0415
 
-    with connected(place.dsn) as connection:
+    with connect(place.dsn) as connection:
         if place.routed:
             name, created = create_trigger(connection, place.table, place.channel), False
         else:
@@ -143,12 +143,12 @@ def pump(  # noqa: PLR0913 - one argument an option
     from random import Random  # noqa: PLC0415 - only for this command
     from uuid import uuid4  # noqa: PLC0415
 
-    from transporter.outbox.database import connected  # noqa: PLC0415 - imports psycopg
+    from transporter.outbox.database import connect  # noqa: PLC0415 - imports psycopg
     from transporter.outbox.pump import Load, Pump  # noqa: PLC0415
 
     place = outbox_of(pipeline, reader, dsn, table, column)
     load = Load(uuid4().hex[:12], keys, records, rows, rate, value_bytes, _topic(topic))
-    with connected(place.dsn) as connection, _meter(records) as (told, metered):
+    with connect(place.dsn) as connection, _meter(records) as (told, metered):
         machine = Pump(connection, place.table, told, metered, columns=place.columns)
         try:
             total = machine.run(load, Random(load.run))  # noqa: S311 - made-up rows
@@ -230,16 +230,16 @@ def reset(  # noqa: PLR0913 - one argument an option
     Example: transporter outbox reset orders.yaml
     """
     from transporter.outbox import reset as resetting  # noqa: PLC0415 - imports psycopg
-    from transporter.outbox.database import connected  # noqa: PLC0415
+    from transporter.outbox.database import connect  # noqa: PLC0415
 
     place = outbox_of(pipeline, reader, dsn, table, column)
-    with connected(place.dsn) as connection:
+    with connect(place.dsn) as connection:
         found = resetting.marks(connection, place.table, place.columns)
-        rows = sum(found.ended.values()) + (found.kept if end_term else 0)
+        rows = sum(found.rows_of_ended_leaders.values()) + (found.kept_rows if end_term else 0)
         ending = end_term and found.last is not None
         if (rows or ending) and not yes:
             confirm(_question(found, rows, ending=ending))
-        leaders = [*found.ended]
+        leaders = [*found.rows_of_ended_leaders]
         if ending and found.last is not None:
             resetting.end_term(connection, found)
             leaders.append(found.last.leader)
@@ -263,7 +263,7 @@ def _term(last: LastTerm) -> str:
 
 
 def _tell_reset(found: Marks, done: int, *, ended: bool, as_json: bool) -> None:
-    kept = 0 if ended else found.kept
+    kept = 0 if ended else found.kept_rows
     last = found.last
     if as_json:
         facts: dict[str, Any] = {"table": found.table.name, "reset": done, "kept": kept}
@@ -302,11 +302,11 @@ def drop(  # noqa: PLR0913 - one argument an option
     Example: transporter outbox drop orders.yaml
     """
     from transporter.outbox import removal  # noqa: PLC0415 - imports psycopg
-    from transporter.outbox.database import connected  # noqa: PLC0415
+    from transporter.outbox.database import connect  # noqa: PLC0415
 
     place = outbox_of(pipeline, reader, dsn, table, column, routed=True)
     whole = not (keep_table or place.routed)
-    with connected(place.dsn) as connection:
+    with connect(place.dsn) as connection:
         found = removal.find_removable(
             connection, place.table, None if place.routed else place.columns
         )

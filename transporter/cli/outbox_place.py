@@ -108,7 +108,7 @@ def _columns(given: list[str]) -> Columns:
     from transporter.pipeline.problems import suggestion  # noqa: PLC0415 - imports pydantic
 
     named = dict(each.partition("=")[::2] for each in given)
-    known = Columns().quoted()
+    known = Columns().quoted_names()
     for what, name in named.items():
         if what not in known:
             hint = suggestion(what, known, "what can be named")

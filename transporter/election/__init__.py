@@ -1,1 +1,1 @@
-"""Who may try to lead: electors that say it, and none that decides what a leader may do."""
+"""Leader election: electors decide which candidate may try to lead, not what a leader may do."""

@@ -1,4 +1,4 @@
-"""The Kafka clients of an elector, with the settings that its promises rest on."""
+"""Kafka clients of an elector, with the client settings that its guarantees rely on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 
 from transporter.errors import EnvironmentFault
-from transporter.kafka_clients import ClientLog, trusted
+from transporter.kafka_clients import ClientLog, trust_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,33 +28,33 @@ _OBSERVER: Final = {
 
 
 class Clients:
-    """The three clients of an elector: the group's member, the reader, the writer."""
+    """The three clients of an elector: the group's member, the reader and the writer."""
 
-    def __init__(self, config: KafkaElection, heard: Callable[[KafkaError], None]) -> None:
+    def __init__(self, config: KafkaElection, on_error: Callable[[KafkaError], None]) -> None:
         self._topic = config.topic
-        common = _common(config) | {"error_cb": heard}
+        common = _common(config) | {"error_cb": on_error}
         reading = common | {
             "allow.auto.create.topics": False,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "group.id": config.group or config.topic,
         }
-        self.member = _made(config, Consumer, reading | _member(config))
-        self.observer = _made(config, Consumer, reading | _OBSERVER)
-        self.producer = _made(config, Producer, common | _producer(config))
+        self.member = _create_client(config, Consumer, reading | _member(config))
+        self.observer = _create_client(config, Consumer, reading | _OBSERVER)
+        self.producer = _create_client(config, Producer, common | _producer(config))
 
     def join(self, on_assign: Callable[..., None], on_revoke: Callable[..., None]) -> None:
-        """Become a member of the group; the callbacks run in ``member.poll``."""
+        """Join the group. The callbacks run in ``member.poll``."""
         self.member.subscribe(
             [self._topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke
         )
 
-    def listen(self) -> None:
-        """Read the partition from its end on."""
+    def read_from_end(self) -> None:
+        """Start reading the partition at its end."""
         self.observer.assign([TopicPartition(self._topic, 0, OFFSET_END)])
 
     def produce(self, value: bytes) -> bool:
-        """Write *value* to the partition; tell whether there was room for it in the client."""
+        """Write *value* to the partition and return whether the client had room for it."""
         try:
             self.producer.produce(self._topic, value, partition=0)
         except (BufferError, KafkaException):
@@ -62,16 +62,17 @@ class Clients:
         return True
 
     def close(self) -> None:
-        """Send what is to be sent, and leave the group; a client that hangs is given up."""
+        """Send pending records and leave the group. A client that hangs is dropped."""
         until = time.monotonic() + _CLOSE_SECONDS
         self.producer.flush(_FLUSH_SECONDS)
         for thread in self.abandon():
-            # The client has been seen to hang here for ever. It is left to a thread that ends
-            # with this process, and the group misses its member after a session's time-out.
+            # The client has been observed to hang here for ever. It is left to a daemon thread,
+            # which ends with this process. The group then removes its member after the session
+            # time-out.
             thread.join(max(0.0, until - time.monotonic()))
 
     def abandon(self) -> list[threading.Thread]:
-        """Begin to close everything, and wait for nothing; return who does it."""
+        """Start to close all clients without waiting, and return the closing threads."""
         self.producer.purge()
         acts = {"member": self.member.close, "observer": self.observer.close}
         threads = [
@@ -88,7 +89,7 @@ def _common(config: KafkaElection) -> dict[str, Any]:
         "topic.metadata.refresh.interval.ms": 30_000,
         "reconnect.backoff.max.ms": 1000,
         "log_level": 2,
-        **trusted(config.client),
+        **trust_defaults(config.client),
         **config.client,
         "bootstrap.servers": config.bootstrap_servers,
         "socket.timeout.ms": _milliseconds(config.term, 2.0, 60.0),
@@ -99,11 +100,11 @@ def _common(config: KafkaElection) -> dict[str, Any]:
 def _member(config: KafkaElection) -> dict[str, Any]:
     session = _milliseconds(config.session, 1.0, 3600.0)
     return {
-        # A candidate that comes must not depose the leader.
+        # A new candidate must not depose the leader.
         "partition.assignment.strategy": "cooperative-sticky",
         "session.timeout.ms": session,
         "heartbeat.interval.ms": min(3000, session // 10),
-        # Who does not pulse is as good as gone, though the client's own threads beat.
+        # A candidate without pulses counts as gone, even while the client sends heartbeats.
         "max.poll.interval.ms": session,
     }
 
@@ -118,11 +119,11 @@ def _producer(config: KafkaElection) -> dict[str, Any]:
     }
 
 
-def _made(config: KafkaElection, kind: Callable[..., Any], values: dict[str, Any]) -> Any:  # noqa: ANN401 - no types there
+def _create_client(config: KafkaElection, kind: Callable[..., Any], values: dict[str, Any]) -> Any:  # noqa: ANN401 - no types there
     try:
         return kind(values)
     except KafkaException as error:
-        text = config.shown(error.args[0].str())
+        text = config.without_values(error.args[0].str())
         place = f"the elector's topic {config.topic} at {config.bootstrap_servers}"
         raise EnvironmentFault(f"{place}: {text}; check the client settings") from None
 

@@ -1,4 +1,4 @@
-"""How an elector is chosen and set up, for the settings of whoever leads by one."""
+"""Settings that choose and configure an elector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from pydantic import (
 )
 
 from transporter.election.elector import Alone
-from transporter.kafka_clients import Value, without_secrets, without_values
+from transporter.kafka_clients import Value, without_secrets
+from transporter.kafka_clients import without_values as redact_values
 from transporter.units import Duration
 
 if TYPE_CHECKING:
@@ -29,16 +30,16 @@ _CLIENT: Final = re.compile(
 )
 _OWNED: Final = frozenset({"socket.timeout.ms"})
 _SHORTEST_SESSION: Final = 6.0
-"""Seconds below which brokers allow no session unless told otherwise."""
+"""Shortest session that brokers allow by default, in seconds."""
 _LONGEST_SESSION: Final = 1800.0
 _BEATS: Final = 5
-"""Heartbeats that a leader writes in a term."""
+"""Heartbeats of a leader per term, by default."""
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 
 
 def _conninfo(dsn: SecretStr) -> SecretStr:
-    # 20 ms that elections without PostgreSQL do without.
+    # Elections without PostgreSQL save the 20 ms of this import.
     from transporter.conninfo import parts_of  # noqa: PLC0415
 
     parts_of(dsn.get_secret_value())
@@ -46,38 +47,38 @@ def _conninfo(dsn: SecretStr) -> SecretStr:
 
 
 Dsn = Annotated[SecretStr, AfterValidator(_conninfo)]
-"""A connection string of PostgreSQL, refused where libpq would misread it, and never repeated."""
+"""A PostgreSQL connection string, refused where libpq would misread it, and never quoted."""
 
 
 class _Election(BaseModel):
-    """What all elections share."""
+    """Settings of all elections."""
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         use_attribute_docstrings=True,
-        hide_input_in_errors=True,  # Invariant 20: a setting may be a secret
+        hide_input_in_errors=True,  # Invariant 20: a setting may be a secret.
     )
 
     term: Annotated[Duration, Field(ge=1, le=3600)] = 5.0
-    """A leader that has not heard for so long that it still leads must believe that it does not;
-    another leads within two terms, by Kafka after ``session_timeout`` where that is longer. All
-    who take part must have the same."""
+    """A leader without a confirmation for this long must stop leading. Another leads within two
+    terms, or with Kafka after ``session_timeout`` if that is longer. All candidates must have the
+    same term."""
 
 
 class PostgresElection(_Election):
-    """Who holds an advisory lock of PostgreSQL leads."""
+    """Election by an advisory lock of PostgreSQL, whose holder leads."""
 
     kind: Literal["postgres"]
     """Elect by PostgreSQL."""
 
     dsn: Dsn | None = None
-    """Connection string of a *direct* connection or a session pool, when the one that is used
-    otherwise goes through a pooler of transactions; it must name the same database for all."""
+    """Connection string of a *direct* connection or a session pool. Set it if the reader's own
+    goes through a transaction pooler. It must name the same database for all candidates."""
 
 
 class KafkaElection(_Election):
-    """Whom a consumer group gives a topic's partition 0 leads, while its heartbeats return."""
+    """Election by a consumer group: the member with partition 0 leads while its beats return."""
 
     kind: Literal["kafka"]
     """Elect by Kafka."""
@@ -86,17 +87,17 @@ class KafkaElection(_Election):
     """Brokers to start from: ``host:port``, comma-separated."""
 
     topic: Name
-    """A topic that exists, for this election alone; one partition is enough."""
+    """An existing topic for this election alone. One partition is enough."""
 
     group: Name | None = None
-    """The consumer group of all who take part; without it, it is called as the topic is."""
+    """The consumer group of all candidates. The default is the topic's name."""
 
     heartbeat: Annotated[Duration, Field(gt=0)] | None = None
-    """Time between two heartbeats of a leader; without it a fifth of the term."""
+    """Time between two heartbeats of a leader. The default is a fifth of the term by default."""
 
     session_timeout: Annotated[Duration, Field(ge=1, le=_LONGEST_SESSION)] | None = None
-    """The group replaces a leader that it hears nothing of for so long; without it the term, and
-    at least 6 s: brokers allow no less, unless ``group.min.session.timeout.ms`` says so there."""
+    """Time without a sign of life after which the group replaces a leader. The default is the
+    term, but at least 6 s, the brokers' default of ``group.min.session.timeout.ms``."""
 
     client: dict[str, Value] = Field(default_factory=dict, repr=False)
     """Further librdkafka settings: ``security.*``, ``sasl.*``, ``ssl.*`` …"""
@@ -108,32 +109,34 @@ class KafkaElection(_Election):
         )
         if unsafe:
             raise ValueError(
-                f"client may not hold {', '.join(unsafe)}: the election rests on them; allowed are "
-                "security.*, sasl.*, ssl.*, socket.* but its time-out, client.*, broker.*, "
+                f"client may not hold {', '.join(unsafe)}: the election relies on them; allowed "
+                "are security.*, sasl.*, ssl.*, socket.* but its time-out, client.*, broker.*, "
                 "reconnect.*, retry.* and metadata.*"
             )
-        if self.beats_every > self.term / 2:
-            raise ValueError("heartbeat may be half of term at most, or one lost beat fences")
+        if self.heartbeat_interval > self.term / 2:
+            raise ValueError(
+                "heartbeat may be at most half of term, or one lost heartbeat would fence"
+            )
         return self
 
     @property
-    def beats_every(self) -> float:
+    def heartbeat_interval(self) -> float:
         """Seconds between two heartbeats."""
         return self.term / _BEATS if self.heartbeat is None else self.heartbeat
 
     @property
     def session(self) -> float:
-        """Seconds after which the group misses a member."""
+        """Seconds without a sign of life after which the group removes a member."""
         if self.session_timeout is not None:
             return self.session_timeout
         return min(max(self.term, _SHORTEST_SESSION), _LONGEST_SESSION)
 
-    def shown(self, text: str) -> str:
-        """Return *text* without the values of settings: the client repeats what it refuses."""
-        return without_values(self.client, text)
+    def without_values(self, text: str) -> str:
+        """Redact the values of settings in *text*, because the client quotes refused values."""
+        return redact_values(self.client, text)
 
     def without_secrets(self, text: str) -> str:
-        """Return *text* without the values of settings that are secrets."""
+        """Redact the values of secret settings in *text*."""
         return without_secrets(self.client, text)
 
 
@@ -150,17 +153,17 @@ Election = Annotated[
     Discriminator(
         _kind,
         custom_error_type="election",
-        custom_error_message="write none, or a mapping whose kind is postgres or kafka, "
+        custom_error_message="use none, or a mapping whose kind is postgres or kafka, "
         "such as {kind: postgres, term: 5s}",
     ),
 ]
-"""The type of a setting that chooses an elector: ``none``, or a mapping with its ``kind``."""
+"""Type of a setting that chooses an elector: ``none``, or a mapping with its ``kind``."""
 
 
 def make_elector(election: Election, name: str, dsn: SecretStr) -> Elector:
-    """Return the elector for the election called *name*; it does no I/O before its first pulse.
+    """Return the elector for the election called *name*, which does no I/O before its first pulse.
 
-    *dsn* is what an election by PostgreSQL uses that has none of its own.
+    An election by PostgreSQL without its own connection string uses *dsn*.
     Drivers are imported only when they are needed.
     """
     if isinstance(election, PostgresElection):

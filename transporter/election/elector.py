@@ -1,4 +1,4 @@
-"""What every elector is, and the one that has no rivals."""
+"""Interface of all electors, and the elector without rivals."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from transporter.election.machine import Change, Standing, Transition
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What one pulse found: the standing behind it, what changed, and what is wrong, if anything.
+    """Result of one pulse: the new standing, its transitions and the problem, if there is one.
 
-    *problem* is a sentence for people while the election cannot be reached or
-    used; an elector goes on trying. It is empty when nothing is wrong.
+    *problem* is a sentence for operators while the election cannot be reached or
+    used. The elector keeps trying meanwhile. It is empty without a problem.
     """
 
     standing: Standing
@@ -22,57 +22,59 @@ class Pulse:
 
 
 class Elector(Protocol):
-    """Says who may try to lead. What a leader may do, the term number in the database decides.
+    """Participant in an election, which decides whether this process may try to lead.
 
-    One thread calls ``pulse`` and ``close``; any thread may call ``standing``.
+    The term number in the database decides what a leader may do. One thread calls
+    ``pulse`` and ``close``. Any thread may call ``standing``.
     """
 
     def pulse(self, now: float) -> Pulse:
-        """Take part in the election; *now* is ``time.monotonic()``.
+        """Take part in the election. *now* is ``time.monotonic()``.
 
-        Call it several times a term: a leader whose pulses are a term apart is
-        fenced, and is told so before anything else is done. Waits for answers
-        no longer than a tenth of the term and 200 ms, whatever hangs; only
-        looking up the name of a host may take longer.
+        Call it several times a term. A leader whose pulses are a term apart is
+        fenced, and its pulse reports that before it does anything else. The wait
+        for answers lasts at most a tenth of the term and at most 200 ms, whatever
+        hangs. Only the lookup of a host name may take longer.
 
-        :raises EnvironmentFault: when only an operator can help. It is raised
-            by candidates only: a leader hears of its revocation first.
+        Raises:
+            EnvironmentFault: If only an operator can help. Only candidates raise it,
+                because a leader's revocation is reported first.
         """
 
     def standing(self, now: float) -> Standing:
-        """Return the standing at the monotonic time *now*: fenced as soon as the term is over."""
+        """Return the standing at the monotonic time *now*, fenced as soon as the term is over."""
 
     def close(self) -> None:
-        """Leave the election, so that another can lead at once; safe twice.
+        """Leave the election, so that another can lead at once. Safe to call twice.
 
-        Waits no longer than a term and 5 s. A transition is not told: whoever
-        closes leads no more.
+        The wait lasts at most a term and 5 s. No transition is reported, because a
+        closed elector no longer leads.
         """
 
 
 class Alone:
-    """Leads from the first pulse on and for ever: nobody else takes part."""
+    """Elector that leads for ever from its first pulse on, because it has no rivals."""
 
     def __init__(self) -> None:
-        """Begin as a candidate."""
+        """Start as a candidate."""
         self._standing = Standing.CANDIDATE
 
     def pulse(self, now: float) -> Pulse:  # noqa: ARG002 - as every elector
-        """Return that we lead; the first time, that we began to."""
+        """Return the standing of a leader, with the transition to it in the first pulse."""
         if self._standing is Standing.LEADER:
             return Pulse(Standing.LEADER)
         self._standing = Standing.LEADER
         return Pulse(Standing.LEADER, (Transition(Change.ACQUIRED, "there is no elector"),))
 
     def standing(self, now: float) -> Standing:  # noqa: ARG002 - as every elector
-        """Return whether there was a pulse."""
+        """Return the standing: a leader after the first pulse."""
         return self._standing
 
     def close(self) -> None:
-        """Lead no more."""
+        """Stop leading."""
         self._standing = Standing.CANDIDATE
 
 
 def patience(term: float) -> float:
-    """Return how many seconds a pulse may wait for answers."""
+    """Return the seconds that a pulse may wait for answers."""
     return min(0.2, term / 10)

@@ -1,16 +1,16 @@
-"""Election by Kafka, after the idea of NELI: a consumer group chooses, heartbeats prove.
+"""Election by Kafka, after the idea of NELI: a consumer group chooses, and heartbeats prove.
 
-All candidates are members of one group on one topic; whoever is assigned its
-partition 0 may claim the lease (:mod:`~.lease`), and leads while its own
-heartbeats come back to it through that partition. Every candidate reads the
-partition, so heartbeats of a rival are known as such: a later claim ends a
-leadership at once, be the group of what opinion it may.
+All candidates are members of one group on one topic. The member with partition
+0 may claim the lease (:mod:`~.lease`). It leads while its own heartbeats come
+back to it through that partition. Every candidate reads the partition and
+recognizes the heartbeats of a rival. A later claim therefore ends a leadership
+at once, regardless of the group's view.
 
-How soon a leader that vanished is replaced the group decides: its member is
-missed after the session's time-out, which brokers do not allow below
-``group.min.session.timeout.ms`` (6 s unless changed there). So it takes the
-longer of the term and the session's time-out, and a tenth of that to notice.
-One that closes leaves the group and is replaced at once.
+The group determines the time until a vanished leader is replaced. Its member is
+removed after the session time-out, which brokers do not allow below
+``group.min.session.timeout.ms`` (6 s by default). The replacement takes the
+longer of the term and the session time-out, and a tenth of that for detection.
+An elector that closes leaves the group and is replaced at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from confluent_kafka import TopicPartition as Partition
 from transporter.election.clients import Clients
 from transporter.election.elector import Pulse, patience
 from transporter.election.lease import Kind, Lease, decode
-from transporter.election.machine import Heard, Machine, Standing, Transition
+from transporter.election.machine import Machine, Observation, Standing, Transition
 from transporter.errors import EnvironmentFault
 from transporter.kafka_clients import may_pass
 from transporter.units import duration_text
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from transporter.election.config import KafkaElection
 
 _MOST: Final = 1000
-"""Records that one pulse reads."""
+"""Maximum number of records that one pulse reads."""
 
 # The client library's own error codes are public, underscore and all.
-_LOST_PLACE: Final = frozenset(
+_LOST_POSITION: Final = frozenset(
     {
         KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001
         KafkaError.OFFSET_OUT_OF_RANGE,
@@ -66,15 +66,15 @@ _MISSING: Final = frozenset(
 
 
 class KafkaElector:
-    """Leads while it holds the lease on the topic's partition 0; see :class:`~.elector.Elector`.
+    """Elector that leads while it holds the lease on the topic's partition 0.
 
-    Not promised: that the former leader has ended its work. A candidate that
-    has just come listens for a term before it leads. The thread that pulses
-    runs the group's callbacks, too.
+    See :class:`~.elector.Elector`. It does not guarantee that the former leader
+    has ended its work. A new candidate reads for a term before it leads. The
+    thread that pulses also runs the group's callbacks.
     """
 
     def __init__(self, name: str, config: KafkaElection) -> None:
-        """Connect to nothing yet; *name* is that of the election."""
+        """Set the election's *name* and *config* without connecting."""
         self._name, self._config = name, config
         self._candidate = uuid4().hex
         self._machine = Machine(config.term)
@@ -82,33 +82,35 @@ class KafkaElector:
         self._clients: Clients | None = None
         self._assigned = self._listening = self._broken = self._closed = False
         self._now = self._beat_at = -1.0
-        self._stranger_at = -math.inf
-        """When a record was last read that no elector wrote."""
+        self._foreign_record_at = -math.inf
+        """Time of the last read of a record that was not written by an elector."""
         self._awaited: int | None = None
-        """The number of the last record of ours that was not read back yet."""
+        """Number of our last record that was not read back yet."""
         self._changes: list[Transition] = []
         self._problem = ""
         self._fault: EnvironmentFault | None = None
 
     def pulse(self, now: float) -> Pulse:
-        """Read what the others wrote, and write a heartbeat when it is time; see ``Elector``."""
+        """Read the candidates' records, and write a heartbeat when it is due. See ``Elector``."""
         if self._fault is not None and self._machine.standing(now) is not Standing.LEADER:
             raise self._fault
         began = time.monotonic()
         self._now = now
         self._changes = list(self._machine.pulse(now))
         if not self._closed:
-            self._take_part(self._opened(), now, began)
+            self._take_part(self._open_clients(), now, began)
         later = now + time.monotonic() - began
-        self._changes += self._machine.pulse(later, self._heard(later))
-        return Pulse(self._machine.standing(later), tuple(self._changes), self._told(later))
+        self._changes += self._machine.pulse(later, self._observation(later))
+        return Pulse(
+            self._machine.standing(later), tuple(self._changes), self._current_problem(later)
+        )
 
     def standing(self, now: float) -> Standing:
         """Return the standing at *now*."""
         return self._machine.standing(now)
 
     def close(self) -> None:
-        """Resign, and leave the group: the next leader need not wait; at most 5 s."""
+        """Resign and leave the group, so that the next leader need not wait; at most 5 s."""
         self._closed = True
         self._machine = Machine(self._config.term)
         clients, self._clients = self._clients, None
@@ -116,29 +118,29 @@ class KafkaElector:
             self._resign(clients, time.monotonic())
             clients.close()
 
-    def _opened(self) -> Clients:
+    def _open_clients(self) -> Clients:
         if self._clients is not None and self._broken:
             self._clients.abandon()
             self._clients = None
             self._assigned = self._listening = self._broken = False
-            self._lease.listen(math.inf)
+            self._lease.start_listening(math.inf)
         if self._clients is None:
-            self._clients = Clients(self._config, self._error)
+            self._clients = Clients(self._config, self._note_error)
             self._clients.join(self._on_assign, self._on_revoke)
-            self._clients.listen()
+            self._clients.read_from_end()
         return self._clients
 
     def _take_part(self, clients: Clients, now: float, began: float) -> None:
         clients.producer.poll(0)
         while (event := clients.member.poll(0)) is not None:  # Callbacks run in here.
             if (error := event.error()) is not None:
-                self._error(error)
-        self._read(clients, now, began, 0)
-        if self._write(clients, now):
-            self._read(clients, now, began, patience(self._config.term))
+                self._note_error(error)
+        self._read_records(clients, now, began, 0)
+        if self._write_record(clients, now):
+            self._read_records(clients, now, began, patience(self._config.term))
 
-    def _read(self, clients: Clients, now: float, began: float, seconds: float) -> None:
-        """Read what is there, waiting until our own last record is, *seconds* at most."""
+    def _read_records(self, clients: Clients, now: float, began: float, seconds: float) -> None:
+        """Read the available records, waiting for our own last one for *seconds* at most."""
         until = began + seconds
         for _ in range(_MOST):
             left = until - time.monotonic() if self._awaited is not None else 0
@@ -146,31 +148,31 @@ class KafkaElector:
             if record is None:
                 return
             self._now = now + time.monotonic() - began
-            self._take(clients, record)
+            self._handle_record(clients, record)
 
-    def _take(self, clients: Clients, record: Any) -> None:  # noqa: ANN401 - no types there
+    def _handle_record(self, clients: Clients, record: Any) -> None:  # noqa: ANN401 - no types there
         error = record.error()
-        if error is not None and error.code() in _LOST_PLACE:
+        if error is not None and error.code() in _LOST_POSITION:
             self._listening = False
-            self._lease.listen(math.inf)
-            clients.listen()
+            self._lease.start_listening(math.inf)
+            clients.read_from_end()
         elif error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-            self._error(error)
+            self._note_error(error)
         else:
-            self._listened()
+            self._note_sign_of_life()
             if error is None:
-                self._digest(record.value(), record.offset())
+                self._apply_record(record.value(), record.offset())
 
-    def _listened(self) -> None:
-        """Take note of the first sign of life: what was written before it may be unknown."""
+    def _note_sign_of_life(self) -> None:
+        """Record the first sign of life. Records written before it may have been missed."""
         if not self._listening:
             self._listening, self._awaited, self._problem = True, None, ""
-            self._lease.listen(self._now)
+            self._lease.start_listening(self._now)
 
-    def _digest(self, value: bytes | None, offset: int) -> None:
+    def _apply_record(self, value: bytes | None, offset: int) -> None:
         beat = decode(value)
         if beat is None:
-            self._stranger_at = self._now
+            self._foreign_record_at = self._now
         elif beat.election != self._name:
             self._fault = EnvironmentFault(
                 f"{self._place}: is used for the election of {beat.election}, too; "
@@ -178,46 +180,46 @@ class KafkaElector:
             )
         else:
             self._problem = ""
-            self._lease.read(beat, offset, self._now)
+            self._lease.apply(beat, offset, self._now)
             if (beat.candidate, beat.number) == (self._candidate, self._awaited):
                 self._awaited = None
 
-    def _write(self, clients: Clients, now: float) -> bool:
-        """Write a claim, or a heartbeat when it is time; tell whether there is one on its way."""
-        kind = self._lease.wants(now) if self._assigned and self._listening else None
+    def _write_record(self, clients: Clients, now: float) -> bool:
+        """Write a claim or a due heartbeat, and return whether a record is in flight."""
+        kind = self._lease.next_kind(now) if self._assigned and self._listening else None
         if kind is Kind.CLAIM or (kind is Kind.BEAT and now >= self._beat_at):
-            self._beat_at = now + self._config.beats_every
-            beat = self._lease.send(kind, now)
+            self._beat_at = now + self._config.heartbeat_interval
+            beat = self._lease.next_record(kind, now)
             if clients.produce(beat.encode()):
                 self._awaited = beat.number
         return self._awaited is not None
 
-    def _heard(self, now: float) -> Heard | None:
-        """Return what the partition and the group say of our standing."""
+    def _observation(self, now: float) -> Observation | None:
+        """Return the observation of our standing in the partition and the group."""
         if not self._assigned:
-            return _lost(now, f"{self._place}: the group has not given us partition 0")
-        if not self._lease.claimed:
-            return _lost(now, f"{self._place}: another has claimed the lease, or nobody yet")
-        proved = self._lease.proved(now)
-        if proved is None:
+            return _not_holding(now, f"{self._place}: the group has not given us partition 0")
+        if not self._lease.is_ours:
+            return _not_holding(now, f"{self._place}: another has claimed the lease, or none has")
+        proof = self._lease.proof_time(now)
+        if proof is None:
             return None
-        return Heard(holding=True, asked=proved, why=f"{self._place}: the lease is ours")
+        return Observation(holding=True, asked=proof, why=f"{self._place}: the lease is ours")
 
     def _on_assign(self, member: Any, partitions: list[Partition]) -> None:  # noqa: ANN401
         for each in partitions:
-            each.offset = OFFSET_END  # Nothing is read here, so nothing has to be looked up.
+            each.offset = OFFSET_END  # This client reads nothing, so it needs no offset lookup.
         member.incremental_assign(partitions)
         member.pause(partitions)
         if any(each.partition == 0 for each in partitions):
             self._assigned = True
-            self._lease.assigned()
+            self._lease.note_assignment()
 
     def _on_revoke(self, member: Any, partitions: list[Partition]) -> None:  # noqa: ANN401
         if any(each.partition == 0 for each in partitions):
             self._assigned = False
             why = f"{self._place}: the group has taken partition 0 away"
-            # Before the others are told, so that no two lead for a moment.
-            self._changes += self._machine.pulse(self._now, _lost(self._now, why))
+            # Before the resignation is written, so that two never lead at the same moment.
+            self._changes += self._machine.pulse(self._now, _not_holding(self._now, why))
             if self._clients is not None:
                 self._resign(self._clients, self._now)
         member.incremental_unassign(partitions)
@@ -226,14 +228,14 @@ class KafkaElector:
         if (beat := self._lease.resign(now)) is not None:
             clients.produce(beat.encode())
 
-    def _told(self, now: float) -> str:
-        """Return the problem: for a term, too, that somebody else writes to the topic."""
-        if not self._problem and now < self._stranger_at + self._config.term:
-            return f"{self._place}: holds a record that no elector wrote; it was passed by"
+    def _current_problem(self, now: float) -> str:
+        """Return the problem. Foreign records in the topic count as one for a term."""
+        if not self._problem and now < self._foreign_record_at + self._config.term:
+            return f"{self._place}: contains a record that no elector wrote; it was skipped"
         return self._problem
 
-    def _error(self, error: KafkaError) -> None:
-        text = f"{self._place}: {self._config.shown(error.str())} ({error.name()})"
+    def _note_error(self, error: KafkaError) -> None:
+        text = f"{self._place}: {self._config.without_values(error.str())} ({error.name()})"
         if error.code() in _MISSING:
             text += "; create the topic with one partition"
         if error.code() == KafkaError.INVALID_SESSION_TIMEOUT:
@@ -252,5 +254,5 @@ class KafkaElector:
         return f"the elector's topic {self._config.topic} at {self._config.bootstrap_servers}"
 
 
-def _lost(now: float, why: str) -> Heard:
-    return Heard(holding=False, asked=now, why=why)
+def _not_holding(now: float, why: str) -> Observation:
+    return Observation(holding=False, asked=now, why=why)

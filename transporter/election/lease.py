@@ -1,22 +1,22 @@
-"""A lease that is read from one partition of a log. Pure: time is an argument.
+"""Lease that is derived from one partition of a log. Pure: time is an argument.
 
-A consumer group alone cannot keep two from leading: a member that the group
-has dropped learns of it last. But every record of a partition has one place
-that all readers agree about. So:
+A consumer group alone cannot prevent two leaders, because a member that the group
+has dropped detects it last. But every record of a partition has one place in an
+order that all readers share. Therefore:
 
-- Whoever is assigned the partition writes a *claim*; from that place on only
+- The candidate that is assigned the partition writes a *claim*. From there on only
   the last claim's *beats* count, and the former leader's are void.
-- A leader leads for a term from when it *sent* its last beat that it has read
+- A leader leads for a term from the time it *sent* its last beat that it has read
   back, with no later claim before it.
-- A claimant waits until a term after it *read* the former leader's last beat
-  that counts, or after it began to read. Nothing is read before it is sent, so
-  the former leader has ceased to believe by then, whatever the group says.
-- Who leaves says so (*resigns*), and need not be waited for.
+- A claimant waits until a term after it *read* the former leader's last valid beat,
+  or after it began to read. A record is read only after it is sent, so the former
+  leader has stopped leading by then, regardless of the group's view.
+- A candidate that leaves *resigns* with a record, and the next one need not wait.
 
-Two who both believe to be assigned cannot drive each other out for ever: a
-claim that was superseded is repeated only with a new assignment, or when the
-rival has been silent for a term. Clocks of two machines may differ as they
-like, if they run at the same speed.
+Two candidates that both consider themselves assigned cannot depose each other for
+ever. A superseded claim is repeated only after a new assignment, or once the rival
+has been silent for a term. The clocks of two machines may differ arbitrarily if
+they run at the same speed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from typing import Final
 
 _VERSION: Final = 1
 _LONGEST: Final = 4096
-"""Bytes of the largest record that is looked at."""
-_NOBODY: Final = -1
+"""Size of the largest record that is decoded, in bytes."""
+_NO_CLAIM: Final = -1
 
 
 class Kind(StrEnum):
-    """What a record says."""
+    """Kind of a record."""
 
     CLAIM = "claim"
     BEAT = "beat"
@@ -44,15 +44,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One record: who, by which of its claims, says what about which election."""
+    """One record of a candidate in an election, under one of its claims."""
 
     election: str
     candidate: str
-    """Names one elector, and no other one ever."""
+    """Unique name of one elector, never used by another."""
     claim: int
-    """The record's claim, named by its offset in the partition; -1 in a claim itself."""
+    """Offset of the record's claim in the partition; -1 in a claim itself."""
     number: int
-    """Counts the records of the candidate."""
+    """Sequence number among the records of the candidate."""
     kind: Kind
 
     def encode(self) -> bytes:
@@ -61,7 +61,7 @@ class Beat:
 
 
 def decode(value: bytes | None) -> Beat | None:
-    """Return the beat that *value* stands for; ``None`` when it was not written by an elector."""
+    """Return the beat in *value*, or ``None`` if it was not written by an elector."""
     try:
         found = json.loads(value) if value and len(value) <= _LONGEST else None
         if not isinstance(found, dict) or found.pop("version", None) != _VERSION:
@@ -75,59 +75,59 @@ def decode(value: bytes | None) -> Beat | None:
 
 
 class Lease:
-    """One candidate's view of the lease. Not thread-safe; times are monotonic seconds.
+    """One candidate's view of the lease. Not thread-safe. Times are monotonic seconds.
 
-    Call :meth:`listen` first, and again when records may have been missed;
-    then feed it every record of the partition in order.
+    Call :meth:`start_listening` first, and again when records may have been missed.
+    Then pass every record of the partition to :meth:`apply` in order.
     """
 
     def __init__(self, election: str, candidate: str, term: float) -> None:
-        """Take part in *election* as *candidate*, a name that nobody else ever has."""
+        """Take part in *election* as *candidate*, a name that is never used again."""
         self._election, self._candidate, self._term = election, candidate, term
         self._number = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
         self._proved = self._former_until = -math.inf
-        self._forget(math.inf)
+        self._reset(math.inf)
 
-    def listen(self, now: float) -> None:
-        """Know nothing of what was written before *now*, and claim when we are assigned."""
-        self._forget(now)
+    def start_listening(self, now: float) -> None:
+        """Discard all records from before *now*, and claim once we are assigned."""
+        self._reset(now)
 
-    def _forget(self, since: float) -> None:
+    def _reset(self, since: float) -> None:
         self._listening_since = since
-        self._holder = _NOBODY
-        """The last claim, by its offset."""
+        self._holder = _NO_CLAIM
+        """Offset of the last claim."""
         self._holder_until = -math.inf
-        """Until when its author may believe to lead."""
+        """Time until which the last claim's author may consider itself the leader."""
         self._pending: int | None = None
-        """The number of a claim of ours that was not read back yet."""
+        """Number of our claim that was not read back yet."""
         self._mine: int | None = None
         self._eager = True
 
-    def read(self, beat: Beat, offset: int, now: float) -> None:
-        """Take in the record at *offset*, which was read at *now*."""
+    def apply(self, beat: Beat, offset: int, now: float) -> None:
+        """Apply the record at *offset*, which was read at *now*."""
         claim = offset if beat.kind is Kind.CLAIM else beat.claim
         if claim < self._holder:
-            return  # Void: its author had not read yet that it is superseded.
+            return  # Void: its author had not yet read the claim that supersedes its own.
         if claim > self._holder:
-            self._succeed(claim, beat)
+            self._start_claim(claim, beat)
         resigned = beat.kind is Kind.RESIGN
         self._holder_until = -math.inf if resigned else now + self._term
         if claim == self._mine:
             self._proved = max(self._proved, self._sent.pop(beat.number, -math.inf))
 
-    def _succeed(self, claim: int, beat: Beat) -> None:
+    def _start_claim(self, claim: int, beat: Beat) -> None:
         self._former_until = max(self._former_until, self._holder_until)
         self._holder, self._mine = claim, None
         if (beat.candidate, beat.number) == (self._candidate, self._pending):
             self._mine, self._pending = claim, None
 
-    def assigned(self) -> None:
-        """Take note that the group has just given us the partition: claim it at once."""
+    def note_assignment(self) -> None:
+        """Record that the group has just assigned us the partition, so that we claim at once."""
         self._eager = True
 
-    def wants(self, now: float) -> Kind | None:
-        """Return what an assigned candidate writes next: a claim, beats, or nothing yet.
+    def next_kind(self, now: float) -> Kind | None:
+        """Return the kind of record that an assigned candidate writes next; ``None``: none yet.
 
         A claim that does not come back within a term is repeated.
         """
@@ -140,34 +140,34 @@ class Lease:
         listening = now >= self._listening_since
         return Kind.CLAIM if listening and (self._eager or silent) else None
 
-    def send(self, kind: Kind, now: float) -> Beat:
-        """Return the record to write; *now* is before it is handed to anybody."""
+    def next_record(self, kind: Kind, now: float) -> Beat:
+        """Return the record to write. *now* must lie before it is handed to a client."""
         self._number += 1
         if kind is Kind.CLAIM:
             self._pending, self._eager = self._number, False
         self._sent[self._number] = now
-        # What comes back later than that proves nothing any more (Invariant 17).
+        # A record that comes back later than that proves nothing (Invariant 17).
         while self._sent and next(iter(self._sent.values())) <= now - self._term:
             self._sent.popitem(last=False)
-        claim = _NOBODY if kind is Kind.CLAIM or self._mine is None else self._mine
+        claim = _NO_CLAIM if kind is Kind.CLAIM or self._mine is None else self._mine
         return Beat(self._election, self._candidate, claim, self._number, kind)
 
     def resign(self, now: float) -> Beat | None:
-        """Give our claim up; return the record that tells so, if we have one."""
-        beat = None if self._mine is None else self.send(Kind.RESIGN, now)
+        """Drop our claim and return the resignation to write, if we had a claim."""
+        beat = None if self._mine is None else self.next_record(Kind.RESIGN, now)
         self._mine = self._pending = None
         self._proved = -math.inf
         return beat
 
     @property
-    def claimed(self) -> bool:
-        """Whether the last claim that was read is ours."""
+    def is_ours(self) -> bool:
+        """Whether the last claim in the partition is ours."""
         return self._mine is not None
 
-    def proved(self, now: float) -> float | None:
-        """Return since when the lease is proved ours; ``None`` when it is not, or not yet.
+    def proof_time(self, now: float) -> float | None:
+        """Return the time from which the lease is proved ours, or ``None`` if it is not yet.
 
-        It holds for a term from then, and no longer.
+        The lease lasts for a term from that time, and no longer.
         """
         return self._proved if self._mine is not None and now >= self._free_at else None
 

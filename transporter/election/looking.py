@@ -1,4 +1,4 @@
-"""A look at what an election rests on, without taking part in it."""
+"""Check of an election's topic or database, without taking part in the election."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from transporter.election.config import KafkaElection, PostgresElection
 from transporter.errors import EnvironmentFault
-from transporter.kafka_clients import ClientLog, trusted
+from transporter.kafka_clients import ClientLog, trust_defaults
 
 if TYPE_CHECKING:
     from transporter.election.config import Election
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 _SECONDS: Final = 10
 
 
-def look(election: Election) -> str | None:
-    """Return what there is of *election*, in words; ``None`` where nothing of its own is needed.
+def check_reachable(election: Election) -> str | None:
+    """Check the topic or database of *election*, and return a sentence about it.
 
-    Waits some ten seconds at most.
+    Returns ``None`` if the election needs none of its own. The wait lasts about ten
+    seconds at most.
 
-    :raises EnvironmentFault: when it cannot be held with these settings, or not now.
+    Raises:
+        EnvironmentFault: If the election is not possible with these settings, or not now.
     """
     if isinstance(election, KafkaElection):
         return _topic(election)
@@ -30,12 +32,12 @@ def look(election: Election) -> str | None:
 
 def _topic(election: KafkaElection) -> str:
     from confluent_kafka import KafkaException  # noqa: PLC0415 - only where it is needed
-    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - the same
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
 
     place = f"the election's topic {election.topic} at {election.bootstrap_servers}"
     settings = {
         "log_level": 0,
-        **trusted(election.client),
+        **trust_defaults(election.client),
         **election.client,
         "bootstrap.servers": election.bootstrap_servers,
         "allow.auto.create.topics": False,
@@ -44,7 +46,7 @@ def _topic(election: KafkaElection) -> str:
     try:
         found = AdminClient(settings).list_topics(election.topic, _SECONDS).topics[election.topic]
     except KafkaException as error:
-        raise EnvironmentFault(f"{place}: {election.shown(error.args[0].str())}") from None
+        raise EnvironmentFault(f"{place}: {election.without_values(error.args[0].str())}") from None
     if found.error is not None:
         raise EnvironmentFault(f"{place}: {found.error.str()}: create it, or correct `topic`")
     return f"{place} is there"
@@ -57,7 +59,7 @@ def _database(dsn: str) -> str:
         with psycopg.connect(dsn, connect_timeout=_SECONDS) as connection:
             where = f"{connection.info.host}:{connection.info.port}"
     except psycopg.Error as error:
-        # Only what the server says first: the rest may quote settings.
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise EnvironmentFault(f"the election's database: {said[0]}") from None
+        # Only the first line of the message, because the rest may quote settings.
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise EnvironmentFault(f"the election's database: {lines[0]}") from None
     return f"the election's database at {where} answers"

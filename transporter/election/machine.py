@@ -1,4 +1,4 @@
-"""Standing in an election, from what was heard and when. Pure: time is an argument."""
+"""State machine of a standing in an election, driven by observations. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
 
 class Standing(StrEnum):
-    """What one who takes part in an election may believe of itself."""
+    """Standing of a candidate, as far as it may assume it."""
 
     CANDIDATE = "candidate"
-    """Somebody else leads, or nobody."""
+    """Another candidate leads, or none does."""
 
     LEADER = "leader"
-    """It leads, and has heard so within a term."""
+    """It leads, confirmed within the last term."""
 
     FENCED = "fenced"
-    """It led, and then heard nothing for a whole term: another may lead by now."""
+    """It led, and then had no confirmation for a whole term. Another may lead by now."""
 
 
 class Change(StrEnum):
-    """What became of a leadership."""
+    """Kind of a change of leadership."""
 
     ACQUIRED = "acquired"
     REVOKED = "revoked"
-    """The election took it away, or the way to the election broke."""
+    """The election revoked it, or the connection to the election broke."""
     FENCED = "fenced"
-    """Nothing was heard for a whole term."""
+    """There was no confirmation for a whole term."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of standing, for an event. *why* is a sentence for people.
+    """A change of standing, for an event. *why* is a sentence for operators.
 
-    ``again`` says of an acquisition that it follows a fence, and that nothing
-    was heard of another leader in between. Another may have led all the same:
-    whoever acquires, again or not, begins a new term in the database.
+    ``again`` marks an acquisition that follows a fence without a sign of another
+    leader in between. Another may still have led meanwhile. Every acquisition,
+    again or not, begins a new term in the database.
     """
 
     change: Change
@@ -51,11 +51,11 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What the election said: whether we hold it, and when the question was *asked*.
+class Observation:
+    """Answer of the election: whether we hold it, and the time *asked* of the question.
 
-    *asked* is a monotonic time, in seconds. An answer proves what it says for
-    the moment of the question only: it may have been on its way for long.
+    *asked* is a monotonic time in seconds. An answer is proof only for the moment
+    of the question, because it may have been delayed for long.
     """
 
     holding: bool
@@ -64,35 +64,36 @@ class Heard:
 
 
 class Machine:
-    """Turns what is heard into a standing. At most one leads where the election keeps its word.
+    """State machine from observations to a standing.
 
-    Its word: who is told at *asked* that it holds the election keeps it until
-    ``asked + term``, measured by its own clock. So a leader believes that for
-    so long and no longer, whoever asks, and however late.
+    At most one candidate leads if the election keeps this promise: a candidate
+    that holds the election at *asked* keeps it until ``asked + term``, by its own
+    clock. A leader therefore counts as leading until then and no longer, however
+    late the standing is queried.
 
-    One thread calls :meth:`pulse`; any may call :meth:`standing`.
+    One thread calls :meth:`pulse`. Any thread may call :meth:`standing`.
     """
 
     def __init__(self, term: float) -> None:
-        """Begin as a candidate; *term* in seconds."""
+        """Start as a candidate. *term* is in seconds."""
         self._term = term
-        # One value, so that another thread never sees half of a change.
+        # A single value, so that another thread never sees half of a change.
         self._state = (Standing.CANDIDATE, -math.inf)
 
     def standing(self, now: float) -> Standing:
-        """Return the standing at the monotonic time *now*; changes nothing."""
+        """Return the standing at the monotonic time *now* without changing it."""
         standing, proved = self._state
         if standing is Standing.LEADER and now >= proved + self._term:
             return Standing.FENCED
         return standing
 
-    def pulse(self, now: float, heard: Heard | None = None) -> tuple[Transition, ...]:
-        """Take in that it is *now*, then what was *heard*; return what changed, in order.
+    def pulse(self, now: float, observation: Observation | None = None) -> tuple[Transition, ...]:
+        """Advance to the time *now*, then apply *observation*; return the transitions in order.
 
-        Call it without *heard* before anything else is done after a pause: a
-        leader that comes late is fenced before it can act.
+        After a pause, call it without *observation* before anything else, so that a
+        late leader is fenced before it can act.
         """
-        return (*self._fence(now), *self._hear(now, heard))
+        return (*self._fence(now), *self._apply_observation(now, observation))
 
     def _fence(self, now: float) -> Iterator[Transition]:
         standing, proved = self._state
@@ -100,19 +101,21 @@ class Machine:
             self._state = (Standing.FENCED, proved)
             silence = duration_text(round(now - proved, 3))
             term = duration_text(self._term)
-            why = f"nothing was heard of the election for {silence}; the term is {term}"
+            why = f"there was no answer from the election for {silence}; the term is {term}"
             yield Transition(Change.FENCED, why)
 
-    def _hear(self, now: float, heard: Heard | None) -> Iterator[Transition]:
+    def _apply_observation(
+        self, now: float, observation: Observation | None
+    ) -> Iterator[Transition]:
         standing, proved = self._state
-        if heard is None:
+        if observation is None:
             return
-        if not heard.holding:
+        if not observation.holding:
             self._state = (Standing.CANDIDATE, -math.inf)
             if standing is Standing.LEADER:
-                yield Transition(Change.REVOKED, heard.why)
-        elif now < heard.asked + self._term:
-            self._state = (Standing.LEADER, max(proved, heard.asked))
+                yield Transition(Change.REVOKED, observation.why)
+        elif now < observation.asked + self._term:
+            self._state = (Standing.LEADER, max(proved, observation.asked))
             if standing is not Standing.LEADER:
                 again = standing is Standing.FENCED
-                yield Transition(Change.ACQUIRED, heard.why, again)
+                yield Transition(Change.ACQUIRED, observation.why, again)

@@ -1,18 +1,18 @@
 """Election by an advisory lock of PostgreSQL.
 
-Who holds the lock leads. The lock is that of a session of its own, which the
-server ends when it hears nothing for a term (``idle_session_timeout``): so the
-lock of a leader that was stopped, cut off or has crashed is free within a term
-of its last question. The leader asks each third of a term whether it still
-holds the lock, and counts its term from the question, which the server cannot
-have got earlier. So the leader's belief ends before the server's patience.
+The holder of the lock leads. The lock belongs to a dedicated session, which the
+server ends after a term without a query (``idle_session_timeout``). The lock of a
+leader that was stopped, cut off or has crashed is therefore free within a term of
+its last query. The leader queries each third of a term whether it still holds the
+lock. It counts its term from the time of the query, which the server cannot have
+received earlier. The leader's term therefore ends before the server's time-out.
 
 A session that an administrator ends, or a server that fails, frees the lock before
-its holder knows: the holder learns of it at its next pulse. What it does until then
-the term number in the database undoes, as with every elector.
+its holder detects it, at its next pulse. The term number in the database makes the
+statements until then ineffective, as with every elector.
 
 The lock's key is the first 8 bytes of SHA-256 of ``transporter:<name>``, as a
-signed big-endian number. Advisory locks belong to one database: all candidates
+signed big-endian number. Advisory locks belong to one database, so all candidates
 must use the same one.
 """
 
@@ -28,7 +28,7 @@ from psycopg import OperationalError
 from psycopg.conninfo import conninfo_attempts, conninfo_to_dict, make_conninfo
 
 from transporter.election.elector import Pulse, patience
-from transporter.election.machine import Change, Heard, Machine, Standing
+from transporter.election.machine import Change, Machine, Observation, Standing
 from transporter.election.session import Session, SessionLost
 from transporter.errors import EnvironmentFault
 from transporter.units import duration_text
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     from transporter.election.session import Row
 
 _TRIES: Final = 5
-"""Times that a candidate tries in a term."""
+"""Attempts of a candidate per term."""
 _QUESTIONS: Final = 3
-"""Times that a leader asks in a term."""
+"""Queries of a leader per term."""
 _LONGEST_BACKOFF: Final = 10.0
 _UNKNOWN_SETTING: Final = "42704"
 
-# A pooler that lends one session of the server to several clients makes the lock worthless: it is
-# re-entrant, so each of them gets it. Each client marks its session, if nobody else has, and
-# looks at the mark with each question.
+# A pooler that shares one server session among several clients makes the lock worthless, because
+# the lock is re-entrant and each of them gets it. Each client marks its session, unless another
+# has marked it, and checks the mark with each query.
 _PREPARE: Final = """
 SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),
        pg_catalog.set_config('idle_session_timeout', $2, false),
@@ -76,10 +76,11 @@ SELECT pg_catalog.pg_backend_pid(),
 
 
 class PostgresElector:
-    """Leads while it holds the advisory lock of *name*; see :class:`~.elector.Elector`.
+    """Elector that leads while it holds the advisory lock of *name*.
 
-    Not promised: that the former leader has ended its work. Needs PostgreSQL
-    14 or newer, and a direct connection or a pool of sessions.
+    See :class:`~.elector.Elector`. It does not guarantee that the former leader
+    has ended its work. It needs PostgreSQL 14 or newer, and a direct connection
+    or a session pool.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class PostgresElector:
         term: float,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Connect to nothing yet; *term* in seconds."""
+        """Keep the settings without connecting. *term* is in seconds."""
         self._name, self._term, self._jitter = name, term, jitter
         self._key = str(lock_key(name))
         self._mark = uuid4().hex
@@ -97,9 +98,9 @@ class PostgresElector:
         self._dsn = dsn
         self._session: Session | None = None
         self._pid = ""
-        """The server's process, once the session is prepared."""
+        """Process id of the server's backend, once the session is prepared."""
         self._asked: float | None = None
-        """When the question was asked that is not answered yet."""
+        """Time of the query that is not answered yet."""
         self._opened = self._due = -1.0
         self._failures = 0
         self._problem = ""
@@ -107,18 +108,18 @@ class PostgresElector:
         self._closed = False
 
     def pulse(self, now: float) -> Pulse:
-        """Try for the lock, or ask whether it is still ours; see ``Elector.pulse``."""
+        """Try to get the lock, or query whether it is still ours. See ``Elector.pulse``."""
         if self._fault is not None:
             raise self._fault
         began = time.monotonic()
         changed = self._machine.pulse(now)
         if changed:
-            self._drop()  # Fenced: what we hold is freed for whoever comes first.
-        heard = self._heard(now, began + patience(self._term))
+            self._drop_session()  # Fenced: free our lock for the next candidate.
+        observation = self._observe(now, began + patience(self._term))
         later = now + time.monotonic() - began
-        behind = self._machine.pulse(later, heard)
+        behind = self._machine.pulse(later, observation)
         if behind and behind[-1].change is Change.FENCED:
-            self._drop()
+            self._drop_session()
         return Pulse(self._machine.standing(later), changed + behind, self._problem)
 
     def standing(self, now: float) -> Standing:
@@ -126,49 +127,49 @@ class PostgresElector:
         return self._machine.standing(now)
 
     def close(self) -> None:
-        """End the session, which frees the lock; waits for nothing."""
+        """End the session without waiting, which frees the lock."""
         self._closed = True
         self._machine = Machine(self._term)
-        self._drop()
+        self._drop_session()
 
-    def _heard(self, now: float, until: float) -> Heard | None:
+    def _observe(self, now: float, until: float) -> Observation | None:
         try:
-            return self._advanced(now, until)
+            return self._advance(now, until)
         except SessionLost as lost:
-            self._drop()
-            self._note(lost, now)
-            return Heard(holding=False, asked=now, why=self._problem)
+            self._drop_session()
+            self._note_failure(lost, now)
+            return Observation(holding=False, asked=now, why=self._problem)
 
-    def _note(self, lost: SessionLost, now: float) -> None:
+    def _note_failure(self, lost: SessionLost, now: float) -> None:
         self._problem = f"{self._place}: {lost.problem}"
         self._failures += 1
         wait = min(self._term / _TRIES * 2 ** min(self._failures - 1, 8), self._term)
         self._due = now + min(wait, _LONGEST_BACKOFF) * (0.5 + self._jitter() / 2)
         if lost.sqlstate == _UNKNOWN_SETTING:
             self._fault = EnvironmentFault(
-                f"{self._place}: the server does not know idle_session_timeout, which frees the "
-                "lock of a leader that is gone; use PostgreSQL 14 or newer, or another elector"
+                f"{self._place}: the server has no idle_session_timeout, which frees the lock of "
+                "a leader that is gone; use PostgreSQL 14 or newer, or another elector"
             )
 
-    def _advanced(self, now: float, until: float) -> Heard | None:
+    def _advance(self, now: float, until: float) -> Observation | None:
         session = self._session
         if session is None:
             if now < self._due or self._closed:
                 return None
             session = self._open(now)
-        if not session.connected(until):
-            self._give_up(now, self._opened, "no connection came about")
+        if not session.wait_connected(until):
+            self._raise_if_overdue(now, self._opened, "no connection was established")
             return None
         if self._asked is None:
             session.check()
-        heard = None
-        while self._asked is not None or self._ask(session, now):
-            row = session.answer(until)
+        observation = None
+        while self._asked is not None or self._send_question(session, now):
+            row = session.receive_row(until)
             if row is None:
-                self._give_up(now, self._asked or now, "a question was not answered")
+                self._raise_if_overdue(now, self._asked or now, "a query was not answered")
                 break
-            heard = self._told(row, now)
-        return heard
+            observation = self._interpret_answer(row, now)
+        return observation
 
     def _open(self, now: float) -> Session:
         self._opened = self._due = now
@@ -176,56 +177,56 @@ class PostgresElector:
         self._session = Session(attempts[self._failures % len(attempts)])
         return self._session
 
-    def _ask(self, session: Session, now: float) -> bool:
-        """Ask the next question, if it is time."""
+    def _send_question(self, session: Session, now: float) -> bool:
+        """Send the next query, if it is due."""
         if not self._pid:
-            session.ask(_PREPARE, [self._mark, str(round(self._term * 1000))])
+            session.send_query(_PREPARE, [self._mark, str(round(self._term * 1000))])
         elif now < self._due:
             return False
         elif self._machine.standing(now) is Standing.LEADER:
-            session.ask(_ASK, [self._key])
+            session.send_query(_ASK, [self._key])
         else:
-            session.ask(_TRY, [self._key, self._mark, self._pid])
+            session.send_query(_TRY, [self._key, self._mark, self._pid])
         self._asked = now
         return True
 
-    def _told(self, row: Row, now: float) -> Heard | None:
-        """Return what the answer *row* says of our standing, if it says anything."""
+    def _interpret_answer(self, row: Row, now: float) -> Observation | None:
+        """Return the observation in the answer *row*, if it contains one."""
         asked, self._asked = self._asked or now, None
         if not self._pid:
-            self._prepared(row)
+            self._finish_preparation(row)
             return None
         pid, mark, holds = row
         if pid != self._pid or mark != self._mark:
-            self._shared()
+            self._refuse_shared_session()
         self._failures, self._problem = 0, ""
         holding = holds == "t"
         spread = 1.0 if holding else 0.75 + self._jitter() / 2
         self._due = now + spread * self._term / (_QUESTIONS if holding else _TRIES)
         why = "the lock is ours" if holding else "another session holds the lock"
-        return Heard(holding=holding, asked=asked, why=f"{self._place}: {why}")
+        return Observation(holding=holding, asked=asked, why=f"{self._place}: {why}")
 
-    def _prepared(self, row: Row) -> None:
+    def _finish_preparation(self, row: Row) -> None:
         pid, standby, _, mark = row
         if mark != self._mark:
-            self._shared()
+            self._refuse_shared_session()
         if standby == "t":
-            raise SessionLost("this server is a standby, whose locks no other server knows")
+            raise SessionLost("this server is a standby, whose locks other servers do not share")
         self._pid = pid or ""
 
-    def _shared(self) -> None:
+    def _refuse_shared_session(self) -> None:
         self._fault = EnvironmentFault(
-            f"{self._place}: this session of the server is used by other clients, too, so a lock "
-            "excludes nobody; a pooler such as PgBouncer in transaction mode does that: give the "
-            "elector a dsn that goes to the server directly, or through a pool of sessions"
+            f"{self._place}: other clients use this server session, too, so a lock does not "
+            "exclude them; a pooler such as PgBouncer in transaction mode does that: give the "
+            "elector a dsn that goes to the server directly, or through a session pool"
         )
-        raise SessionLost("a pooler lends this session to several clients")
+        raise SessionLost("a pooler shares this session among several clients")
 
-    def _give_up(self, now: float, since: float, what: str) -> None:
+    def _raise_if_overdue(self, now: float, since: float, what: str) -> None:
         if now - since >= self._term:
             raise SessionLost(f"{what} within {duration_text(self._term)}")
 
-    def _drop(self) -> None:
+    def _drop_session(self) -> None:
         session, self._session = self._session, None
         self._pid, self._asked = "", None
         if session is not None:
@@ -243,16 +244,19 @@ def lock_key(name: str) -> int:
 
 
 def _attempts(dsn: str, term: float) -> list[str]:
-    """Return a connection string for each address of *dsn*; libpq would wait for the first alone.
+    """Return a connection string for each address of *dsn*.
 
-    :raises SessionLost: when no name of a host is known.
+    With a single one, libpq would spend the whole wait on the first address.
+
+    Raises:
+        SessionLost: If no host name can be resolved.
     """
     third = str(max(1, int(term / 3)))
     forced = {
         "application_name": "transporter elector",
         "client_encoding": "UTF8",
-        # What was sent and never confirmed, and what nobody answers, ends within a term or so;
-        # no wait of ours relies on it.
+        # Unconfirmed sends and unanswered queries end within about a term. Our own waits do not
+        # rely on it.
         "tcp_user_timeout": str(round(term * 1000)),
         "keepalives": "1",
         "keepalives_idle": third,

@@ -1,4 +1,4 @@
-"""A session with PostgreSQL that nobody ever waits for longer than he says."""
+"""A PostgreSQL session whose every call has a deadline."""
 
 from __future__ import annotations
 
@@ -18,74 +18,74 @@ _POLLS: Final[dict[int, int]] = {
     pq.PollingStatus.WRITING: selectors.EVENT_WRITE,
     pq.PollingStatus.OK: 0,
 }
-"""What to wait for before libpq is asked again; nothing when the session is there."""
+"""Socket events to wait for before the next poll of libpq, none once connected."""
 
 
 class SessionLost(Exception):
-    """The session is of no more use; the text says why, and never quotes the DSN."""
+    """The session is unusable. The text gives the reason and never quotes the DSN."""
 
     def __init__(self, problem: str, sqlstate: str = "", /) -> None:
-        """Keep the server's *sqlstate*, when it was the server that said so."""
+        """Keep the server's *sqlstate*, if the server reported the problem."""
         super().__init__(problem, sqlstate)
         self.problem, self.sqlstate = problem, sqlstate
 
 
 class Session:
-    """One connection, at most one question at a time, and every wait with an end.
+    """One connection with at most one query at a time, and a deadline for every wait.
 
     psycopg's connections wait for a silent server as long as the kernel does.
     Times are those of ``time.monotonic``. Not thread-safe. Every method may
-    raise :class:`SessionLost`; looking up a host's name is not bounded.
+    raise :class:`SessionLost`. The lookup of a host name has no deadline.
     """
 
     def __init__(self, conninfo: str) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         self._connection = pq.PGconn.connect_start(conninfo.encode())
         if self._connection.status == pq.ConnStatus.BAD:
-            raise SessionLost(self._trouble())
+            raise SessionLost(self._error_text())
         self._awaited = selectors.EVENT_WRITE
         self._row: Row = ()
 
-    def connected(self, until: float) -> bool:
-        """Tell whether the session is there, waiting for it *until* then at most."""
+    def wait_connected(self, until: float) -> bool:
+        """Return whether the session is connected, waiting *until* then at most."""
         connection = self._connection
-        # Asked before the socket is ready, libpq takes a connection that comes about for one.
+        # If polled before the socket is ready, libpq reports a connection in progress as done.
         while self._awaited and self._wait(self._awaited, until):
             status = connection.connect_poll()
             if status not in _POLLS or connection.status == pq.ConnStatus.BAD:
-                raise SessionLost(self._trouble())
+                raise SessionLost(self._error_text())
             self._awaited = _POLLS[status]
             connection.nonblocking = not self._awaited
         return not self._awaited
 
     def check(self) -> None:
-        """Raise when the connection has ended, as far as is known without asking."""
+        """Raise if the connection has ended, as far as can be detected without a query."""
         try:
             if self._wait(selectors.EVENT_READ, 0):
                 self._connection.consume_input()
         except Error as error:
-            raise SessionLost(self._trouble()) from error
+            raise SessionLost(self._error_text()) from error
 
-    def ask(self, query: str, values: Sequence[str]) -> None:
-        """Send *query*, whose answer is one row."""
+    def send_query(self, query: str, values: Sequence[str]) -> None:
+        """Send *query*, which returns one row."""
         try:
             self._row = ()
             self._connection.send_query_params(query.encode(), [each.encode() for each in values])
         except Error as error:
-            raise SessionLost(self._trouble()) from error
+            raise SessionLost(self._error_text()) from error
 
-    def answer(self, until: float) -> Row | None:
-        """Return the row that was asked for, or ``None`` when it is not there *until* then."""
+    def receive_row(self, until: float) -> Row | None:
+        """Return the row of the query, or ``None`` if it does not arrive *until* then."""
         try:
-            return self._answered(until)
+            return self._receive_row(until)
         except Error as error:
-            raise SessionLost(self._trouble()) from error
+            raise SessionLost(self._error_text()) from error
 
     def close(self) -> None:
-        """End the session: the server frees what it holds as soon as it hears of it."""
+        """End the session. The server frees its locks as soon as it detects the end."""
         self._connection.finish()
 
-    def _answered(self, until: float) -> Row | None:
+    def _receive_row(self, until: float) -> Row | None:
         connection = self._connection
         while connection.flush():
             if not self._wait(selectors.EVENT_READ | selectors.EVENT_WRITE, until):
@@ -106,7 +106,7 @@ class Session:
             text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)
             state = result.error_field(pq.DiagnosticField.SQLSTATE)
             raise SessionLost(
-                text.decode(errors="replace") if text else self._trouble(),
+                text.decode(errors="replace") if text else self._error_text(),
                 state.decode() if state else "",
             )
         values = (result.get_value(0, column) for column in range(result.nfields))
@@ -117,7 +117,7 @@ class Session:
             selector.register(self._connection.socket, events)
             return bool(selector.select(max(0.0, until - time.monotonic())))
 
-    def _trouble(self) -> str:
+    def _error_text(self) -> str:
         lines = self._connection.error_message.decode(errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()]
-        return said[0] if said else "the connection broke"
+        lines_with_text = [line.strip() for line in lines if line.strip()]
+        return lines_with_text[0] if lines_with_text else "the connection broke"

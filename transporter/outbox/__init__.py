@@ -1,6 +1,6 @@
-"""For applications: put records into a transactional outbox, in a transaction of your own.
+"""Transactional outbox for applications: insert records in a transaction of your own.
 
-Needs no engine and imports none: only this package, and whatever driver you use.
+It needs and imports no engine, only this package and a driver of your choice.
 """
 
 from transporter.outbox.record import LONGEST_TOPIC, MOST_BYTES, Record

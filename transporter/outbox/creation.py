@@ -1,4 +1,4 @@
-"""Creates an outbox table."""
+"""Creation of an outbox table."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from psycopg import errors as pg
 
 from transporter.errors import EnvironmentFault
-from transporter.outbox.database import existing, faults, find
-from transporter.outbox.table import USUAL, Columns, outbox_sql, quoted, trigger_sql
+from transporter.outbox.database import find_table, require_table, translate_errors
+from transporter.outbox.table import USUAL, Columns, outbox_sql, quote_table, trigger_sql
 
 if TYPE_CHECKING:
     from transporter.outbox.database import Connection
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 _OLDEST: Final = 140_000
 """PostgreSQL 14, the first with CREATE OR REPLACE TRIGGER."""
 _DOING: Final = (
-    "cannot create {}; someone who has the right to may run what 'transporter outbox init' prints"
+    "cannot create {}; let a user with the right run the SQL that 'transporter outbox init' prints"
 )
 _LOOK: Final = "SELECT {} FROM {} LIMIT 0"
 
 
 class Created(NamedTuple):
-    """The table by its full name, and whether it was not there before."""
+    """The table by its full name, and whether it is new."""
 
     table: str
     created: bool
@@ -31,28 +31,31 @@ class Created(NamedTuple):
 def create(connection: Connection, table: str, channel: str, columns: Columns = USUAL) -> Created:
     """Create the outbox *table* with *columns* and its trigger on *channel*, in one transaction.
 
-    A table that is there keeps its columns and settings, and gets the trigger.
-    Raise ``EnvironmentFault`` when it is another kind of table, when the server
-    is too old, or when a right is missing.
+    An existing table keeps its columns and settings, and gets the trigger.
+
+    Raises:
+        EnvironmentFault: If the existing table is not an outbox, the server is too
+            old, or a right is missing.
     """
     _check_server(connection)
-    with faults(_DOING.format(f"the outbox table {table}")), connection.transaction():
-        there = find(connection, table)
+    with translate_errors(_DOING.format(f"the outbox table {table}")), connection.transaction():
+        there = find_table(connection, table)
         if there is not None:
             check_columns(connection, table, columns, there.name)
         connection.execute(outbox_sql(table, channel, columns).encode())
-        return Created(existing(connection, table).name, created=there is None)
+        return Created(require_table(connection, table).name, created=there is None)
 
 
 def create_trigger(connection: Connection, table: str, channel: str) -> str:
-    """Have *table*, which is there, notify *channel* of its new rows; return its full name.
+    """Make the existing *table* notify *channel* of its new rows, and return its full name.
 
-    Raise ``EnvironmentFault`` without the table, when the server is too old, or when a
-    right is missing.
+    Raises:
+        EnvironmentFault: If the table does not exist, the server is too old, or a right
+            is missing.
     """
     _check_server(connection)
-    with faults(_DOING.format(f"the trigger of {table}")), connection.transaction():
-        there = find(connection, table)
+    with translate_errors(_DOING.format(f"the trigger of {table}")), connection.transaction():
+        there = find_table(connection, table)
         if there is None:
             database = connection.info.dbname
             raise EnvironmentFault(f"there is no table {table} in database {database}")
@@ -67,12 +70,12 @@ def _check_server(connection: Connection) -> None:
 
 
 def check_columns(connection: Connection, table: str, columns: Columns, full: str) -> None:
-    """Raise ``EnvironmentFault`` when *table*, called *full*, lacks one of *columns*."""
-    names = ", ".join(columns.quoted().values())
+    """Raise ``EnvironmentFault`` if *table*, called *full*, lacks one of *columns*."""
+    names = ", ".join(columns.quoted_names().values())
     try:
-        connection.execute(_LOOK.format(names, quoted(table)).encode())
+        connection.execute(_LOOK.format(names, quote_table(table)).encode())
     except pg.UndefinedColumn as error:
         raise EnvironmentFault(
-            f"there is a table {full}, and it is no outbox: {error.diag.message_primary}; "
+            f"there is a table {full}, but it is not an outbox: {error.diag.message_primary}; "
             "name another one with --table, or its columns with --column"
         ) from error

@@ -1,4 +1,4 @@
-"""A session for the outbox's tools, and the driver's errors in our words."""
+"""Database session of the outbox's tools, and translation of the driver's errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transporter.errors import (
     SourceUnavailable,
     TransporterError,
 )
-from transporter.outbox.table import quoted
+from transporter.outbox.table import quote_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Connection = psycopg.Connection[Any]
 
 _OPTIONS: Final = {"application_name": "transporter outbox", "connect_timeout": "10"}
-# A tool must not stand in a queue before the application for long.
+# A tool must not wait in a lock queue ahead of the application for long.
 _LOCK_TIMEOUT: Final = "10s"
 _SETUP: Final = (
     pg.InsufficientPrivilege,
@@ -41,7 +41,7 @@ WHERE c.oid = pg_catalog.to_regclass(%s)
 
 
 class Found(NamedTuple):
-    """A table that is there: its oid, its schema's name, its full name as SQL writes it."""
+    """An existing table: its oid, its schema's name and its full name in SQL."""
 
     oid: int
     schema: str
@@ -49,18 +49,19 @@ class Found(NamedTuple):
 
 
 @contextmanager
-def connected(dsn: str) -> Iterator[Connection]:
-    """Hold a session in autocommit mode during the block.
+def connect(dsn: str) -> Iterator[Connection]:
+    """Yield a session in autocommit mode for the duration of the block.
 
-    Raise ``ConfigError`` when *dsn* is no connection string, and
-    ``SourceUnavailable`` when no connection comes about. Neither quotes it
-    (Invariant 20).
+    Raises:
+        ConfigError: If *dsn* is not a connection string.
+        SourceUnavailable: If the connection fails. Neither error quotes *dsn*
+            (Invariant 20).
     """
     conninfo = make_conninfo(**{**_OPTIONS, **_parts(dsn), "client_encoding": "UTF8"})
-    with faults("cannot connect to the outbox's database"):
+    with translate_errors("cannot connect to the outbox's database"):
         connection: Connection = psycopg.connect(conninfo, autocommit=True)
     with connection:
-        with faults("cannot prepare a session for the outbox"):
+        with translate_errors("cannot prepare a session for the outbox"):
             connection.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
         yield connection
 
@@ -73,34 +74,34 @@ def _parts(dsn: str) -> dict[str, Any]:
 
 
 @contextmanager
-def faults(doing: str) -> Iterator[None]:
-    """Translate the driver's errors inside the block; *doing* says what went wrong where."""
+def translate_errors(doing: str) -> Iterator[None]:
+    """Translate the driver's errors inside the block. *doing* is the start of their message."""
     try:
         yield
     except psycopg.Error as error:
-        raise _translated(error, doing) from error
+        raise _translate_error(error, doing) from error
 
 
-def _translated(error: psycopg.Error, doing: str) -> TransporterError:
-    # Only the server's primary message: details may hold what a row says.
+def _translate_error(error: psycopg.Error, doing: str) -> TransporterError:
+    # Only the server's primary message, because details may contain row contents.
     text = (error.diag.message_primary or str(error)).strip()
     if isinstance(error, _SETUP):
         return EnvironmentFault(f"{doing}: {text}")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return SourceUnavailable(f"{doing}: {text}; trying again may help")
+        return SourceUnavailable(f"{doing}: {text}; a retry may help")
     return SourceError(f"{doing}: {text}")
 
 
-def find(connection: Connection, table: str) -> Found | None:
-    """Return the table that the session takes *table* for, or ``None``."""
-    with faults(f"cannot look up the table {table}"):
-        row = connection.execute(_FIND, [quoted(table)]).fetchone()
+def find_table(connection: Connection, table: str) -> Found | None:
+    """Return the table that *table* resolves to in the session, or ``None``."""
+    with translate_errors(f"cannot look up the table {table}"):
+        row = connection.execute(_FIND, [quote_table(table)]).fetchone()
     return Found(*row) if row else None
 
 
-def existing(connection: Connection, table: str) -> Found:
-    """Return the table that the session takes *table* for; raise ``EnvironmentFault`` for none."""
-    there = find(connection, table)
+def require_table(connection: Connection, table: str) -> Found:
+    """Return the table that *table* resolves to, or raise ``EnvironmentFault`` if there is none."""
+    there = find_table(connection, table)
     if there is None:
         raise EnvironmentFault(
             f"there is no outbox table {table} in database {connection.info.dbname}; "

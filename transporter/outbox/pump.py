@@ -1,4 +1,4 @@
-"""Fills an outbox with made-up records, so that a pipeline has something to do."""
+"""Load generator that fills an outbox with made-up records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from transporter.outbox.database import existing, faults
+from transporter.outbox.database import require_table, translate_errors
 from transporter.outbox.record import Record
 from transporter.outbox.stashing import stash_many
 from transporter.outbox.table import USUAL, Columns
@@ -24,10 +24,16 @@ METER: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is inserted: *records* of *keys* keys, *rows* to a transaction, as *run*.
+    """Load of one run.
 
-    *rate* is in rows a second, 0 for as fast as it goes; *value_bytes* is the
-    least that each value takes.
+    Attributes:
+        run: Name of the run.
+        keys: Number of keys.
+        records: Number of records.
+        rows: Rows of one transaction.
+        rate: Rows a second; 0: as fast as possible.
+        value_bytes: Minimum size of each value.
+        topic: Topic of the records.
     """
 
     run: str
@@ -39,11 +45,11 @@ class Load:
     topic: str = "pump"
 
     def transactions(self, chance: random.Random) -> Iterator[list[Record]]:
-        """Yield the records of one transaction after the other; *chance* chooses the keys.
+        """Yield the records of one transaction after the other. *chance* chooses the keys.
 
-        The header ``seq`` counts the records of a key from 1, within the run
-        that the header ``run`` names: whoever sees it fall has found a break of
-        order, and whoever sees a gap a loss.
+        The header ``seq`` counts the records of a key from 1, within the run in the
+        header ``run``. A consumer that sees it fall has found a break of order, and
+        a gap is a loss.
         """
         counts = [0] * self.keys
         for first in range(0, self.records, self.rows):
@@ -62,7 +68,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a meter shows: rows so far, and rows a second since the last reading and in all."""
+    """Reading of a meter: rows so far, and rows a second since the last reading and in all."""
 
     rows: int
     seconds: float
@@ -71,20 +77,20 @@ class Reading:
 
 
 class Meter:
-    """Tells every few seconds how fast it goes. Pure but for its memory."""
+    """Meter of the rate, with a reading every few seconds. Pure except for its state."""
 
     def __init__(self, now: float, interval: float = METER) -> None:
-        """Begin at the time *now*, in seconds of a monotonic clock."""
+        """Start at the time *now*, in seconds of a monotonic clock."""
         self._began = self._last = now
         self._interval = interval
         self._rows = 0
 
-    def due(self, now: float) -> float:
+    def seconds_left(self, now: float) -> float:
         """Return the seconds until the next reading."""
         return self._last + self._interval - now
 
-    def read(self, rows: int, now: float) -> Reading:
-        """Take note that *rows* are there at the time *now*, and show it."""
+    def take_reading(self, rows: int, now: float) -> Reading:
+        """Record that there are *rows* at the time *now*, and return the reading."""
         rate = (rows - self._rows) / max(now - self._last, 1e-9)
         self._last, self._rows = now, rows
         seconds = now - self._began
@@ -93,48 +99,53 @@ class Meter:
 
 @dataclass
 class Pump:
-    """Puts a load into the outbox *table*, one transaction after the other. Not thread-safe.
+    """Writer of a load into the outbox *table*, one transaction after the other.
 
-    *told* hears each commit, with the rows so far; *metered* a reading every
-    few seconds, also while the rate leaves nothing to do. *wait* waits so many
-    seconds by *clock*.
+    Not thread-safe. It calls *on_commit* after each commit with the rows so far.
+    It calls *on_reading* with a reading every few seconds, also while it waits
+    because of the rate. *wait* waits for a number of seconds by *clock*.
     """
 
     connection: Connection
     table: str
-    told: Callable[[int], object]
-    metered: Callable[[Reading], object]
+    on_commit: Callable[[int], object]
+    on_reading: Callable[[Reading], object]
     clock: Callable[[], float] = monotonic
     wait: Callable[[float], object] = field(default_factory=lambda: Event().wait)
     rows: int = 0
     columns: Columns = USUAL
 
     def run(self, load: Load, chance: random.Random) -> Reading:
-        """Insert all of *load*; return the reading over all of it.
+        """Insert all of *load*, and return the reading over all of it.
 
-        Raise ``SourceUnavailable`` when the database goes away: ``rows`` are
-        committed then, and perhaps those of the transaction that was on its way.
+        Raises:
+            SourceUnavailable: If the database goes away. ``rows`` are committed then,
+                and perhaps those of the transaction in flight.
         """
-        existing(self.connection, self.table)
+        require_table(self.connection, self.table)
         meter = Meter(self.clock())
         began = self.clock()
         for records in load.transactions(chance):
             if load.rate:
                 self._wait_until(began + self.rows / load.rate, meter)
             self._insert(records)
-            if meter.due(self.clock()) <= 0:
-                self.metered(meter.read(self.rows, self.clock()))
-        return Meter(began).read(self.rows, self.clock())
+            if meter.seconds_left(self.clock()) <= 0:
+                self.on_reading(meter.take_reading(self.rows, self.clock()))
+        return Meter(began).take_reading(self.rows, self.clock())
 
     def _wait_until(self, due: float, meter: Meter) -> None:
         while (seconds := due - self.clock()) > 0:
-            self.wait(min(seconds, max(meter.due(self.clock()), 0.0)))
-            if meter.due(self.clock()) <= 0:
-                self.metered(meter.read(self.rows, self.clock()))
+            self.wait(min(seconds, max(meter.seconds_left(self.clock()), 0.0)))
+            if meter.seconds_left(self.clock()) <= 0:
+                self.on_reading(meter.take_reading(self.rows, self.clock()))
 
     def _insert(self, records: list[Record]) -> None:
         doing = f"cannot insert into the outbox table {self.table} ({self.rows} rows are committed)"
-        with faults(doing), self.connection.transaction(), self.connection.cursor() as cursor:
+        with (
+            translate_errors(doing),
+            self.connection.transaction(),
+            self.connection.cursor() as cursor,
+        ):
             stash_many(cursor, records, table=self.table, columns=self.columns)
         self.rows += len(records)
-        self.told(self.rows)
+        self.on_commit(self.rows)

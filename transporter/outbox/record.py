@@ -1,4 +1,4 @@
-"""A record of the outbox: what an application says has happened."""
+"""Record of the outbox: an event of the application."""
 
 from __future__ import annotations
 
@@ -8,27 +8,32 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, cast
 
 LONGEST_TOPIC: Final = 249
-"""Characters of a topic: what Kafka allows, and the table's column."""
+"""Maximum number of characters of a topic, in Kafka and in the table's column."""
 MOST_BYTES: Final = 8_000_000
-"""Bytes of a record in UTF-8: what the engine's log takes in one piece, with some to spare."""
+"""Maximum size of a record in UTF-8 bytes, with a margin to the limit of the engine's log."""
 _PER_HEADER: Final = 16
-"""Bytes that a header takes in the log besides its text."""
+"""Bytes of a header in the log besides its text."""
 
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One event. Valid once it is made; immutable.
+    """One event, validated on construction and immutable.
 
-    *topic* is the namespace that routes filter by, and the topic of the
-    ``kafka`` writer unless that names one. Order is kept among the records of
-    one *key*. *value* is JSON as text, and ``None`` a tombstone: the key is
-    gone. *headers* are pairs in order, names may repeat; a mapping will do.
+    The constructor does not check that *value* is JSON. :meth:`json` ensures it.
 
-    Not checked: that *value* is JSON, which :meth:`json` sees to. Raise
-    ``TypeError`` or ``ValueError``, saying what to write instead, for what the
-    table or the engine's log would refuse.
+    Attributes:
+        topic: The namespace that routes filter by, and the topic of the ``kafka``
+            writer unless that names one.
+        key: Records of one key keep their order.
+        value: JSON as text; ``None`` is a tombstone, which deletes the key.
+        headers: Pairs in order, whose names may repeat, or a mapping.
+
+    Raises:
+        TypeError: If the table or the engine's log would refuse a value's type. The
+            text names the correct form.
+        ValueError: If they would refuse a value. The text names the correct form.
     """
 
     topic: str
@@ -38,26 +43,27 @@ class Record:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "headers", _pairs(self.headers))
-        size = _checked("topic", self.topic)
-        size += _checked("key", self.key)
+        size = _check_text("topic", self.topic)
+        size += _check_text("key", self.key)
         if self.value is not None:
-            size += _checked("value", self.value)
+            size += _check_text("value", self.value)
         for name, value in self.pairs:
-            size += _checked("a header's name", name) + _checked(f"header {name!r}", value)
+            size += _check_text("a header's name", name) + _check_text(f"header {name!r}", value)
         if not 0 < len(self.topic) <= LONGEST_TOPIC:
-            raise ValueError(f"topic has {len(self.topic)} characters; write 1 to {LONGEST_TOPIC}")
+            raise ValueError(f"topic has {len(self.topic)} characters; use 1 to {LONGEST_TOPIC}")
         if size + _PER_HEADER * len(self.pairs) > MOST_BYTES:
             raise ValueError(
-                f"the record of key {self.key[:100]!r} has {size} bytes, and the log takes "
-                f"{MOST_BYTES}; put the large part elsewhere and a reference to it here"
+                f"the record of key {self.key[:100]!r} has {size} bytes, and the log's limit is "
+                f"{MOST_BYTES}; store the large part elsewhere and a reference to it here"
             )
 
     @classmethod
-    def json(cls, topic: str, key: str, document: Any, headers: Headers = ()) -> Self:  # noqa: ANN401 - whatever JSON can say
+    def json(cls, topic: str, key: str, document: Any, headers: Headers = ()) -> Self:  # noqa: ANN401 - any JSON value
         """Return a record whose value is *document* as JSON.
 
-        Raise ``TypeError`` or ``ValueError`` for what JSON cannot say: NaN and
-        infinities, dates, decimals.
+        Raises:
+            TypeError: If JSON cannot represent a type, such as dates and decimals.
+            ValueError: If JSON cannot represent a value, such as NaN and infinities.
         """
         text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return cls(topic, key, text, headers)
@@ -80,21 +86,24 @@ def _pairs(headers: object) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in pairs)
 
 
-def _checked(what: str, text: object) -> int:
-    """Return the bytes of *text* in UTF-8; refuse what is no text, or none that a table holds."""
+def _check_text(what: str, text: object) -> int:
+    """Return the size of *text* in UTF-8, or refuse it if a table cannot store it."""
     if not isinstance(text, str):
-        raise TypeError(f"{what} must be str, not {type(text).__name__}{_instead(what, text)}")
+        raise TypeError(f"{what} must be str, not {type(text).__name__}{_suggestion(what, text)}")
     if "\0" in text:
-        raise ValueError(f"{what} holds a NUL character, which PostgreSQL cannot store; remove it")
+        raise ValueError(
+            f"{what} contains a NUL character, which PostgreSQL cannot store; remove it"
+        )
     try:
         return len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{what} holds half of a surrogate pair at character {error.start}, which is no text"
+            f"{what} contains half of a surrogate pair at character {error.start}, which is not "
+            "text; remove it"
         ) from error
 
 
-def _instead(what: str, value: object) -> str:
+def _suggestion(what: str, value: object) -> str:
     if what == "key" and value is None:
         return "; order is kept by key, so name what changed, such as the order's id"
     if what == "value":

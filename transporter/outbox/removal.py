@@ -1,7 +1,8 @@
-"""Removes what ``transporter outbox init`` has created: a trigger with its function, and a table.
+"""Removal of the objects that ``transporter outbox init`` creates: trigger, function and table.
 
-What is not there, or is not as it was created, stays. The table ``transporter_term``, which an
-engine creates, stays too: it tells a log whose rows these were, should the outbox come back.
+Objects that were changed since their creation stay. The table ``transporter_term``, which an
+engine creates, stays too. If the outbox is created again, it identifies the log that owned the
+rows.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transporter.errors import ActionRefused
 from transporter.outbox.creation import check_columns
-from transporter.outbox.database import existing, faults
+from transporter.outbox.database import require_table, translate_errors
 
 if TYPE_CHECKING:
     from transporter.outbox.database import Connection, Found
     from transporter.outbox.table import Columns
 
-# Its function is ours only under its own name: another one may serve other triggers.
+# The function is ours only if it has the trigger's name. Another one may serve other triggers.
 _TRIGGER: Final = """
 SELECT pg_catalog.quote_ident(t.tgname),
     CASE WHEN p.proname = t.tgname THEN p.oid::pg_catalog.regprocedure::text END
@@ -29,9 +30,9 @@ WHERE c.oid::bigint = %s AND NOT t.tgisinternal AND t.tgname = (c.relname || '_n
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """A table with the trigger and the function that ``init`` gave it, where they are there.
+    """A table with the trigger and the function that ``init`` created, as far as they exist.
 
-    ``rows`` is how many it holds.
+    ``rows`` is the number of its rows.
     """
 
     table: Found
@@ -41,13 +42,14 @@ class Removable:
 
 
 def find_removable(connection: Connection, table: str, columns: Columns | None) -> Removable:
-    """Return what there is to remove; changes nothing.
+    """Return the removable objects of *table* without changing anything.
 
-    Raise ``EnvironmentFault`` without *table*, and when it is no outbox with *columns*; with
-    ``None`` any table will do.
+    Raises:
+        EnvironmentFault: If *table* does not exist, or is not an outbox with *columns*. With
+            ``None`` any table is accepted.
     """
-    there = existing(connection, table)
-    with faults(f"cannot look at {there.name}"):
+    there = require_table(connection, table)
+    with translate_errors(f"cannot look at {there.name}"):
         if columns is not None:
             check_columns(connection, table, columns, there.name)
         row = connection.execute(_TRIGGER, [there.oid]).fetchone()
@@ -56,15 +58,19 @@ def find_removable(connection: Connection, table: str, columns: Columns | None) 
 
 
 def drop(connection: Connection, found: Removable, *, table: bool, force: bool) -> int:
-    """Drop trigger and function, and with *table* that too, in one transaction, or nothing.
+    """Drop trigger and function, and if *table* is set the table, in one transaction.
 
-    Return how many rows went with it. Raise ``ActionRefused`` when the table holds rows, those
-    that came since *found* was read included, unless that is to *force*.
+    Returns:
+        The number of rows that were dropped with the table.
+
+    Raises:
+        ActionRefused: If the table holds rows, including those inserted since *found* was
+            read, unless *force* is set.
     """
     name, rows = found.table.name, 0
-    with faults(f"cannot drop {name}; nothing was dropped"), connection.transaction():
+    with translate_errors(f"cannot drop {name}; nothing was dropped"), connection.transaction():
         if table:
-            # Transactions that insert are waited for: their rows count.
+            # The lock waits for inserting transactions, so that their rows count.
             _run(connection, f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
             rows = _count(connection, found.table)
             refuse_rows(name, rows, force=force)
@@ -78,7 +84,7 @@ def drop(connection: Connection, found: Removable, *, table: bool, force: bool) 
 
 
 def refuse_rows(name: str, rows: int, *, force: bool) -> None:
-    """Raise ``ActionRefused`` for a table that holds *rows*, unless that is to *force*."""
+    """Raise ``ActionRefused`` if the table holds *rows*, unless *force* is set."""
     if rows and not force:
         raise ActionRefused(
             f"{name} holds {rows:,} rows that are not delivered yet, and nothing was dropped: run "
@@ -92,5 +98,5 @@ def _count(connection: Connection, table: Found) -> int:
 
 
 def _run(connection: Connection, statement: str) -> Any:  # noqa: ANN401 - as psycopg's
-    # As bytes: without parameters a per cent sign is itself.
+    # As bytes, because a per cent sign is literal without parameters.
     return connection.execute(statement.encode())

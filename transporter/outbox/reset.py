@@ -1,9 +1,9 @@
-"""Clears the marks of rows whose leaders may do nothing any more.
+"""Reset of marks whose leaders are fenced.
 
 A mark is the id of the leader that claimed the row. The reader's table
-``transporter_term`` says which leader's term is the last one; statements of the
-others have no effect (Invariant 10), so their marks mean nothing. The marks of
-the last one stay, for its engine may be about to purge what they name
+``transporter_term`` holds the last term and its leader. Statements of other
+leaders have no effect (Invariant 10), so their marks are meaningless. The marks of
+the last leader stay, because its engine may be about to purge those rows
 (Invariant 7), unless its term is ended first.
 """
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
 from transporter.errors import ActionRefused
-from transporter.outbox.database import existing, faults
-from transporter.outbox.table import USUAL, Columns, quoted
+from transporter.outbox.database import require_table, translate_errors
+from transporter.outbox.table import USUAL, Columns, quote_table
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transporter.outbox.database import Connection, Found
 
 _BATCH: Final = 10_000
-"""Rows of one statement: short ones hold locks for a short time."""
+"""Rows of one statement, because short statements hold locks for a short time."""
 _THERE: Final = "SELECT pg_catalog.to_regclass(%s) IS NOT NULL"
 _TERM: Final = (
     "SELECT outbox, term, leader_id, acquired_at FROM {terms}"
@@ -36,8 +36,8 @@ _END: Final = (
     "UPDATE {terms} SET term = term + 1, leader_id = %(nobody)s,"
     " acquired_at = clock_timestamp() WHERE outbox = %(outbox)s AND term = %(term)s"
 )
-# A row that somebody marks or deletes in the meantime no longer has one of these leaders, and
-# stays as it is.
+# A row that is marked or deleted in the meantime no longer has one of these leaders, and stays
+# unchanged.
 _RESET: Final = """
 WITH found AS MATERIALIZED (
     SELECT o.{id} AS id FROM {table} AS o
@@ -54,7 +54,7 @@ SELECT (SELECT max(id) FROM found), (SELECT count(*) FROM reset)
 
 @dataclass(frozen=True, slots=True)
 class LastTerm:
-    """The newest term of an outbox; whether its leader still lives nobody can tell."""
+    """The newest term of an outbox. It does not show whether its leader is still alive."""
 
     outbox: str
     number: int
@@ -64,7 +64,7 @@ class LastTerm:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks of an outbox: rows by leader, and the last term, if there ever was one."""
+    """The marks of an outbox: rows by leader, and the last term, if there was one."""
 
     table: Found
     rows: dict[UUID, int]
@@ -72,13 +72,13 @@ class Marks:
     columns: Columns = USUAL
 
     @property
-    def ended(self) -> dict[UUID, int]:
-        """Those of leaders whose terms are over, or that never had one."""
+    def rows_of_ended_leaders(self) -> dict[UUID, int]:
+        """Rows by leader, of leaders whose terms are over or that never had one."""
         return {leader: rows for leader, rows in self.rows.items() if leader != self._leader}
 
     @property
-    def kept(self) -> int:
-        """Rows that the leader of the last term has marked."""
+    def kept_rows(self) -> int:
+        """Number of rows marked by the leader of the last term."""
         return self.rows.get(self._leader, 0) if self._leader else 0
 
     @property
@@ -87,11 +87,11 @@ class Marks:
 
 
 def marks(connection: Connection, table: str, columns: Columns = USUAL) -> Marks:
-    """Return who has marked rows of *table* with *columns*; changes nothing, reads all of it."""
-    there = existing(connection, table)
-    with faults(f"cannot look at the marks of {there.name}"):
-        rows = connection.execute(_filled(_MARKS, there, columns), []).fetchall()
-        # In this order: the leader of a term that begins in between has no mark among these.
+    """Return the marks of *table* with *columns*. It reads all rows and changes nothing."""
+    there = require_table(connection, table)
+    with translate_errors(f"cannot look at the marks of {there.name}"):
+        rows = connection.execute(_fill_statement(_MARKS, there, columns), []).fetchall()
+        # In this order, so the leader of a term that begins in between has no mark among these.
         last = _last_term(connection, there)
     return Marks(there, dict(rows), last, columns)
 
@@ -100,40 +100,41 @@ def _last_term(connection: Connection, table: Found) -> LastTerm | None:
     terms = _terms(table)
     if connection.execute(_THERE, [terms]).fetchone() != (True,):
         return None
-    row = connection.execute(_TERM.format(terms=_escaped(terms)), [table.oid]).fetchone()
+    row = connection.execute(_TERM.format(terms=_escape_percent(terms)), [table.oid]).fetchone()
     return LastTerm(*row) if row else None
 
 
 def end_term(connection: Connection, found: Marks) -> None:
-    """End the last term: its engine, if it lives, finds its statements without effect and stops.
+    """End the last term. If its engine is alive, its statements lose their effect and it stops.
 
-    Raise ``ActionRefused`` when another term has begun since *found* was read.
+    Raises:
+        ActionRefused: If another term has begun since *found* was read.
     """
     if found.last is None:
         return
     parameters = {"nobody": uuid4(), "outbox": found.last.outbox, "term": found.last.number}
-    with faults(f"cannot end term {found.last.number} of {found.table.name}"):
-        statement = _END.format(terms=_escaped(_terms(found.table)))
+    with translate_errors(f"cannot end term {found.last.number} of {found.table.name}"):
+        statement = _END.format(terms=_escape_percent(_terms(found.table)))
         ended = connection.execute(statement, parameters).rowcount
     if not ended:
         raise ActionRefused(
             f"another term of {found.table.name} has begun in the meantime: an engine has just "
-            "started on it; nothing was reset, look again"
+            "started on it; nothing was reset, check again"
         )
 
 
 def reset(
     connection: Connection, table: Found, leaders: list[UUID], columns: Columns = USUAL
 ) -> int:
-    """Clear the marks of *leaders*, whose terms are over; return how many rows that were.
+    """Clear the marks of *leaders*, whose terms are over, and return the number of rows.
 
-    In id order and in several transactions; harmless beside an engine that
-    marks, purges or takes rows of the same table.
+    It works in id order and in several transactions. An engine may mark, purge or
+    take rows of the same table meanwhile.
     """
-    statement, after, done = _filled(_RESET, table, columns), -(2**63), 0
+    statement, after, done = _fill_statement(_RESET, table, columns), -(2**63), 0
     while True:
         parameters = {"after": after, "leaders": leaders, "rows": _BATCH}
-        with faults(f"cannot reset rows of {table.name} ({done} were)"):
+        with translate_errors(f"cannot reset rows of {table.name} ({done} were)"):
             row = connection.execute(statement, parameters).fetchone()
         last, count = row or (None, 0)
         if last is None:
@@ -141,15 +142,17 @@ def reset(
         after, done = last, done + count
 
 
-def _filled(statement: str, table: Found, columns: Columns) -> str:
-    return statement.format(table=_escaped(quoted(table.name)), **columns.escaped())
+def _fill_statement(statement: str, table: Found, columns: Columns) -> str:
+    return statement.format(
+        table=_escape_percent(quote_table(table.name)), **columns.escaped_names()
+    )
 
 
 def _terms(table: Found) -> str:
     schema = table.schema.replace('"', '""')
-    return quoted(f'"{schema}".transporter_term')
+    return quote_table(f'"{schema}".transporter_term')
 
 
-def _escaped(name: str) -> str:
-    """Return *name* for a statement with parameters, which begin with a per cent sign."""
+def _escape_percent(name: str) -> str:
+    """Escape *name* for a statement with parameters, which start with a per cent sign."""
     return name.replace("%", "%%")

@@ -1,4 +1,4 @@
-"""Puts records into the outbox through a cursor of the application's own."""
+"""Insertion of records into the outbox through the application's own cursor."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from transporter.outbox.record import Record
-from transporter.outbox.table import DEFAULT, USUAL, Columns, quoted
+from transporter.outbox.table import DEFAULT, USUAL, Columns, quote_table
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
-# create_time is named although our table has a default: goharvest's has none.
+# create_time is set although our table has a default, because goharvest's table has none.
 _INSERT: Final = (
     "INSERT INTO {table} ({created}, {topic}, {key}, {value}, {header_keys}, {header_values})"
     " VALUES (now(), %s, %s, %s, %s::text[], %s::text[])"
@@ -35,7 +35,7 @@ class ExecutesMany(Protocol):
 
 
 class ExecutesAsync(Protocol):
-    """An async cursor or connection of psycopg 3, or of a driver that is used in the same way."""
+    """An async cursor or connection of psycopg 3, or of a driver with the same interface."""
 
     def execute(self, query: Any, parameters: Any, /) -> Awaitable[Any]:  # noqa: ANN401 - as above
         """Run one statement."""
@@ -51,12 +51,17 @@ class ExecutesManyAsync(Protocol):
 def stash(
     cursor: Executes, record: Record, *, table: str = DEFAULT, columns: Columns = USUAL
 ) -> None:
-    """Insert *record* into the outbox, in the transaction that *cursor* is in.
+    """Insert *record* into the outbox, in the current transaction of *cursor*.
 
-    The event exists exactly when that transaction commits; nothing is committed
-    here. *table* is ``name``, ``schema.name``, or quoted as in SQL, and *columns* are
-    what its columns are called. As thread-safe as the cursor. The driver's errors come
-    as they are.
+    The event exists exactly when that transaction commits. The function itself does
+    not commit. It is as thread-safe as the cursor, and raises the driver's errors
+    unchanged.
+
+    Args:
+        cursor: A cursor or connection of the application.
+        record: The event.
+        table: ``name``, ``schema.name``, or quoted as in SQL.
+        columns: The names of the table's columns.
     """
     _refuse_async(cursor.execute(_insert(table, columns), _row(record)), "stash")
 
@@ -68,7 +73,7 @@ def stash_many(
     table: str = DEFAULT,
     columns: Columns = USUAL,
 ) -> int:
-    """Insert *records* in their order, as :func:`stash` does; return how many they were."""
+    """Insert *records* in order, as :func:`stash` does, and return their number."""
     rows = [_row(record) for record in records]
     if rows:
         _refuse_async(cursor.executemany(_insert(table, columns), rows), "stash_many")
@@ -78,9 +83,9 @@ def stash_many(
 async def stash_async(
     cursor: ExecutesAsync, record: Record, *, table: str = DEFAULT, columns: Columns = USUAL
 ) -> None:
-    """Insert *record* into the outbox, in the transaction that the async *cursor* is in.
+    """Insert *record* into the outbox, in the current transaction of the async *cursor*.
 
-    Promises what :func:`stash` does.
+    It has the same guarantees as :func:`stash`.
     """
     await cursor.execute(_insert(table, columns), _row(record))
 
@@ -92,7 +97,7 @@ async def stash_many_async(
     table: str = DEFAULT,
     columns: Columns = USUAL,
 ) -> int:
-    """Insert *records* in their order, as :func:`stash_async` does; return how many they were."""
+    """Insert *records* in order, as :func:`stash_async` does, and return their number."""
     rows = [_row(record) for record in records]
     if rows:
         await cursor.executemany(_insert(table, columns), rows)
@@ -100,8 +105,8 @@ async def stash_many_async(
 
 
 def _insert(table: str, columns: Columns) -> str:
-    # Beside parameters, a per cent sign of a name must not begin another one.
-    return _INSERT.format(table=quoted(table).replace("%", "%%"), **columns.escaped())
+    # A per cent sign in a name must not start another parameter.
+    return _INSERT.format(table=quote_table(table).replace("%", "%%"), **columns.escaped_names())
 
 
 def _row(record: Record) -> _Row:
@@ -112,7 +117,7 @@ def _row(record: Record) -> _Row:
 
 
 def _refuse_async(result: object, name: str) -> None:
-    """Refuse what only promises to insert: nobody would ever await it, and the event be lost."""
+    """Refuse a coroutine, because it would never be awaited and the event would be lost."""
     if iscoroutine(result):
         result.close()
-        raise TypeError(f"{name} was given an async cursor; write: await {name}_async(...)")
+        raise TypeError(f"{name} does not take an async cursor; use: await {name}_async(...)")

@@ -1,4 +1,4 @@
-"""The outbox table: how its name is written in SQL, and the statements that create it."""
+"""Outbox table: its quoted names, and the statements that create it."""
 
 from __future__ import annotations
 
@@ -9,64 +9,68 @@ from importlib.resources import files
 from typing import Final
 
 DEFAULT: Final = "outbox"
-"""The table, and the channel of its notifications, where none is named."""
+"""Default name of the table, and of the channel of its notifications."""
 _LONGEST: Final = 63
-"""Bytes of a name; PostgreSQL cuts a longer one, with no more than a notice."""
+"""Maximum length of a name in bytes. PostgreSQL truncates a longer one with only a notice."""
 _PART: Final = r'"(?:[^"\0]|"")+"|[A-Za-z_][A-Za-z_0-9$]*'
 _NAME: Final = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _COLUMN: Final = re.compile(_PART)
 
 
-def quoted_column(name: str) -> str:
-    """Return the name of a column, read as :func:`quoted` reads a table's, safely quoted."""
+def quote_column(name: str) -> str:
+    """Return the name of a column safely quoted, by the rules of :func:`quote_table`."""
     found = _COLUMN.fullmatch(name.strip())
     if found is None:
         raise ValueError(
-            f"{name!r} is not a column name; write name, or quote it as in SQL "
+            f"{name!r} is not a column name; use name, or quote it as in SQL "
             '("Order Id"); unquoted letters are a to z, and become lower case'
         )
-    return _quoted(_fitting(_unquoted(found[0])))
+    return _quote_part(_check_length(_unquote_part(found[0])))
 
 
-def quoted(name: str) -> str:
+def quote_table(name: str) -> str:
     """Return *name* (``name``, ``schema.name``, or quoted as in SQL) safely quoted for a statement.
 
-    Read as SQL would: unquoted parts are folded to lower case. Raise
-    ``ValueError`` when it is something else, or longer than PostgreSQL's names.
+    As in SQL, unquoted parts are folded to lower case.
+
+    Raises:
+        ValueError: If *name* is not a table name, or is longer than PostgreSQL's names.
     """
-    return ".".join(map(_quoted, _parts(name)))
+    return ".".join(map(_quote_part, _parts(name)))
 
 
 def _parts(name: str) -> list[str]:
     found = _NAME.fullmatch(name.strip())
     if found is None:
         raise ValueError(
-            f"{name!r} is not a table name; write name, schema.name, "
+            f"{name!r} is not a table name; use name, schema.name, "
             'or quote the parts as in SQL ("Order Outbox")'
         )
-    return [_fitting(_unquoted(part)) for part in found.groups() if part]
+    return [_check_length(_unquote_part(part)) for part in found.groups() if part]
 
 
-def _fitting(part: str) -> str:
+def _check_length(part: str) -> str:
     if len(part.encode()) > _LONGEST:
-        raise ValueError(f"{part!r} is longer than the {_LONGEST} bytes of a name")
+        raise ValueError(f"{part!r} is longer than the {_LONGEST} bytes of a name; shorten it")
     return part
 
 
-def _unquoted(part: str) -> str:
+def _unquote_part(part: str) -> str:
     return part[1:-1].replace('""', '"') if part.startswith('"') else part.lower()
 
 
-def _quoted(part: str) -> str:
+def _quote_part(part: str) -> str:
     return '"' + part.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the columns of an outbox are called, each written as in SQL. Immutable.
+    """Names of the columns of an outbox, each written as in SQL. Immutable.
 
-    As the setting ``columns`` of the reader says it. Raise ``ValueError`` for names that
-    PostgreSQL would not take, and for two that are the same.
+    They correspond to the setting ``columns`` of the reader.
+
+    Raises:
+        ValueError: If PostgreSQL would not accept a name, or if two are the same.
     """
 
     id: str = "id"
@@ -79,48 +83,52 @@ class Columns:
     leader: str = "leader_id"
 
     def __post_init__(self) -> None:
-        names = (quoted_column(getattr(self, field.name)) for field in fields(self))
+        names = (quote_column(getattr(self, field.name)) for field in fields(self))
         ((name, times),) = Counter(names).most_common(1)
         if times > 1:
             raise ValueError(f"two columns are called {name}; each needs a name of its own")
 
-    def quoted(self) -> dict[str, str]:
-        """Return each column by what it holds, safely quoted for a statement."""
-        return {field.name: self._quoted(field.name, str(field.default)) for field in fields(self)}
+    def quoted_names(self) -> dict[str, str]:
+        """Return each column by its role, safely quoted for a statement."""
+        return {
+            field.name: self._quoted_name(field.name, str(field.default)) for field in fields(self)
+        }
 
-    def escaped(self) -> dict[str, str]:
-        """Return the same for a statement with parameters, which begin with a per cent sign."""
-        return {role: name.replace("%", "%%") for role, name in self.quoted().items()}
+    def escaped_names(self) -> dict[str, str]:
+        """Return the same for a statement with parameters, which start with a per cent sign."""
+        return {role: name.replace("%", "%%") for role, name in self.quoted_names().items()}
 
-    def _quoted(self, role: str, usual: str) -> str:
+    def _quoted_name(self, role: str, usual: str) -> str:
         name: str = getattr(self, role)
-        return usual if name == usual else quoted_column(name)
+        return usual if name == usual else quote_column(name)
 
 
 USUAL: Final = Columns()
-"""The columns of goharvest's table, and of ours where nothing else is said."""
+"""The columns of goharvest's table, and by default of ours."""
 
 
 def outbox_sql(table: str = DEFAULT, channel: str = DEFAULT, columns: Columns = USUAL) -> str:
     """Return the SQL that creates *table* with *columns* and a trigger that notifies *channel*.
 
-    The text is ``outbox.sql`` and ``trigger.sql`` of this folder with the names filled in,
-    explained by its comments; running it again changes nothing. Raise ``ValueError`` for
-    names that PostgreSQL would not take.
+    The text is ``outbox.sql`` and ``trigger.sql`` of this folder with the names filled in. Its
+    comments explain it. Running it again changes nothing.
+
+    Raises:
+        ValueError: If PostgreSQL would not accept a name.
     """
-    return _sql("outbox.sql", table=quoted(table), **columns.quoted()) + (
+    return _sql("outbox.sql", table=quote_table(table), **columns.quoted_names()) + (
         "\n" + trigger_sql(table, channel)
     )
 
 
 def trigger_sql(table: str, channel: str) -> str:
-    """Return the SQL of the trigger alone, for a table that is there; as :func:`outbox_sql`."""
+    """Return only the SQL of the trigger, for an existing table. See :func:`outbox_sql`."""
     *schema, name = _parts(table)
     return _sql(
         "trigger.sql",
-        table=quoted(table),
-        notify=".".join(map(_quoted, [*schema, f"{name}_notify"])),
-        trigger=_quoted(f"{name}_notify"),
+        table=quote_table(table),
+        notify=".".join(map(_quote_part, [*schema, f"{name}_notify"])),
+        trigger=_quote_part(f"{name}_notify"),
         channel=_literal(channel),
     )
 
@@ -132,6 +140,6 @@ def _sql(file: str, **names: str) -> str:
 
 def _literal(channel: str) -> str:
     if not 0 < len(channel.encode()) <= _LONGEST or "\0" in channel:
-        raise ValueError(f"{channel!r} is no channel; write a name of at most {_LONGEST} bytes")
+        raise ValueError(f"{channel!r} is not a channel; use a name of 1 to {_LONGEST} bytes")
     text = channel.replace("'", "''")
     return " E'" + text.replace("\\", "\\\\") + "'" if "\\" in text else f"'{text}'"

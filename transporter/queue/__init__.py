@@ -1,4 +1,4 @@
-"""Message queues on Kafka: messages that are acked one by one, and redelivered if they are not."""
+"""Message queues on Kafka, with acks per message and redelivery of unacked messages."""
 
 from transporter.queue.consumer import QueueConsumer
 from transporter.queue.message import QueueMessage

@@ -1,4 +1,4 @@
-"""One partition of the markers topic that is assigned to a tracker. Pure: time is an argument."""
+"""A partition of the markers topic that is assigned to a tracker. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -12,75 +12,79 @@ if TYPE_CHECKING:
 
 
 class Assigned:
-    """What is in progress there, and whether enough was read to redeliver what is due.
+    """Messages in progress in one partition, and how far it must be read before a redelivery.
 
-    An End may wait in the topic while its message's deadline passes: at first,
-    when all that preceded the assignment is still to be read, and whenever the
-    tracker was held up. So before anything is redelivered the topic is read to
-    where it ended at some time after the deadline: whoever is told that it is
-    *wanted* asks the broker for that end, and says :meth:`ask`.
+    An End may wait in the topic while its message's deadline passes. This happens
+    at first, when the records before the assignment are still unread, and
+    whenever the tracker was delayed. Before a redelivery the partition is
+    therefore read up to an end that was looked up after the deadline. If
+    :meth:`needs_end` returns true, the caller requests that end from the broker
+    and passes it to :meth:`set_end`.
     """
 
     def __init__(self, number: int, first: int) -> None:
-        """Begin at offset *first* of partition *number*."""
+        """Start at offset *first* of partition *number*."""
         self.number = number
         self.progress = InProgress(first)
         self.committed = -1
-        self._reached = first
-        self._through: int | None = None
-        self._wrote: int | None = None
-        self._asked_at = 0.0
+        self._next_unread = first
+        self._read_until: int | None = None
+        self._last_written: int | None = None
+        self._end_set_at = 0.0
 
-    def see(self, offset: int, marker: Marker | None, now: float) -> int:
-        """Take in a marker; see :meth:`InProgress.see`."""
-        told = self.progress.see(offset, marker, now)
-        self.reach(offset + 1)
-        return told
+    def apply(self, offset: int, marker: Marker | None, now: float) -> int:
+        """Apply a marker; see :meth:`InProgress.apply`."""
+        affected = self.progress.apply(offset, marker, now)
+        self.advance_to(offset + 1)
+        return affected
 
-    def reach(self, offset: int) -> None:
-        """Note that all before *offset* was read, what is no record for us included."""
-        self._reached = max(self._reached, offset)
+    def advance_to(self, offset: int) -> None:
+        """Record that everything before *offset* was read, including records not meant for us."""
+        self._next_unread = max(self._next_unread, offset)
 
-    def wrote(self, offset: int) -> None:
-        """Note that the last record of our last transaction here is at *offset*.
+    def note_written(self, offset: int) -> None:
+        """Record that the last record of our last transaction here is at *offset*.
 
-        Once it was read, the transaction's end is behind it, which is no
-        record: where the partition ends right there from then on, all was read.
+        The transaction's end marker follows that record and is not a record
+        itself. If the partition ends right behind the marker, everything was read.
         """
-        self._wrote = offset
+        self._last_written = offset
 
     @property
     def low(self) -> int:
-        """What is to be committed: the smallest Start that still counts, or how far was read."""
-        return self.progress.low if len(self.progress) else self._reached
+        """Offset to commit: the smallest Start that still counts, else the next unread offset."""
+        return self.progress.low if len(self.progress) else self._next_unread
 
     def low_without(self, expired: list[Expired]) -> int:
         """Return :attr:`low` as it will be without *expired*."""
         low = self.progress.low_without(each.id for each in expired)
-        return self._reached if low == self.progress.next else low
+        return self._next_unread if low == self.progress.next else low
 
-    def wanted(self, now: float) -> bool:
-        """Tell whether the end of the partition is to be asked for."""
-        unread = self._wrote is not None and self._reached <= self._wrote
-        if self._through is not None or unread:
+    def needs_end(self, now: float) -> bool:
+        """Return whether the caller must look up the end of the partition."""
+        unread = self._last_written is not None and self._next_unread <= self._last_written
+        if self._read_until is not None or unread:
             return False
-        return not self.progress.caught_up or self.progress.due(now)
+        return not self.progress.caught_up or self.progress.has_due(now)
 
-    def ask(self, end: int, now: float) -> None:
-        """Note that the partition ended at *end*, asked for at *now*."""
-        self._through, self._asked_at = end, now
+    def set_end(self, end: int, now: float) -> None:
+        """Record that the partition ended at *end*, as looked up at *now*."""
+        self._read_until, self._end_set_at = end, now
 
-    def due(self, most: int) -> list[Expired]:
-        """Take what is to be redelivered now, at most about *most* messages."""
-        if self._through is None or self._reached < self._through - self._own_end:
+    def take_due(self, most: int) -> list[Expired]:
+        """Take the messages to redeliver now, at most about *most*."""
+        if (
+            self._read_until is None
+            or self._next_unread < self._read_until - self._own_commit_marker
+        ):
             return []
-        self._through = None
+        self._read_until = None
         if not self.progress.caught_up:
             self.progress.caught_up = True
             return []
-        return self.progress.expired(self._asked_at, most)
+        return self.progress.take_expired(self._end_set_at, most)
 
     @property
-    def _own_end(self) -> int:
-        """1 when all that is missing is the end of our own transaction, else 0."""
-        return int(self._wrote is not None and self._through == self._wrote + 2)
+    def _own_commit_marker(self) -> int:
+        """1 if only the end marker of our own transaction is unread, else 0."""
+        return int(self._last_written is not None and self._read_until == self._last_written + 2)

@@ -1,4 +1,4 @@
-"""Depth and oldest message of one queue, estimated from offsets instead of a count."""
+"""Depth and oldest message of one queue, estimated from offsets without counting messages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from transporter import kafka_groups
 from transporter.queue import clients
-from transporter.queue.failures import QueueUnavailable, is_fault, translated
-from transporter.queue.progress import latest
+from transporter.queue.failures import QueueUnavailable, is_fault, translate_error
+from transporter.queue.progress import end_offsets
 from transporter.queue.settings import queue_name
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from transporter.queue.settings import QueueSettings
 
-_LOOKED_AT: Final = 1000
+_MOST_SKIPPED: Final = 1000
 """Records of other queues that are skipped in one partition to find the oldest of ours."""
-_PART: Final = 0.2
-_LEAST: Final = 0.05
+_POLL: Final = 0.2
+_LEAST_TIMEOUT: Final = 0.05
 _FETCH: Final[dict[str, object]] = {
-    # One fetch in each partition, and no more of it than a batch: the first record is wanted.
+    # One fetch for each partition, of one batch at most, because only the first record is needed.
     "fetch.message.max.bytes": 64 * 1024,
     "queued.min.messages": 1,
     "isolation.level": "read_committed",
@@ -33,139 +33,146 @@ _FETCH: Final[dict[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Messages of a queue that no consumer has begun: about how many, and the oldest.
+    """Estimated number and age of the messages of a queue that no consumer has begun.
 
-    ``depth`` is not too small. It includes what lies behind the oldest and is not ours to read:
-    messages of other queues, and the offsets that ends of transactions take.
+    ``depth`` is never too small. It includes messages of other queues behind the oldest one, and
+    the offsets that transaction end markers occupy.
     """
 
     depth: int = 0
     oldest: float | None = None
-    """When the oldest was sent, in seconds since 1970; ``None`` without any, or without times."""
+    """Send time of the oldest, in seconds since 1970; ``None`` without messages or timestamps."""
 
 
 class BacklogEstimator:
-    """Estimates the backlog of one queue. Joins no group and changes nothing.
+    """Estimator of the backlog of one queue. It joins no group and changes nothing.
 
-    Compares the end of each partition with the group's committed offset, and reads the first
-    record in between. The cost depends on the number of partitions, not on that of messages.
-    Keeps its connections until :meth:`close`. Used by one thread at a time.
+    It compares the end of each partition with the group's committed offset, and reads the first
+    record in between. The cost depends on the number of partitions, not of messages.
+    Connections stay open until :meth:`close`. Not thread-safe.
     """
 
     def __init__(self, settings: QueueSettings, queue: str) -> None:
-        """Keep *settings*; :meth:`estimate` connects."""
+        """Keep *settings*. :meth:`estimate` connects."""
         self._settings, self._queue = settings, queue_name(queue)
-        self._asking: Consumer | None = None
-        self._reading: Consumer | None = None
+        self._offsets_client: Consumer | None = None
+        self._records_client: Consumer | None = None
 
     def estimate(self, timeout: float) -> Backlog:
-        """Return the backlog as it is now, within *timeout* seconds.
+        """Return the current backlog within *timeout* seconds.
 
-        :raises QueueUnavailable: when the brokers do not answer in time.
-        :raises QueueFault: when topic, rights or settings are not as they must be.
+        Raises:
+            QueueUnavailable: If the brokers do not answer in time.
+            QueueFault: If topic, rights or settings are wrong.
         """
         deadline = time.monotonic() + timeout
         try:
             begins, ends = self._offsets(deadline)
             behind = {each: begins[each] for each in ends if ends[each] > begins[each]}
-            looks = self._first(behind, deadline) if behind else {}
+            searches = self._search_first(behind, deadline) if behind else {}
         except KafkaException as error:
-            raise clients.failure(self._settings, error) from error
-        depth = sum(max(0, ends[each] - look.offset) for each, look in looks.items())
-        times = [look.sent for look in looks.values() if look.sent is not None]
+            raise clients.kafka_failure(self._settings, error) from error
+        depth = sum(max(0, ends[each] - search.offset) for each, search in searches.items())
+        times = [search.sent for search in searches.values() if search.sent is not None]
         return Backlog(depth, min(times) if depth and times else None)
 
     def close(self) -> None:
-        """Disconnect; safe to call twice."""
-        for client in (self._asking, self._reading):
+        """Disconnect. Safe to call twice."""
+        for client in (self._offsets_client, self._records_client):
             if client is not None:
                 client.close()
-        self._asking = self._reading = None
+        self._offsets_client = self._records_client = None
 
     def _offsets(self, deadline: float) -> tuple[dict[int, int], dict[int, int]]:
-        """Return where the group is in each partition, and where the partition ends."""
-        if self._asking is None:
-            self._asking = self._onlooker(**{"isolation.level": "read_uncommitted"})
-        client, topic = self._asking, self._settings.queue_topic
+        """Return the group's committed offset and the end offset of each partition."""
+        if self._offsets_client is None:
+            self._offsets_client = self._standalone_consumer(
+                **{"isolation.level": "read_uncommitted"}
+            )
+        client, topic = self._offsets_client, self._settings.queue_topic
         count = self._partitions(client, deadline)
         places = [TopicPartition(topic, each) for each in range(count)]
-        # Before the ends, so that no end is before what is committed.
-        known = kafka_groups.committed(client, places, deadline)
+        # Read before the ends, so that no end lies before a committed offset.
+        known = kafka_groups.committed_offsets(client, places, deadline)
         begins = {each.partition: max(0, each.offset) for each in known}
-        found = latest(client, places, _left(deadline))
+        found = end_offsets(client, places, _time_left(deadline))
         return begins, {each.partition: each.offset for each in found}
 
     def _partitions(self, client: Consumer, deadline: float) -> int:
         topic = self._settings.queue_topic
-        found = client.list_topics(topic, _left(deadline)).topics[topic]
+        found = client.list_topics(topic, _time_left(deadline)).topics[topic]
         if found.error is not None:
-            raise translated(found.error, f"topic {topic} at {self._settings.bootstrap_servers}")
+            raise translate_error(
+                found.error, f"topic {topic} at {self._settings.bootstrap_servers}"
+            )
         return len(found.partitions)
 
-    def _first(self, behind: dict[int, int], deadline: float) -> dict[int, _Look]:
-        """Return the first message of ours at or after the offset *behind*, by partition."""
-        if self._reading is None:
-            self._reading = self._onlooker(**_FETCH)
-        client, topic = self._reading, self._settings.queue_topic
-        looks = {each: _Look(offset) for each, offset in behind.items()}
+    def _search_first(self, behind: dict[int, int], deadline: float) -> dict[int, _Search]:
+        """Find the first message of our queue from the offset *behind* on, by partition."""
+        if self._records_client is None:
+            self._records_client = self._standalone_consumer(**_FETCH)
+        client, topic = self._records_client, self._settings.queue_topic
+        searches = {each: _Search(offset) for each, offset in behind.items()}
         client.assign([TopicPartition(topic, each, offset) for each, offset in behind.items()])
         try:
-            while open_ := [each for each, look in looks.items() if not look.done]:
+            while open_ := [each for each, search in searches.items() if not search.done]:
                 if time.monotonic() >= deadline:
                     raise QueueUnavailable(
                         f"{self._settings.place}: no answer from partitions {open_} in time"
                     )
-                for record in client.consume(_LOOKED_AT, min(_PART, _left(deadline))):
-                    self._see(client, looks, record)
+                for record in client.consume(_MOST_SKIPPED, min(_POLL, _time_left(deadline))):
+                    self._handle_record(client, searches, record)
         finally:
             client.unassign()
-        return looks
+        return searches
 
-    def _see(self, client: Consumer, looks: dict[int, _Look], record: Message) -> None:
-        error, look = record.error(), looks.get(_partition(record))
+    def _handle_record(
+        self, client: Consumer, searches: dict[int, _Search], record: Message
+    ) -> None:
+        error, search = record.error(), searches.get(_partition(record))
         if error is not None and is_fault(error):
-            raise translated(error, self._settings.place)
-        if look is None or look.done:
+            raise translate_error(error, self._settings.place)
+        if search is None or search.done:
             return
         if error is None:
-            look.see(record, ours=record.key() == self._queue.encode())
+            search.add(record, ours=record.key() == self._queue.encode())
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public code
-            look.end(_offset(record))
-        if look.done:
+            search.end(_offset(record))
+        if search.done:
             place = TopicPartition(self._settings.queue_topic, _partition(record))
             client.incremental_unassign([place])
 
-    def _onlooker(self, **own: object) -> Consumer:
+    def _standalone_consumer(self, **own: object) -> Consumer:
         group = self._settings.consumer_group(self._queue)
-        return clients.onlooker(self._settings, **{"group.id": group, **own})
+        return clients.standalone_consumer(self._settings, **{"group.id": group, **own})
 
 
-class _Look:
-    """The search for the first message of a queue in one partition."""
+class _Search:
+    """Search for the first message of a queue in one partition."""
 
-    __slots__ = ("done", "offset", "passed", "sent")
+    __slots__ = ("done", "offset", "sent", "skipped")
 
     def __init__(self, offset: int) -> None:
-        self.offset, self.passed = offset, 0
+        self.offset, self.skipped = offset, 0
         self.sent: float | None = None
         self.done = False
 
-    def see(self, record: Message, *, ours: bool) -> None:
-        """Take in the next record; end the search at the first of ours, or after too many."""
-        self.passed += not ours
-        self.done = ours or self.passed >= _LOOKED_AT
+    def add(self, record: Message, *, ours: bool) -> None:
+        """Process the next record; finish at the first of our queue, or after too many others."""
+        self.skipped += not ours
+        self.done = ours or self.skipped >= _MOST_SKIPPED
         self.offset = _offset(record) + (not ours)
         milliseconds = record.timestamp()[1]
         if self.done and milliseconds >= 0:
             self.sent = milliseconds / 1000
 
     def end(self, offset: int) -> None:
-        """Take in that nothing more can be read before *offset*."""
+        """Finish the search: no record is readable before *offset*."""
         self.offset, self.done = offset, True
 
 
-def _left(deadline: float) -> float:
-    return max(_LEAST, deadline - time.monotonic())
+def _time_left(deadline: float) -> float:
+    return max(_LEAST_TIMEOUT, deadline - time.monotonic())
 
 
 def _offset(record: Message) -> Any:  # noqa: ANN401 - never None for a record of a partition

@@ -1,4 +1,4 @@
-"""Where a tracker begins to read the partitions that are assigned to it."""
+"""Start offsets of the partitions that are assigned to a tracker."""
 
 from __future__ import annotations
 
@@ -15,35 +15,38 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer, TopicPartition
 
-_ASK: Final = 5.0
+_TIMEOUT: Final = 5.0
 _PAUSE: Final = 1.0
 _LOGGER: Final = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 
 
-class Beginnings:
-    """Asks for the offsets that were committed until there is an answer. Not thread-safe."""
+class StartOffsets:
+    """Lookup of committed offsets that retries until the brokers answer. Not thread-safe."""
 
     def __init__(self, stopping: threading.Event, meanwhile: Callable[[], None]) -> None:
-        """Give up when *stopping* is set; do *meanwhile* what may help."""
+        """Stop retrying when *stopping* is set; call *meanwhile*, which may help, between tries."""
         self._stopping, self._meanwhile = stopping, meanwhile
         self.lost = 0
-        """Markers that retention took unread."""
+        """Number of offsets that retention deleted before they were read."""
 
     def find(self, consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-        """Return *places* with the offsets to begin at.
+        """Return *places* with their start offsets.
 
-        :raises KafkaException: when the brokers refuse, or when we are to stop.
+        Raises:
+            KafkaException: If the brokers refuse, or if the tracker is stopping.
         """
-        found: list[TopicPartition] = self._insist(lambda: consumer.committed(places, _ASK))
+        found: list[TopicPartition] = self._retry_until_answered(
+            lambda: consumer.committed(places, _TIMEOUT)
+        )
         for place in found:
-            place.offset = self._first(consumer, place)
+            place.offset = self._start_offset(consumer, place)
         return found
 
-    def _first(self, consumer: Consumer, place: TopicPartition) -> int:
-        """Return where to begin; what retention has taken unread is told, and counted."""
-        bounds: tuple[int, int] = self._insist(
-            lambda: consumer.get_watermark_offsets(place, timeout=_ASK)
+    def _start_offset(self, consumer: Consumer, place: TopicPartition) -> int:
+        """Return the start offset, and log and count unread offsets that retention has deleted."""
+        bounds: tuple[int, int] = self._retry_until_answered(
+            lambda: consumer.get_watermark_offsets(place, timeout=_TIMEOUT)
         )
         low = bounds[0]
         if 0 <= place.offset < low:
@@ -59,10 +62,10 @@ class Beginnings:
         first: int = max(place.offset, low)
         return first
 
-    def _insist(self, ask: Callable[[], _Answer]) -> _Answer:
+    def _retry_until_answered(self, request: Callable[[], _Answer]) -> _Answer:
         while True:
             try:
-                return ask()
+                return request()
             except KafkaException as error:
                 if is_fault(error.args[0]) or self._stopping.wait(_PAUSE):
                     raise

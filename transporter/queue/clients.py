@@ -1,4 +1,4 @@
-"""Kafka clients for queues, with the settings that their promises rest on."""
+"""Kafka clients for queues, with the client settings that delivery guarantees rely on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from transporter.kafka_clients import ClientLog, trusted, without_secrets, without_values
+from transporter.kafka_clients import ClientLog, trust_defaults, without_secrets, without_values
 from transporter.queue.failures import (
     QueueFault,
     TopicsMissing,
     is_fault,
     kafka_error,
-    translated,
+    translate_error,
 )
 
 if TYPE_CHECKING:
@@ -27,90 +27,93 @@ if TYPE_CHECKING:
     from transporter.queue.settings import QueueSettings
 
 _GROWTH: Final = 32 * 1024
-"""Bytes by which a marker, or a redelivery, is larger than what was sent."""
+"""Bytes by which a marker, or a redelivery, may be larger than the original message."""
 _FETCH_WAIT_MS: Final = 50
 _NEW: Final = 2.0
 _LOOK: Final = 0.05
 _ASK: Final = 1.0
 _PRODUCER_ONLY: Final = ("compression.",)
 LOGGER: Final = "transporter.queue.client"
-"""Hears what the Kafka client itself has to say."""
+"""Logger that receives the log of the Kafka client itself."""
 
 
 def most_marker_bytes(settings: QueueSettings) -> int:
-    """Return the most bytes that one marker may have."""
+    """Return the maximum size of one marker in bytes."""
     return settings.max_message_bytes + _GROWTH // 2
 
 
 def producer(settings: QueueSettings, **own: object) -> Producer:
-    """Return an idempotent producer that tries again for as long as it takes."""
-    values = _common(settings) | {
+    """Return an idempotent producer that retries without a time limit."""
+    values = _common_config(settings) | {
         "acks": "all",
         "enable.idempotence": True,
-        "partitioner": "random",  # the key is the queue's name, and a queue has all partitions
+        "partitioner": "random",  # The key is the queue's name, and a queue uses all partitions.
         "linger.ms": 5,
         "message.timeout.ms": 0,
         "message.max.bytes": settings.max_message_bytes + _GROWTH,
         "queue.buffering.max.kbytes": 256 * 1024,
     }
-    return _made(Producer, settings, values | own)
+    return _create_client(Producer, settings, values | own)
 
 
 def transactional(
-    settings: QueueSettings, name: str, hear: Callable[[KafkaError], None]
+    settings: QueueSettings, name: str, on_error: Callable[[KafkaError], None]
 ) -> Producer:
-    """Return a producer of transactions; an earlier one of the same *name* is fenced off.
+    """Return a transactional producer, which fences an earlier one of the same *name*.
 
-    *hear* is told of trouble with the brokers as a whole.
+    Args:
+        settings: The settings of the queue.
+        name: The transactional id.
+        on_error: Called with errors that concern the brokers as a whole.
 
-    :raises TransporterError: when the brokers do not let it in.
+    Raises:
+        TransporterError: If the brokers do not admit it.
     """
     milliseconds = int(settings.transaction_timeout * 1000)
-    made = producer(
+    client = producer(
         settings,
         **{
             "transactional.id": name,
-            "error_cb": hear,
-            # A client that has lost all its connections would forget the brokers, but not who
-            # coordinates the group: handing over offsets would then never end (librdkafka
-            # issue 5511).
+            "error_cb": on_error,
+            # A client that has lost all its connections would forget the brokers, but not the
+            # group's coordinator. Sending offsets would then never return (librdkafka issue 5511).
             "metadata.recovery.strategy": "none",
             "transaction.timeout.ms": milliseconds,
             "message.timeout.ms": milliseconds,
             "linger.ms": 0,
-            # Right behind a transaction the coordinator is busy with its end for a moment: one
-            # in ten takes 130 ms with the default, 40 with this. Where the group's coordinator
-            # is away the client may hang then, and is given up: Transactions._send_offsets.
+            # Right after a transaction the coordinator is busy with its end for a moment. One
+            # in ten takes 130 ms with the default, 40 ms with this value. While the group's
+            # coordinator is away the client may then hang. Transactions._send_offsets drops it.
             "retry.backoff.ms": 5,
         },
     )
     try:
-        made.init_transactions(settings.timeout)
+        client.init_transactions(settings.timeout)
     except KafkaException as error:
-        raise failure(settings, error) from error
-    return made
+        raise kafka_failure(settings, error) from error
+    return client
 
 
 def consumer(settings: QueueSettings, group: str, **own: object) -> Consumer:
-    """Return a member of *group* that reads committed records only, and commits by itself never."""
-    values = _reading(settings, group) | {
+    """Return a member of *group* that reads only committed records and never auto-commits."""
+    values = _consumer_config(settings, group) | {
         "session.timeout.ms": int(settings.session_timeout * 1000),
         "heartbeat.interval.ms": max(300, int(settings.session_timeout * 1000) // 15),
     }
     if settings.instance:
         values["group.instance.id"] = settings.instance
-    return _made(Consumer, settings, values | own)
+    return _create_client(Consumer, settings, values | own)
 
 
-def onlooker(settings: QueueSettings, **own: object) -> Consumer:
-    """Return a consumer that joins no group: partitions are assigned to it by hand."""
-    values = _reading(settings, "transporter-onlooker") | {"enable.partition.eof": True}
-    return _made(Consumer, settings, values | own)
+def standalone_consumer(settings: QueueSettings, **own: object) -> Consumer:
+    """Return a consumer that joins no group. The caller assigns its partitions."""
+    values = _consumer_config(settings, "transporter-onlooker") | {"enable.partition.eof": True}
+    return _create_client(Consumer, settings, values | own)
 
 
 def admin(settings: QueueSettings) -> AdminClient:
-    """Return a client that makes and describes topics."""
-    return _made(AdminClient, settings, _common(settings, producing=False))
+    """Return a client that creates and describes topics."""
+    return _create_client(AdminClient, settings, _common_config(settings, producing=False))
 
 
 def partitions(
@@ -119,13 +122,14 @@ def partitions(
     topics: Iterable[str],
     patience: float = _NEW,
 ) -> list[int]:
-    """Return how many partitions each of *topics* has.
+    """Return the number of partitions of each of *topics*.
 
-    One that was made just now may be unknown to a broker still: it is waited
-    for, *patience* seconds at most.
+    A broker may not have the metadata of a new topic yet. The function waits for
+    it, *patience* seconds at most.
 
-    :raises TopicsMissing: when one does not exist.
-    :raises QueueUnavailable: when no broker answers.
+    Raises:
+        TopicsMissing: If a topic does not exist.
+        QueueUnavailable: If no broker answers.
     """
     names = list(topics)
     deadline = time.monotonic() + patience
@@ -133,7 +137,9 @@ def partitions(
         try:
             known = client.list_topics(timeout=settings.timeout).topics
         except KafkaException as error:
-            raise translated(_reason(settings) or error.args[0], settings.place) from error
+            raise translate_error(
+                _connection_fault(settings) or error.args[0], settings.place
+            ) from error
         missing = [name for name in names if name not in known or known[name].error]
         if not missing:
             return [len(known[name].partitions) for name in names]
@@ -142,32 +148,36 @@ def partitions(
                 f"{settings.bootstrap_servers} has no topic {', '.join(missing)} for us:"
                 " create it (transporter queue init does), or check its name and your rights"
             )
-        time.sleep(_LOOK)  # nobody could wake us
+        time.sleep(_LOOK)  # The client offers no notification to wait for.
 
 
-def _reason(settings: QueueSettings) -> KafkaError | None:
-    """Return why brokers do not let us in, where that can be found out; a request only fails."""
-    heard: list[KafkaError] = []
-    client = _made(Producer, settings, _common(settings) | {"error_cb": heard.append})
+def _connection_fault(settings: QueueSettings) -> KafkaError | None:
+    """Return why brokers refuse the connection, if the client reports it. A request only fails."""
+    errors: list[KafkaError] = []
+    client = _create_client(
+        Producer, settings, _common_config(settings) | {"error_cb": errors.append}
+    )
     deadline = time.monotonic() + _ASK
     try:
-        while not any(map(is_fault, heard)) and time.monotonic() < deadline:
+        while not any(map(is_fault, errors)) and time.monotonic() < deadline:
             client.poll(_LOOK)
     finally:
         client.close()
-    return next(filter(is_fault, heard), None)
+    return next(filter(is_fault, errors), None)
 
 
-def failure(settings: QueueSettings, error: BaseException, place: str = "") -> TransporterError:
-    """Return an exception of the client as what the caller is told."""
+def kafka_failure(
+    settings: QueueSettings, error: BaseException, place: str = ""
+) -> TransporterError:
+    """Return an exception of the Kafka client as a :class:`TransporterError`."""
     found = kafka_error(error)
     if found is None:
         raise error
-    return translated(found, place or settings.place)
+    return translate_error(found, place or settings.place)
 
 
-def _reading(settings: QueueSettings, group: str) -> dict[str, Any]:
-    return _common(settings, producing=False) | {
+def _consumer_config(settings: QueueSettings, group: str) -> dict[str, Any]:
+    return _common_config(settings, producing=False) | {
         "group.id": group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
@@ -178,12 +188,12 @@ def _reading(settings: QueueSettings, group: str) -> dict[str, Any]:
     }
 
 
-def told(settings: QueueSettings, error: BaseException) -> BaseException:
-    """Return *error*, or what it means when it is one of the client's."""
-    return error if kafka_error(error) is None else failure(settings, error)
+def translate_exception(settings: QueueSettings, error: BaseException) -> BaseException:
+    """Return *error*, translated if it comes from the Kafka client."""
+    return error if kafka_error(error) is None else kafka_failure(settings, error)
 
 
-def _common(settings: QueueSettings, *, producing: bool = True) -> dict[str, Any]:
+def _common_config(settings: QueueSettings, *, producing: bool = True) -> dict[str, Any]:
     chosen = {
         name: value
         for name, value in settings.client.items()
@@ -192,14 +202,16 @@ def _common(settings: QueueSettings, *, producing: bool = True) -> dict[str, Any
     return {
         "socket.keepalive.enable": True,
         "topic.metadata.refresh.interval.ms": 60_000,
-        **trusted(chosen),
+        **trust_defaults(chosen),
         **chosen,
         "bootstrap.servers": settings.bootstrap_servers,
         "logger": ClientLog(LOGGER, partial(without_secrets, settings.client)),
     }
 
 
-def _made(kind: Callable[..., Any], settings: QueueSettings, values: dict[str, Any]) -> Any:  # noqa: ANN401 - one of the client's classes
+def _create_client(
+    kind: Callable[..., Any], settings: QueueSettings, values: dict[str, Any]
+) -> Any:  # noqa: ANN401 - one of the client's classes
     try:
         return kind(values)
     except KafkaException as error:

@@ -1,4 +1,4 @@
-"""Receives messages of one queue, each to be acked by itself."""
+"""Consumer of one queue, with an ack for each message."""
 
 from __future__ import annotations
 
@@ -13,58 +13,59 @@ from transporter.queue.exchange import Exchange
 from transporter.queue.failures import QueueUnavailable
 from transporter.queue.fetcher import Fetcher
 from transporter.queue.in_flight import InFlight
-from transporter.queue.keeper import Keeper
+from transporter.queue.keeper import MarkerWriter
 from transporter.queue.markers import Nack
 from transporter.queue.message import MessageId, QueueMessage
 from transporter.queue.settings import queue_name
-from transporter.queue.topics import counted, retention_problems
+from transporter.queue.topics import partition_counts, retention_problems
 
 if TYPE_CHECKING:
     from transporter.queue.metrics import ConsumerMetrics
     from transporter.queue.settings import QueueSettings
 
 Messages = QueueMessage | Iterable[QueueMessage | MessageId]
-"""One message or several, each as it was received, or its id."""
+"""One message or several; each is a received message or its id."""
 _LOGGER: Final = logging.getLogger(__name__)
 _CLOSED: Final = "its consumer was closed"
 _LEAST_SILENCE: Final = 10.0
-"""Seconds; what is shorter is a hiccup."""
+"""Seconds; a shorter silence is normal."""
 
 
 class QueueConsumer:
-    """Receives messages of one queue; what is not acked comes again.
+    """Receiver of one queue's messages; messages that are not acked are redelivered.
 
     Each message goes to one consumer of the queue at a time, in no particular
-    order. It is kept alive for ``hold`` seconds, and redelivered
-    ``redeliver_after`` seconds after it was last heard of, to any consumer. A
-    tracker must run for that.
+    order. The consumer keeps it alive for ``hold`` seconds. It is redelivered to
+    any consumer ``redeliver_after`` seconds after its last sign of life. Redelivery
+    requires a running tracker.
 
-    Delivery is at least once: a message comes twice when its consumer died
-    after working on it, or was slower than the settings allow.
+    Delivery is at least once. A message is delivered twice if its consumer died
+    after processing it, or was slower than the settings allow.
 
-    Thread-safe: several threads may share one. It has two threads of its own,
-    which :meth:`close` joins; when one dies, the next call raises why. Use it
-    as a context manager: what is unsettled at the end is redelivered at once.
+    Thread-safe: several threads may share one consumer. It has two threads of its
+    own, which :meth:`close` joins. If one dies, the next call raises its error. Use
+    it as a context manager: unsettled messages are redelivered at once at the end.
 
-    :raises QueueFault: when topics, rights or settings are not as they must be.
-    :raises QueueUnavailable: when no broker answers in time.
+    Raises:
+        QueueFault: If topics, rights or settings are wrong.
+        QueueUnavailable: If no broker answers in time.
     """
 
     def __init__(self, settings: QueueSettings, queue: str) -> None:
-        """Connect and begin to fetch."""
+        """Connect and start to fetch."""
         self.queue = queue_name(queue)
         self._settings = settings
         self._exchange = Exchange(
             InFlight(settings.in_flight, settings.hold, settings.redeliver_after, settings.ahead)
         )
         topics = [settings.queue_topic, settings.markers_topic]
-        _, count = counted(settings, topics)
+        _, count = partition_counts(settings, topics)
         self.problems = retention_problems(settings, topics)
-        """How the topics delete what is still needed, as it was at the start."""
+        """Topic settings that delete records which are still needed, as found at the start."""
         for problem in self.problems:
             _LOGGER.warning(problem)
         self._fetcher = Fetcher(queue, settings, self._exchange, count)
-        self._keeper = Keeper(settings, self._exchange, count)
+        self._keeper = MarkerWriter(settings, self._exchange, count)
         self._threads = [
             threading.Thread(target=self._fetcher.run, name=f"queue-fetcher-{queue}", daemon=True),
             threading.Thread(target=self._keeper.run, name=f"queue-keeper-{queue}", daemon=True),
@@ -80,32 +81,32 @@ class QueueConsumer:
         self.close()
 
     def receive(self, timeout: float = 1.0) -> QueueMessage | None:
-        """Return the next message; ``None`` when there is none for *timeout* seconds."""
+        """Return the next message, or ``None`` if none arrives within *timeout* seconds."""
         found = self._exchange.take(1, timeout)
         return found[0] if found else None
 
     def receive_many(
         self, most: int, timeout: float = 1.0, most_bytes: int | None = None
     ) -> list[QueueMessage]:
-        """Return up to *most* messages as soon as there are any; none after *timeout* seconds.
+        """Return up to *most* messages as soon as any are there; none after *timeout* seconds.
 
-        With *most_bytes* no more than that of values, but for the last message.
+        With *most_bytes*, their values take no more than that, except for the last message.
         """
         return self._exchange.take(most, timeout, most_bytes)
 
     def ack(self, messages: Messages) -> None:
-        """Note that *messages*, one or several, are done with.
+        """Acknowledge *messages*, one or several.
 
-        Returns at once: acks are written together, within some milliseconds.
-        What was acked and not yet written when the process is killed comes
-        again; :meth:`flush` waits.
+        Returns at once. Acks are written together within some milliseconds. If the
+        process is killed before an ack is written, its message is redelivered.
+        :meth:`flush` waits for the write.
         """
         self._exchange.ack(_ids(messages))
 
     def nack(self, messages: Messages, delay: float = 0.0, reason: str = "") -> None:
-        """Let *messages* be redelivered, after *delay* seconds; dead-lettered at the limit.
+        """Request redelivery of *messages* after *delay* seconds; dead-lettered at the limit.
 
-        *reason* is told in the headers of a dead letter.
+        A dead letter carries *reason* in its headers.
         """
         if delay < 0:
             raise ConfigError(f"nack: a delay of {delay:g} s; it must be 0 or more")
@@ -113,52 +114,55 @@ class QueueConsumer:
         self._exchange.nack(_ids(messages), nack)
 
     def extend(self, messages: Messages) -> None:
-        """Keep *messages* alive now, and hold them from now on anew."""
+        """Keep *messages* alive now, and restart their ``hold`` time."""
         self._exchange.extend(_ids(messages))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every ack and nack so far is on the brokers.
+        """Wait until the brokers have every ack and nack so far.
 
-        :raises QueueUnavailable: when they are not within *timeout* seconds.
+        Raises:
+            QueueUnavailable: If they are not written within *timeout* seconds.
         """
         seconds = self._settings.timeout if timeout is None else timeout
         if not self._exchange.flush(seconds):
             raise QueueUnavailable(
                 f"{self._settings.place}: acks were not confirmed within {seconds:g} s;"
-                " what they ack may come again"
+                " the acked messages may be redelivered"
             )
 
     def check(self) -> None:
-        """See whether all is well, without a wait.
+        """Check the consumer's threads and connection without waiting.
 
-        :raises QueueUnavailable: when no broker has answered for ``redeliver_after``, 10 s at
-            least: what is in progress here may have gone to another consumer.
+        Raises:
+            QueueUnavailable: If no broker has answered for ``redeliver_after``, 10 s at
+                least. Messages in progress here may then have gone to another consumer.
         """
         limit = max(self._settings.redeliver_after, _LEAST_SILENCE)
         if not self._exchange.check(limit):
             raise QueueUnavailable(
-                f"{self._settings.place}: no broker has answered for {limit:g} s; what is in"
-                " progress here may be redelivered: see whether the brokers are up"
+                f"{self._settings.place}: no broker has answered for {limit:g} s; messages in"
+                " progress here may be redelivered: check whether the brokers are up"
             )
 
     def metrics(self) -> ConsumerMetrics:
-        """Return what was counted so far."""
+        """Return the counters so far."""
         return self._exchange.metrics()
 
     def oldest_sent(self) -> float | None:
-        """Return when the oldest message was sent that was begun and not yet received.
+        """Return the send time of the oldest message that was begun and not yet received.
 
-        In seconds since 1970; ``None`` without any.
+        In seconds since 1970; ``None`` without such a message.
         """
         sent = self._exchange.oldest_sent()
         return None if sent is None else sent / 1000
 
     def close(self, *, counted: bool = True) -> None:
-        """Write every ack, give back what is unsettled, leave the group; safe to call twice.
+        """Write every ack, release unsettled messages and leave the group. Safe to call twice.
 
-        What was received and not settled counts as delivered, unless *counted* is false.
+        Received and unsettled messages count as delivered unless *counted* is false.
 
-        :raises QueueUnavailable: when acks could not be written in time.
+        Raises:
+            QueueUnavailable: If acks could not be written in time.
         """
         if self._closed:
             return

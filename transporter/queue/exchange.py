@@ -1,4 +1,4 @@
-"""Where a program, the thread that fetches and the thread that writes markers meet."""
+"""Consumer state that the program, the fetcher thread and the marker writer thread share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from transporter.queue.message import MessageId, QueueMessage
 
 LINGER: Final = 0.005
-"""Seconds for which acks are collected before they are written."""
+"""Seconds during which acks are collected before a write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be told to the tracker."""
+    """Message ids to write to the tracker as markers."""
 
     ended: Sequence[MessageId] = ()
     nacked: Sequence[tuple[MessageId, Nack]] = ()
@@ -32,7 +32,7 @@ class Work:
 
 
 class Exchange:
-    """The messages in flight behind one lock. Thread-safe; nobody waits without a deadline."""
+    """The messages in flight behind one lock. Thread-safe. Every wait has a deadline."""
 
     def __init__(self, in_flight: InFlight) -> None:
         """Share *in_flight*."""
@@ -40,33 +40,33 @@ class Exchange:
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._freed = threading.Condition(self._lock)
-        self._told = threading.Condition(self._lock)
+        self._work_ready = threading.Condition(self._lock)
         self._written = threading.Condition(self._lock)
         self._ended: list[MessageId] = []
         self._nacked: list[tuple[MessageId, Nack]] = []
         self._extended: list[MessageId] = []
         self._write_at: float | None = None
         self._writing = False
-        self._asking = 0
-        self._asked_at = self._heard_at = time.monotonic()
+        self._receivers = 0
+        self._last_demand_at = self._answered_at = time.monotonic()
         self._closing = self._draining = False
         self._fetching_failed: BaseException | None = None
         self._writing_failed: BaseException | None = None
         self._counts: dict[str, int] = {}
 
-    # What the program does.
+    # Calls of the program.
 
     def take(self, most: int, timeout: float, most_bytes: int | None = None) -> list[QueueMessage]:
-        """Return up to *most* messages as soon as there are any; none after *timeout* seconds."""
+        """Return up to *most* messages as soon as any are there; none after *timeout* seconds."""
         deadline = time.monotonic() + timeout
         with self._lock:
-            self._asking += 1
+            self._receivers += 1
             self._freed.notify()
             try:
                 return self._take(most, deadline, most_bytes)
             finally:
-                self._asking -= 1
-                self._asked_at = time.monotonic()
+                self._receivers -= 1
+                self._last_demand_at = time.monotonic()
                 self._freed.notify()
 
     def _take(self, most: int, deadline: float, most_bytes: int | None) -> list[QueueMessage]:
@@ -86,40 +86,40 @@ class Exchange:
             self._arrived.wait(left)
 
     def ack(self, ids: Sequence[MessageId]) -> None:
-        """Note that *ids* are done with."""
+        """Settle *ids* as acked."""
         with self._lock:
-            self._check()
+            self._raise_if_unusable()
             self._in_flight.settle(ids)
             self._ended.extend(ids)
             self._count(acked=len(ids))
-            self._write(LINGER)
+            self._schedule_write(LINGER)
 
     def nack(self, ids: Sequence[MessageId], nack: Nack) -> None:
-        """Note that *ids* are to be redelivered as *nack* says."""
+        """Settle *ids* for a redelivery as described by *nack*."""
         with self._lock:
-            self._check()
+            self._raise_if_unusable()
             self._in_flight.settle(ids)
             self._nacked.extend((each, nack) for each in ids)
             self._count(nacked=len(ids))
-            self._write(0.0)
+            self._schedule_write(0.0)
 
     def extend(self, ids: Sequence[MessageId]) -> None:
-        """Hold *ids* from now on anew."""
+        """Restart the hold time of *ids*."""
         with self._lock:
-            self._check()
+            self._raise_if_unusable()
             now = time.monotonic()
             for each in ids:
                 self._in_flight.extend(each, now)
             self._extended.extend(ids)
-            self._write(0.0)
+            self._schedule_write(0.0)
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all that was noted so far is written; tell whether it is."""
+        """Wait until all pending markers are written and return whether they are."""
         deadline = time.monotonic() + timeout
         with self._lock:
             if self._write_at is not None:
                 self._write_at = 0.0
-                self._told.notify()
+                self._work_ready.notify()
             while self._write_at is not None or self._writing:
                 left = deadline - time.monotonic()
                 if self._writing_failed or left <= 0:
@@ -130,88 +130,88 @@ class Exchange:
             return self._write_at is None and not self._writing
 
     def check(self, silence: float) -> bool:
-        """Raise why a thread has died; tell whether brokers were heard of *silence* seconds ago."""
+        """Raise a dead thread's error, or return whether a broker answered within *silence* s."""
         with self._lock:
             if failure := self._writing_failed or self._fetching_failed:
                 raise failure
-            return time.monotonic() - self._heard_at < silence
+            return time.monotonic() - self._answered_at < silence
 
     def metrics(self) -> ConsumerMetrics:
-        """Return what was counted."""
+        """Return the counters."""
         with self._lock:
             age = self._in_flight.age(time.monotonic())
             held = len(self._in_flight)
             return ConsumerMetrics(in_progress=held, oldest_age=age, **self._counts)
 
     def oldest_sent(self) -> int | None:
-        """Return when the oldest was sent of what waits to be received, in ms since 1970."""
+        """Return the send time of the oldest message not yet received, in ms since 1970."""
         with self._lock:
             return self._in_flight.oldest_sent
 
-    # What the thread that fetches does.
+    # Calls of the fetcher thread.
 
     @property
     def closing(self) -> bool:
-        """Whether nothing more is to be fetched."""
+        """Whether fetching must stop."""
         return self._closing
 
-    def room(self, timeout: float) -> int:
-        """Return how many messages may be begun, waiting *timeout* seconds for a good many."""
+    def await_room(self, timeout: float) -> int:
+        """Return how many messages may be begun, waiting *timeout* seconds for worthwhile room."""
         with self._lock:
             wanted = self._in_flight.good_room
             self._freed.wait_for(lambda: self._closing or self._in_flight.room >= wanted, timeout)
             return 0 if self._closing else self._in_flight.room
 
-    def lost(self, offsets: int) -> None:
-        """Note that so many *offsets* were deleted before they were read."""
+    def count_lost(self, offsets: int) -> None:
+        """Count *offsets* offsets that were deleted before they were read."""
         with self._lock:
             self._count(lost=offsets)
 
     def add(self, messages: Sequence[QueueMessage], now: float) -> None:
-        """Hand over *messages*, whose Starts were written at *now*."""
+        """Make *messages* available, whose Starts were written at *now*."""
         with self._lock:
             self._in_flight.add(messages, now)
             self._arrived.notify_all()
 
-    def asked(self, within: float) -> bool:
-        """Tell whether the program asks now, or has asked *within* so many seconds."""
+    def has_demand(self, within: float) -> bool:
+        """Return whether the program is receiving now, or was *within* so many seconds."""
         with self._lock:
-            return self._asking > 0 or time.monotonic() - self._asked_at < within
+            return self._receivers > 0 or time.monotonic() - self._last_demand_at < within
 
     def release(self, reason: str) -> None:
-        """Give back what the program has not asked for."""
+        """Release the messages that the program has not received."""
         with self._lock:
             ids = self._in_flight.release()
             nack = Nack(0, (), 0, reason, released=True)
             self._nacked.extend((each, nack) for each in ids)
             self._count(released=len(ids))
             if ids:
-                self._write(0.0)
+                self._schedule_write(0.0)
 
     def await_demand(self, timeout: float) -> bool:
-        """Wait until the program asks for something; tell whether it does."""
+        """Wait until the program receives and return whether it does."""
         with self._lock:
-            self._freed.wait_for(lambda: self._closing or self._asking > 0, timeout)
-            return self._asking > 0
+            self._freed.wait_for(lambda: self._closing or self._receivers > 0, timeout)
+            return self._receivers > 0
 
     def pause(self, seconds: float) -> None:
-        """Wait, unless everything is closed meanwhile."""
+        """Wait *seconds*, or until the consumer closes."""
         with self._lock:
             self._freed.wait_for(lambda: self._closing, seconds)
 
     def fetching_failed(self, error: BaseException) -> None:
-        """Tell the program, when it asks next, why nothing more will come."""
+        """Raise *error* in the program's next receive, because no more messages will come."""
         with self._lock:
             self._fetching_failed = error
             self._arrived.notify_all()
 
-    # What the thread that writes markers does.
+    # Calls of the marker writer thread.
 
-    def work(self, until: float, young: float, patience: float = math.inf) -> Work | None:
-        """Wait for something to write, or for *until*, when messages are to be kept alive.
+    def next_work(self, until: float, young: float, patience: float = math.inf) -> Work | None:
+        """Wait for work, or until *until*, when keep-alives are due.
 
-        It may be empty after *patience* seconds; ``None`` when all is written and nothing more
-        will come.
+        The work may be empty after *patience* seconds. Returns ``None`` when everything is
+        written and no more work will come.
         """
         soonest = min(until, time.monotonic() + patience)
         with self._lock:
@@ -220,14 +220,14 @@ class Exchange:
                 left = at - time.monotonic()
                 if left <= 0:
                     break
-                self._told.wait(left)
-            return self._work(time.monotonic(), until, young)
+                self._work_ready.wait(left)
+            return self._take_work(time.monotonic(), until, young)
 
-    def _work(self, now: float, until: float, young: float) -> Work | None:
+    def _take_work(self, now: float, until: float, young: float) -> Work | None:
         alive = self._extended
         if now >= until:
-            alive = alive + self._in_flight.alive(now, young)
-            if gone := self._in_flight.lapse(now):
+            alive = alive + self._in_flight.ids_to_keep_alive(now, young)
+            if gone := self._in_flight.take_lapsed(now):
                 self._count(lapsed=len(gone))
         work = Work(self._ended, self._nacked, alive)
         self._ended, self._nacked, self._extended = [], [], []
@@ -236,61 +236,61 @@ class Exchange:
         self._freed.notify()
         return work if self._writing or not self._draining else None
 
-    def wrote(self) -> None:
-        """Note that the last work is done."""
+    def finish_work(self) -> None:
+        """Record that the last work is written."""
         with self._lock:
             if self._writing:
-                self._heard_at = time.monotonic()
+                self._answered_at = time.monotonic()
             self._writing = False
             self._written.notify_all()
 
-    def silent(self, seconds: float) -> bool:
-        """Tell whether nothing was heard of the brokers for *seconds*."""
+    def is_silent(self, seconds: float) -> bool:
+        """Return whether no broker has answered for *seconds*."""
         with self._lock:
-            return time.monotonic() - self._heard_at >= seconds
+            return time.monotonic() - self._answered_at >= seconds
 
-    def heard(self) -> None:
-        """Note that a broker has answered."""
+    def note_answer(self) -> None:
+        """Record that a broker has answered."""
         with self._lock:
-            self._heard_at = time.monotonic()
+            self._answered_at = time.monotonic()
 
     def writing_failed(self, error: BaseException) -> None:
-        """Tell the program, whatever it does next, why no ack can be written any more."""
+        """Raise *error* in the program's next call, because acks can no longer be written."""
         with self._lock:
             self._writing_failed = error
             self._arrived.notify_all()
             self._written.notify_all()
 
-    # What the owner of both threads does.
+    # Calls of the owner of both threads.
 
     def close(self) -> None:
-        """Let nothing more be fetched or received."""
+        """Stop fetching and receiving."""
         with self._lock:
             self._closing = True
             for condition in (self._arrived, self._freed):
                 condition.notify_all()
 
     def give_back(self, reason: str, *, counted: bool = True) -> None:
-        """Give back everything that is unsettled: nobody will settle it now."""
+        """Release all unsettled messages, which no caller can settle any more."""
         self.release(reason)
         with self._lock:
-            left = list(self._in_flight.unsettled())
+            left = list(self._in_flight.unsettled_ids())
             self._in_flight.settle(left)
             nack = Nack(0, (), 0, reason, released=not counted)
             self._nacked.extend((each, nack) for each in left)
             self._draining = True
-            self._told.notify()
+            self._work_ready.notify()
 
-    def _check(self) -> None:
+    def _raise_if_unusable(self) -> None:
         if self._draining:
             raise QueueClosed("this consumer is closed; what was unsettled is being redelivered")
         if self._writing_failed:
             raise self._writing_failed
 
-    def _write(self, linger: float) -> None:
+    def _schedule_write(self, linger: float) -> None:
         if self._write_at is None or not linger:
             self._write_at = time.monotonic() + linger
-            self._told.notify()
+            self._work_ready.notify()
 
     def _count(self, **more: int) -> None:
         for name, number in more.items():

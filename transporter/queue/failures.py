@@ -1,18 +1,18 @@
-"""What can go wrong with a queue, and what a Kafka error means for it.
+"""Errors of queues, and their classification from Kafka errors.
 
 ::
 
     TransporterError
-    ├── QueueError                   exit 1   a queue cannot do what was asked
+    ├── QueueError                   exit 1   a queue cannot perform the operation
     │   ├── MessageRefused                    this one message cannot be sent
-    │   ├── QueueClosed                       used after it was closed
-    │   └── BadMarker                         bytes that are no marker
-    │       └── UnknownMarker                 a marker of a version this one cannot read
+    │   ├── QueueClosed                       used after close
+    │   └── BadMarker                         bytes that are not a marker
+    │       └── UnknownMarker                 a marker of a version that cannot be read
     └── EnvironmentFault             exit 3
         ├── QueueUnavailable                  no broker answers, for now (retriable)
-        │   └── QueueTimeout                  what was sent is not confirmed in time (retriable)
-        └── QueueFault                        topics, rights or settings are not as they must be
-            └── TopicsMissing                 topics are not there
+        │   └── QueueTimeout                  messages are not confirmed in time (retriable)
+        └── QueueFault                        topics, rights or settings are wrong
+            └── TopicsMissing                 topics do not exist
 """
 
 # ruff: noqa: SLF001 - the client library's own error codes are public, underscore and all
@@ -28,19 +28,19 @@ from transporter.kafka_clients import may_pass
 
 
 class QueueError(TransporterError):
-    """A queue cannot do what was asked."""
+    """A queue cannot perform the operation."""
 
 
 class MessageRefused(QueueError):
-    """One message cannot be sent; others can."""
+    """One message cannot be sent, but others can."""
 
 
 class QueueClosed(QueueError):
-    """What is used has been closed."""
+    """The consumer or producer has been closed."""
 
 
 class BadMarker(QueueError):
-    """The bytes are no marker: written by somebody else, or damaged."""
+    """The bytes are not a marker: written by another program, or damaged."""
 
 
 class UnknownMarker(BadMarker):
@@ -48,13 +48,13 @@ class UnknownMarker(BadMarker):
 
 
 class QueueUnavailable(EnvironmentFault):
-    """No broker answers, or none confirms; trying again later may help."""
+    """No broker answers, or none confirms. A later retry may help."""
 
     retriable = True
 
 
 class QueueTimeout(QueueUnavailable):
-    """What was sent was not confirmed in time; it may arrive or not."""
+    """A message was not confirmed in time. It may arrive or not."""
 
 
 class QueueFault(EnvironmentFault):
@@ -62,7 +62,7 @@ class QueueFault(EnvironmentFault):
 
 
 class TopicsMissing(QueueFault):
-    """Nothing can be done until somebody creates a topic, or corrects its name."""
+    """Nothing can be done until an operator creates a topic, or corrects its name."""
 
 
 _REFUSED: Final = frozenset(
@@ -114,53 +114,53 @@ _GENERATION: Final = frozenset(
 
 
 def kafka_error(failure: BaseException) -> KafkaError | None:
-    """Return what the client says about *failure*, when it is one of the client's."""
+    """Return the client's error behind *failure*; ``None`` if it is not from the client."""
     cause = failure if isinstance(failure, KafkaException) else failure.__cause__
     found = cause.args[0] if isinstance(cause, KafkaException) and cause.args else None
     return found if isinstance(found, KafkaError) else None
 
 
 def is_fault(error: KafkaError) -> bool:
-    """Tell whether nothing helps but an operator, or a new client."""
+    """Return whether only an operator, or a new client, can help."""
     return error.fatal() or (error.code() in _FAULTS and not may_pass(error))
 
 
 def is_denied(error: KafkaError) -> bool:
-    """Tell whether nothing helps but an operator, who has to change a right or a setting."""
+    """Return whether an operator has to change a right or a setting."""
     return error.code() in _FAULTS - {KafkaError._FATAL, KafkaError._FENCED} and not may_pass(error)
 
 
-def is_at_its_end(error: KafkaError) -> bool:
-    """Tell whether this client can do no more, and a new one can without an operator."""
+def needs_new_client(error: KafkaError) -> bool:
+    """Return whether this client is unusable, and a new one works without an operator."""
     if error.code() in _FAULTS - {KafkaError._FATAL}:
         return False
     return bool(error.fatal()) or error.code() == KafkaError._FATAL
 
 
 def is_missing(error: KafkaError) -> bool:
-    """Tell whether a topic is not there; one that was there before may be so again."""
+    """Return whether a topic is missing. A topic that existed before may come back."""
     return error.code() in _MISSING
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Tell whether the broker, or the client, refuses this message for its own sake."""
+    """Return whether the broker, or the client, refuses this particular message."""
     return error.code() in _REFUSED
 
 
 def is_stale(error: KafkaError) -> bool:
-    """Tell whether the group has moved on: these partitions may be somebody else's by now."""
+    """Return whether the group has rebalanced: another member may own these partitions now."""
     return error.code() in _GENERATION
 
 
-def translated(error: KafkaError, place: str) -> TransporterError:
-    """Return *error*, which happened at *place*, as what the caller is told."""
+def translate_error(error: KafkaError, place: str) -> TransporterError:
+    """Return the :class:`TransporterError` for *error*, which happened at *place*."""
     text = f"{place}: {error.str()} ({error.name()})"
     if is_refusal(error):
         return MessageRefused(f"{text}; make it smaller, or raise the topics' max.message.bytes")
-    if is_at_its_end(error):
-        return QueueUnavailable(f"{text}: this client can do no more, a new client may")
+    if needs_new_client(error):
+        return QueueUnavailable(f"{text}: this client cannot continue; use a new client")
     if is_fault(error):
         return QueueFault(f"{text}: check topics, rights and client settings")
     if is_missing(error):
         return TopicsMissing(f"{text}: create the topic, or check its name and your rights")
-    return QueueUnavailable(f"{text}: see whether the brokers are up, then try again")
+    return QueueUnavailable(f"{text}: check whether the brokers are up, then retry")

@@ -1,4 +1,4 @@
-"""The thread that reads a queue, writes Starts, commits, and only then hands over."""
+"""Fetcher thread: reads a queue, writes Starts, commits, and only then hands messages over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transporter.queue.failures import (
     is_refusal,
     is_stale,
     kafka_error,
-    translated,
+    translate_error,
 )
 from transporter.queue.markers import encode
 from transporter.queue.starting import Batch
@@ -38,34 +38,34 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 1000
 _WAIT: Final = 0.2
-"""Seconds for which one look for messages lasts; so long may closing take."""
+"""Seconds that one read waits for messages; closing may take as long."""
 _LAST: Final = 2.0
-"""Seconds that a batch which was begun gets to come to its end when everything closes."""
+"""Seconds that a started batch has for its completion when the consumer closes."""
 _FULL: Final = 1.0
-_FOREIGN: Final = 1.0
-"""Seconds after which is committed that other queues' messages were passed."""
+_FOREIGN_COMMIT: Final = 1.0
+"""Seconds between commits that only skip messages of other queues."""
 _BACKOFF: Final = 0.2
-_ASK: Final = 5.0
+_TIMEOUT: Final = 5.0
 _LOGGER: Final = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """Fills an exchange with messages of one queue, as many as it has room for.
+    """Reader that fills an exchange with messages of one queue, as far as there is room.
 
-    When the exchange is full the partitions are paused, so that the group sees
-    a live member however long the program works on a message. A program that
-    asks for nothing for ``leave_after`` seconds loses its partitions.
+    When the exchange is full, the partitions are paused. The group then sees a
+    live member however long the program processes a message. A program that
+    receives nothing for ``leave_after`` seconds loses its partitions.
     """
 
     def __init__(
         self, queue: str, settings: QueueSettings, exchange: Exchange, partitions: int
     ) -> None:
-        """Connect; *partitions* is how many the markers topic has."""
+        """Connect. *partitions* is the partition count of the markers topic."""
         self._queue, self._settings, self._exchange = queue, settings, exchange
         self._partitions = partitions
         group = settings.consumer_group(queue)
         self._transactions = Transactions(settings, group) if settings.transactional else None
-        self._client = self._transactions.open() if self._transactions else self._plain()
+        self._client = self._transactions.open() if self._transactions else self._plain_producer()
         self._consumer: Consumer = clients.consumer(settings, group)
         self._carried: list[Message] = []
         self._next: dict[int, int] = {}
@@ -75,59 +75,59 @@ class Fetcher:
         self._failures: list[KafkaError] = []
 
     def run(self) -> None:
-        """Fetch until the exchange closes; tell it what goes wrong."""
+        """Fetch until the exchange closes and report any failure to it."""
         try:
             self._subscribe()
             while not self._exchange.closing:
-                self._turn()
-        except BaseException as error:  # noqa: BLE001 - the thread's owner is told of any
-            self._exchange.fetching_failed(clients.told(self._settings, error))
+                self._run_once()
+        except BaseException as error:  # noqa: BLE001 - every error goes to the thread's owner
+            self._exchange.fetching_failed(clients.translate_exception(self._settings, error))
 
     def close(self) -> None:
-        """Leave the group and disconnect; call it when the thread has ended."""
+        """Leave the group and disconnect. Call this after the thread has ended."""
         with suppress(KafkaException):
             self._commit_foreign()
         self._consumer.close()
         if self._transactions:
             self._transactions.close()
         else:
-            with suppress(KafkaException):  # a client that has failed for good says so once more
+            with suppress(KafkaException):  # A client with a fatal error raises it again here.
                 self._client.purge()
                 self._client.close()
 
-    def _plain(self) -> Producer:
+    def _plain_producer(self) -> Producer:
         return clients.producer(self._settings, **{"linger.ms": 0})
 
-    def _turn(self) -> None:
-        if self._transactions and not self._is_in(self._transactions):
+    def _run_once(self) -> None:
+        if self._transactions and not self._can_transact(self._transactions):
             self._exchange.pause(_BACKOFF)
-        elif not self._exchange.asked(self._settings.leave_after):
-            self._leave()
-        elif room := self._exchange.room(_FULL):
+        elif not self._exchange.has_demand(self._settings.leave_after):
+            self._leave_group()
+        elif room := self._exchange.await_room(_FULL):
             self._resume()
             self._fetch(min(room, _BATCH))
         else:
-            self._stay()
+            self._stay_in_group()
 
     def _fetch(self, most: int) -> None:
-        records = self._read(most)
+        records = self._read_records(most)
         self._count_deleted(records)
         batch = Batch(self._queue)
-        batch.read(records)
+        batch.add_records(records)
         if batch.unreadable:
             _LOGGER.warning(
-                "queue %s: %d messages have headers that cannot be read, and come without them",
+                "queue %s: %d messages have unreadable headers and are delivered without them",
                 self._queue,
                 batch.unreadable,
             )
         if not batch.messages:
-            self._pass(batch.ends)
+            self._skip_foreign(batch.ends)
         elif self._transactions:
-            self._begin_at_once(batch, self._transactions)
+            self._start_in_transaction(batch, self._transactions)
         else:
-            self._begin(batch)
+            self._start_batch(batch)
 
-    def _read(self, most: int) -> list[Message]:
+    def _read_records(self, most: int) -> list[Message]:
         carried, self._carried = self._carried[:most], self._carried[most:]
         if carried:
             return carried
@@ -141,7 +141,7 @@ class Fetcher:
         if error is None:
             return True
         if is_fault(error):
-            raise translated(error, self._settings.place)
+            raise translate_error(error, self._settings.place)
         _LOGGER.log(
             logging.WARNING if is_missing(error) else logging.INFO,
             "queue %s: %s",
@@ -151,18 +151,18 @@ class Fetcher:
         return False
 
     def _count_deleted(self, records: list[Message]) -> None:
-        """Count what was deleted between what was read before and *records*."""
+        """Count offsets that were deleted between the previous read and *records*."""
         for record in records:
             partition, offset = record.partition(), record.offset()
             if partition not in self._next:
-                self._next[partition] = self._committed(partition, offset)
+                self._next[partition] = self._committed_offset(partition, offset)
             at = self._next[partition]
-            # A gap is the rule where transactions end; only one below the first offset is a loss.
-            if offset > at and (end := min(offset, self._first(partition))) > at:
-                self._exchange.lost(end - at)
+            # Ends of transactions leave gaps. Only a gap below the first offset is a loss.
+            if offset > at and (end := min(offset, self._first_offset(partition))) > at:
+                self._exchange.count_lost(end - at)
                 _LOGGER.error(
                     "queue %s: topic %s, partition %d: offsets %d to %d were deleted before they"
-                    " were read, and with them perhaps messages: its retention is too short",
+                    " were read, and messages may be lost: the topic's retention is too short",
                     self._queue,
                     self._settings.queue_topic,
                     partition,
@@ -171,53 +171,57 @@ class Fetcher:
                 )
             self._next[partition] = offset + 1
 
-    def _committed(self, partition: int, otherwise: int) -> int:
-        """Return where the queue was in *partition*; *otherwise* if it never was there."""
+    def _committed_offset(self, partition: int, otherwise: int) -> int:
+        """Return the committed offset of *partition*, or *otherwise* without one."""
         place = TopicPartition(self._settings.queue_topic, partition)
-        found = self._insist(lambda: self._consumer.committed([place], timeout=_ASK))
+        found = self._retry_until_answered(
+            lambda: self._consumer.committed([place], timeout=_TIMEOUT)
+        )
         return found[0].offset if found and found[0].offset >= 0 else otherwise
 
-    def _first(self, partition: int) -> int:
-        """Return where *partition* begins; 0 when we are to stop before that is known."""
+    def _first_offset(self, partition: int) -> int:
+        """Return the first offset of *partition*; 0 if the consumer closes before an answer."""
         place = TopicPartition(self._settings.queue_topic, partition)
-        found = self._insist(lambda: self._consumer.get_watermark_offsets(place, timeout=_ASK))
+        found = self._retry_until_answered(
+            lambda: self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT)
+        )
         return found[0] if found else 0
 
-    def _insist(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - the answer, whatever it is
-        """Return what brokers answer; ``None`` when everything closes before they do."""
+    def _retry_until_answered(self, request: Callable[[], Any]) -> Any:  # noqa: ANN401 - the answer, whatever it is
+        """Return the brokers' answer, or ``None`` if the consumer closes before it."""
         while not self._exchange.closing:
             try:
-                return ask()
+                return request()
             except KafkaException as error:
                 if is_fault(error.args[0]):
                     raise
                 self._exchange.pause(_BACKOFF)
         return None
 
-    def _begin(self, batch: Batch) -> None:
-        """Write Starts, commit, hand over: a kill in between repeats, and loses nothing."""
+    def _start_batch(self, batch: Batch) -> None:
+        """Write Starts, commit, hand over. A kill in between repeats messages but loses none."""
         now = time.monotonic()
-        for topic, value, key, partition, _ in self._starts(batch):
+        for topic, value, key, partition, _ in self._start_records(batch):
             self._client.produce(topic, value, key, partition, self._report)
         while self._client.flush(_WAIT):
             if self._exchange.closing and self._client.flush(_LAST):
                 return
-        self._check()
+        self._raise_failure()
         if self._commit({**self._foreign, **batch.ends}):
             self._foreign.clear()
             self._exchange.add(batch.messages, now)
 
-    def _begin_at_once(self, batch: Batch, transactions: Transactions) -> None:
+    def _start_in_transaction(self, batch: Batch, transactions: Transactions) -> None:
         """Write Starts and commit in one transaction."""
         now = time.monotonic()
         try:
             transactions.run(
-                self._starts(batch),
+                self._start_records(batch),
                 self._consumer,
                 self._places({**self._foreign, **batch.ends}),
             )
         except MessageRefused as error:
-            raise self._too_large(error) from error
+            raise self._marker_too_large(error) from error
         except TransporterError as error:
             cause = kafka_error(error)
             if not error.retriable and not (cause and is_stale(cause)):
@@ -228,7 +232,7 @@ class Fetcher:
             self._foreign.clear()
             self._exchange.add(batch.messages, now)
 
-    def _starts(self, batch: Batch) -> Iterator[Record]:
+    def _start_records(self, batch: Batch) -> Iterator[Record]:
         after = math.ceil(self._settings.redeliver_after * 1000)
         for start in batch.starts(after, clients.most_marker_bytes(self._settings)):
             partition = start.partition % self._partitions
@@ -238,34 +242,34 @@ class Fetcher:
         if error is not None:
             self._failures.append(error)
 
-    def _check(self) -> None:
+    def _raise_failure(self) -> None:
         if not self._failures:
             return
         error = self._failures[0]
         if is_refusal(error):
-            raise self._too_large(error.str())
-        raise translated(error, f"markers topic {self._settings.markers_topic}")
+            raise self._marker_too_large(error.str())
+        raise translate_error(error, f"markers topic {self._settings.markers_topic}")
 
-    def _too_large(self, problem: object) -> QueueFault:
+    def _marker_too_large(self, problem: object) -> QueueFault:
         return QueueFault(
             f"markers topic {self._settings.markers_topic}: {problem}; its max.message.bytes must"
             f" be 64 KiB larger than that of {self._settings.queue_topic}"
         )
 
     def _start_over(self, transactions: Transactions) -> None:
-        """Read again what is committed, in a new membership: no position is beyond it then."""
+        """Rejoin the group and read from the committed offsets, so no position is beyond them."""
         self._exchange.pause(_BACKOFF)
         self._consumer.unsubscribe()
         self._consumer.poll(0)
         while self._consumer.assignment() and not self._exchange.closing:
             self._consumer.poll(_WAIT)
         self._carried, self._foreign = [], {}
-        while not self._exchange.closing and not self._is_in(transactions):
+        while not self._exchange.closing and not self._can_transact(transactions):
             self._exchange.pause(_BACKOFF)
         self._subscribe()
 
-    def _is_in(self, transactions: Transactions) -> bool:
-        """Tell whether brokers let us in; what became of our last transaction is known then."""
+    def _can_transact(self, transactions: Transactions) -> bool:
+        """Return whether the brokers admit us. If so, our last transaction is settled."""
         try:
             transactions.open()
         except QueueUnavailable as error:
@@ -274,7 +278,7 @@ class Fetcher:
         return True
 
     def _commit(self, ends: dict[int, int]) -> bool:
-        """Commit *ends*; tell whether the partitions were ours still, so that it was done."""
+        """Commit *ends*, or return false if the partitions were no longer ours."""
         while True:
             try:
                 for place in self._consumer.commit(offsets=self._places(ends), asynchronous=False):
@@ -283,8 +287,8 @@ class Fetcher:
             except KafkaException as error:
                 found = error.args[0]
                 if is_stale(found):
-                    # Another consumer begins these messages, and its Start replaces ours.
-                    _LOGGER.info("queue %s: partitions have gone: %s", self._queue, found.str())
+                    # Another consumer starts these messages, and its Start replaces ours.
+                    _LOGGER.info("queue %s: partitions were lost: %s", self._queue, found.str())
                     return False
                 if is_fault(found):
                     raise
@@ -295,9 +299,9 @@ class Fetcher:
                 self._committed_at = time.monotonic()
                 return True
 
-    def _pass(self, ends: dict[int, int]) -> None:
+    def _skip_foreign(self, ends: dict[int, int]) -> None:
         self._foreign.update(ends)
-        if time.monotonic() - self._committed_at > _FOREIGN:
+        if time.monotonic() - self._committed_at > _FOREIGN_COMMIT:
             self._commit_foreign()
 
     def _commit_foreign(self) -> None:
@@ -313,28 +317,28 @@ class Fetcher:
     def _subscribe(self) -> None:
         topic = self._settings.queue_topic
         self._consumer.subscribe(
-            [topic], on_assign=self._come, on_revoke=self._gone, on_lost=self._gone
+            [topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
 
-    def _come(self, _: Consumer, places: list[Any]) -> None:
+    def _on_assign(self, _: Consumer, places: list[Any]) -> None:
         for place in places:
             self._next.pop(place.partition, None)
 
-    def _gone(self, consumer: Consumer, places: list[Any]) -> None:
+    def _on_revoke(self, consumer: Consumer, places: list[Any]) -> None:
         with suppress(KafkaException):
-            consumer.resume(places)  # else they are paused still when they come back
+            consumer.resume(places)  # Otherwise they are still paused when assigned again.
         gone = {place.partition for place in places}
         self._carried = [each for each in self._carried if each.partition() not in gone]
         for partition in gone:
             self._foreign.pop(partition, None)
             self._next.pop(partition, None)
 
-    def _stay(self) -> None:
-        """Stay in the group while there is no room: paused, but heard of."""
+    def _stay_in_group(self) -> None:
+        """Stay in the group, paused, while there is no room."""
         self._pause()
         record = self._consumer.poll(0)
         if record is not None and self._is_message(record):
-            self._carried.append(record)  # of a partition that was assigned just now
+            self._carried.append(record)  # Its partition was assigned just now.
 
     def _pause(self) -> None:
         self._paused = True
@@ -345,15 +349,15 @@ class Fetcher:
             self._paused = False
             self._consumer.resume(self._consumer.assignment())
 
-    def _leave(self) -> None:
-        """Leave the partitions to others until the program asks again."""
+    def _leave_group(self) -> None:
+        """Leave the partitions to other consumers until the program receives again."""
         self._exchange.release("its consumer's program was busy elsewhere")
         self._commit_foreign()
         self._consumer.unsubscribe()
-        _LOGGER.info("queue %s: left, until somebody asks again", self._queue)
+        _LOGGER.info("queue %s: left the group until the program receives again", self._queue)
         wait = 0.0
         while not self._exchange.closing and not self._exchange.await_demand(wait):
-            self._consumer.poll(0)  # it leaves only while it is served
+            self._consumer.poll(0)  # The client leaves the group only while it is polled.
             wait = _WAIT if self._consumer.assignment() else _FULL
         self._carried, self._paused = [], False
         self._subscribe()

@@ -1,4 +1,4 @@
-"""Transactions of those who are gone, which hold back what is behind them."""
+"""Hung transactions of dead producers, which block read_committed consumers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import TransporterError
-from transporter.queue.progress import held_back, record_at
-from transporter.queue.transactions import WRITER, end
+from transporter.queue.progress import blocked_partitions, record_at
+from transporter.queue.transactions import WRITER, end_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,50 +19,54 @@ if TYPE_CHECKING:
 _LOGGER: Final = logging.getLogger(__name__)
 
 
-class Hanging:
-    """Ends transactions in the markers topic that go on for longer than any may.
+class HungTransactions:
+    """Finder of transactions in the markers topic that last longer than any may.
 
-    Their ends were lost (see :mod:`transporter.queue.transactions`), and whoever
-    wrote them is gone, or it would have ended them itself. Not thread-safe.
+    The brokers lost their ends (see :mod:`transporter.queue.transactions`). Their
+    producers are dead, or they would have ended the transactions themselves. Not
+    thread-safe.
     """
 
     def __init__(self, settings: QueueSettings, clock: Callable[[], float]) -> None:
-        """Look at nothing yet."""
+        """Keep *settings* without connecting."""
         self._settings, self._clock = settings, clock
         self._patience = 2 * settings.transaction_timeout
-        self._look_at = clock()
-        self._before: dict[int, int] = {}
+        self._next_check_at = clock()
+        self._seen_before: dict[int, int] = {}
 
-    def end(self) -> None:
-        """Look, unless that was done within the time that no transaction outlasts.
+    def end_all(self) -> None:
+        """End the transactions that were already open at the previous check.
 
-        What was there at the last look, too, is ended.
+        Does nothing if that check lies within the time that no transaction outlasts.
         """
         now = self._clock()
-        if now < self._look_at:
+        if now < self._next_check_at:
             return
-        self._look_at = now + self._patience
+        self._next_check_at = now + self._patience
         try:
-            for name in self._lasting():
-                end(self._settings, name)
-                _LOGGER.warning("%s is gone; what it committed last was held back", name)
+            for name in self._hung_writers():
+                end_transaction(self._settings, name)
+                _LOGGER.warning("%s is gone; ended its last transaction, which was blocked", name)
         except TransporterError as error:
-            _LOGGER.warning("what holds back markers cannot be ended: %s", error)
+            _LOGGER.warning("cannot end the transactions that block markers: %s", error)
 
-    def _lasting(self) -> list[str]:
-        places = held_back(self._settings, [self._settings.markers_topic])
-        before, self._before = self._before, {each.partition: each.offset for each in places}
-        lasting = [each for each in places if before.get(each.partition) == each.offset]
-        return sorted({name for each in lasting if (name := self._writer(each))})
+    def _hung_writers(self) -> list[str]:
+        places = blocked_partitions(self._settings, [self._settings.markers_topic])
+        before, self._seen_before = (
+            self._seen_before,
+            {each.partition: each.offset for each in places},
+        )
+        hung = [each for each in places if before.get(each.partition) == each.offset]
+        return sorted({name for each in hung if (name := self._writer(each))})
 
     def _writer(self, place: TopicPartition) -> str | None:
-        """Return who wrote the record at *place*, with which the transaction began."""
+        """Return the writer of the record at *place*, the first one of the transaction."""
         record = record_at(self._settings, place)
-        name = None if record is None else _named(record)
+        name = None if record is None else _writer_name(record)
         if name is None:
             _LOGGER.error(
-                "%s, partition %d: a transaction that began at offset %d does not end, and does"
-                " not say whose it is: see kafka-transactions.sh find-hanging",
+                "%s, partition %d: a transaction that began at offset %d does not end, and its"
+                " writer is unknown: see kafka-transactions.sh find-hanging",
                 place.topic,
                 place.partition,
                 place.offset,
@@ -70,9 +74,9 @@ class Hanging:
         return name
 
 
-def _named(record: Message) -> str | None:
+def _writer_name(record: Message) -> str | None:
     try:
         name = dict(record.headers() or ()).get(WRITER)
         return name.decode() if isinstance(name, bytes) else None
-    except (SystemError, UnicodeError):  # A stranger's, which the client cannot read.
+    except (SystemError, UnicodeError):  # Another program's record, unreadable for the client.
         return None

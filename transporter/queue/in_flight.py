@@ -1,4 +1,4 @@
-"""What one consumer has begun and not settled. Pure: time is an argument."""
+"""Messages that one consumer has begun and not settled. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ if TYPE_CHECKING:
     from transporter.queue.message import MessageId, QueueMessage
 
 _MOST_BYTES: Final = 64 * 1024**2
-"""Of values that wait to be received, after which nothing more is begun."""
+"""Limit of the waiting values' size; at the limit no more messages are begun."""
 
 
 class InFlight:
-    """The messages of one consumer: those that wait to be received, and all that are unsettled.
+    """The messages of one consumer that wait to be received or are unsettled.
 
-    A message is kept alive for ``hold`` seconds, and given up when the tracker
-    will have redelivered it: ``redeliver_after`` seconds later. Not thread-safe.
+    A message is kept alive for ``hold`` seconds. It is dropped ``redeliver_after``
+    seconds later, when the tracker will have redelivered it. Not thread-safe.
     """
 
     def __init__(
         self, limit: int, hold: float, redeliver_after: float, ahead: int | None = None
     ) -> None:
-        """Begin with nothing.
+        """Start empty.
 
-        *limit* is how many messages may be unsettled, *ahead* how many of them may wait to
-        be received.
+        Args:
+            limit: Maximum number of unsettled messages.
+            hold: Seconds for which a message is kept alive.
+            redeliver_after: Seconds after which the tracker redelivers a silent message.
+            ahead: Maximum number of messages that wait to be received; none: *limit*.
         """
         self._limit, self._hold, self._after = limit, hold, redeliver_after
         self._ahead = ahead
         self._waiting: deque[QueueMessage] = deque()
         self._bytes = 0
-        """Of the values that wait."""
+        """Size of the waiting values."""
         self._since: dict[MessageId, float] = {}
 
     def __len__(self) -> int:
@@ -41,7 +44,7 @@ class InFlight:
 
     @property
     def room(self) -> int:
-        """How many more may be begun."""
+        """Number of further messages that may be begun."""
         if self._bytes >= _MOST_BYTES:  # Invariant 17
             return 0
         room = self._limit - len(self._since)
@@ -51,29 +54,29 @@ class InFlight:
 
     @property
     def good_room(self) -> int:
-        """How much room is worth a look for messages."""
+        """Amount of room that is worth a fetch."""
         return max(1, min(self._limit, self._ahead or self._limit) // 4)
 
     @property
     def waiting(self) -> int:
-        """How many wait to be received."""
+        """Number of messages that wait to be received."""
         return len(self._waiting)
 
     @property
     def oldest_sent(self) -> int | None:
-        """When the oldest of those that wait was sent, in ms since 1970; ``None`` if unknown."""
+        """Send time of the oldest waiting message, in ms since 1970; ``None`` if unknown."""
         return min((each.sent for each in self._waiting if each.sent >= 0), default=None)
 
     def add(self, messages: Sequence[QueueMessage], now: float) -> None:
-        """Take in *messages*, which were begun at *now*."""
+        """Add *messages*, which were begun at *now*."""
         self._waiting.extend(messages)
         self._bytes += sum(map(_size, messages))
         self._since.update(dict.fromkeys([message.id for message in messages], now))
 
     def take(self, most: int, most_bytes: int | None = None) -> list[QueueMessage]:
-        """Return the next messages to be received, at most *most*; none that was given up.
+        """Take the next messages to be received, at most *most*, without dropped ones.
 
-        Behind *most_bytes* of values comes none; the last one may exceed them.
+        No message follows once *most_bytes* of values are reached. The last one may exceed them.
         """
         waiting, since = self._waiting, self._since
         taken: list[QueueMessage] = []
@@ -88,20 +91,20 @@ class InFlight:
         return taken
 
     def settle(self, ids: Iterable[MessageId]) -> None:
-        """Forget *ids*."""
+        """Remove *ids*."""
         for each in ids:
             self._since.pop(each, None)
 
     def extend(self, each: MessageId, now: float) -> None:
-        """Let the time for which *each* is held begin anew."""
+        """Restart the hold time of *each*."""
         self._since[each] = now
 
-    def alive(self, now: float, young: float) -> list[MessageId]:
-        """Return what is to be kept alive: held still, and begun longer than *young* ago."""
+    def ids_to_keep_alive(self, now: float, young: float) -> list[MessageId]:
+        """Return the messages that are still held and were begun at least *young* ago."""
         return [each for each, since in self._since.items() if young <= now - since < self._hold]
 
-    def lapse(self, now: float) -> list[MessageId]:
-        """Give up, and return, what the tracker is left to redeliver."""
+    def take_lapsed(self, now: float) -> list[MessageId]:
+        """Drop and return the messages that are left to the tracker."""
         limit = self._hold + self._after
         gone = [each for each, since in self._since.items() if now - since >= limit]
         if gone:
@@ -111,19 +114,19 @@ class InFlight:
         return gone
 
     def release(self) -> list[MessageId]:
-        """Give back, and return, what waits to be received."""
+        """Drop and return the messages that wait to be received."""
         ids = [message.id for message in self._waiting if message.id in self._since]
         self._waiting.clear()
         self._bytes = 0
         self.settle(ids)
         return ids
 
-    def unsettled(self) -> Iterator[MessageId]:
-        """Return all that is unsettled."""
+    def unsettled_ids(self) -> Iterator[MessageId]:
+        """Return the ids of all unsettled messages."""
         return iter(self._since)
 
     def age(self, now: float) -> float:
-        """Return for how long the oldest has been in progress."""
+        """Return the time that the oldest message has been in progress."""
         return max((now - since for since in self._since.values()), default=0.0)
 
 

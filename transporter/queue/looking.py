@@ -1,4 +1,4 @@
-"""Looks at queues from outside: consumes nothing, joins no group, changes nothing."""
+"""Inspection of queues from outside: it consumes nothing, joins no group, changes nothing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from transporter.queue import clients
 from transporter.queue.backlog import BacklogEstimator
-from transporter.queue.failures import BadMarker, QueueUnavailable, is_fault, translated
+from transporter.queue.failures import BadMarker, QueueUnavailable, is_fault, translate_error
 from transporter.queue.markers import decode
-from transporter.queue.message import PREFIX, received
-from transporter.queue.progress import committed
+from transporter.queue.message import PREFIX, message_from_record
+from transporter.queue.progress import committed_offsets
 from transporter.queue.settings import queue_name
 from transporter.queue.tracking import InProgress
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """What one queue holds; ages are in seconds, by the wall clock, and only inform."""
+    """Contents of one queue. Ages are in seconds by the wall clock, for information only."""
 
     queue: str
     depth: int
-    """Messages that no consumer has begun; of an estimate at least that many."""
+    """Messages that no consumer has begun; an estimate is never too small."""
     in_progress: int | None
-    """Messages that were begun and are not settled; ``None`` if they were not counted."""
+    """Messages that were begun and are not settled; ``None`` if not counted."""
     dead_letters: int | None
     oldest_waiting: float | None
     oldest_in_progress: float | None
@@ -45,14 +45,14 @@ class QueueStats:
 def peek(settings: QueueSettings, queue: str, most: int) -> Iterator[QueueMessage]:
     """Return messages that no consumer of *queue* has begun, at most *most*."""
     queue_name(queue)
-    begin = committed(settings, settings.consumer_group(queue), settings.queue_topic)
-    yield from _of_queue(settings, settings.queue_topic, begin, queue, most)
+    begin = committed_offsets(settings, settings.consumer_group(queue), settings.queue_topic)
+    yield from _queue_messages(settings, settings.queue_topic, begin, queue, most)
 
 
 def dead_letters(
     settings: QueueSettings, queue: str, most: int
 ) -> Iterator[tuple[QueueMessage, Headers]]:
-    """Return dead letters of *queue*, at most *most*, each with all of its headers of ours."""
+    """Return dead letters of *queue*, at most *most*, each with its transporter headers."""
     queue_name(queue)
     found = 0
     for record in _scan(settings, settings.dead_letter_topic, {}):
@@ -63,33 +63,33 @@ def dead_letters(
 
 
 def stats(settings: QueueSettings, queues: Sequence[str] = ()) -> list[QueueStats]:
-    """Return what *queues* hold, or all that have messages, or consumers, still.
+    """Return the contents of *queues*, or of all queues that have messages or consumers.
 
-    Reads the queue topic from where the consumers are (from its beginning for
-    all queues), what trackers would read of the markers topic, and the dead
-    letters: the more they hold, the longer it takes.
+    Reads the queue topic from the consumers' offsets (from its beginning for
+    all queues), the part of the markers topic that trackers would read, and the
+    dead letters. The time grows with their size.
     """
     now = time.time()
-    consumed = _consumed(settings, queues)
-    waiting = _waiting(settings, queues, consumed)
-    working = _working(settings)
-    dead = _counted(settings, settings.dead_letter_topic)
+    consumed = _consumed_offsets(settings, queues)
+    waiting = _waiting_times(settings, queues, consumed)
+    working = _in_progress_times(settings)
+    dead = _count_by_queue(settings, settings.dead_letter_topic)
     names = sorted(queues or {*consumed, *waiting, *working, *dead})
     return [
         QueueStats(
             name,
-            *_split(waiting.get(name, []), working.get(name, []), dead.get(name, 0), now),
+            *_counts_and_ages(waiting.get(name, []), working.get(name, []), dead.get(name, 0), now),
         )
         for name in names
     ]
 
 
 def estimates(settings: QueueSettings, queues: Sequence[str] = ()) -> list[QueueStats]:
-    """Return about how many messages wait in *queues*, or in all that have had consumers.
+    """Estimate the number of waiting messages of *queues*, or of all that have had consumers.
 
-    Takes as long for many messages as for few; see :class:`~transporter.queue.backlog.Backlog`.
+    The time does not depend on that number. See :class:`~transporter.queue.backlog.Backlog`.
     """
-    return [_estimate(settings, name) for name in sorted(queues or _known(settings))]
+    return [_estimate(settings, name) for name in sorted(queues or _known_queues(settings))]
 
 
 def _estimate(settings: QueueSettings, queue: str) -> QueueStats:
@@ -99,7 +99,7 @@ def _estimate(settings: QueueSettings, queue: str) -> QueueStats:
     return QueueStats(queue, found.depth, None, None, age, None)
 
 
-def _split(
+def _counts_and_ages(
     waiting: list[float], working: list[float], dead: int, now: float
 ) -> tuple[int, int, int, float | None, float | None]:
     return len(waiting), len(working), dead, _age(waiting, now), _age(working, now)
@@ -109,30 +109,30 @@ def _age(times: list[float], now: float) -> float | None:
     return max(0.0, now - min(times)) if times else None
 
 
-def _consumed(settings: QueueSettings, queues: Sequence[str]) -> dict[str, Offsets]:
-    """Return how far the consumers of each queue are, of those given or of all."""
-    names = [queue_name(each) for each in queues] or _known(settings)
+def _consumed_offsets(settings: QueueSettings, queues: Sequence[str]) -> dict[str, Offsets]:
+    """Return the committed offsets of each of *queues*, or of all queues."""
+    names = [queue_name(each) for each in queues] or _known_queues(settings)
     return {
-        name: committed(settings, settings.consumer_group(name), settings.queue_topic)
+        name: committed_offsets(settings, settings.consumer_group(name), settings.queue_topic)
         for name in names
     }
 
 
-def _known(settings: QueueSettings) -> list[str]:
+def _known_queues(settings: QueueSettings) -> list[str]:
     prefix = settings.consumer_group("")
-    client = clients.admin(settings)  # its requests end with it
+    client = clients.admin(settings)  # Keep a reference: its requests end with the client.
     try:
         listed = client.list_consumer_groups(request_timeout=settings.timeout)
         groups = [each.group_id for each in listed.result().valid]
     except KafkaException as error:
-        raise clients.failure(settings, error) from error
+        raise clients.kafka_failure(settings, error) from error
     return [each.removeprefix(prefix) for each in groups if each.startswith(prefix)]
 
 
-def _waiting(
+def _waiting_times(
     settings: QueueSettings, queues: Sequence[str], consumed: dict[str, Offsets]
 ) -> dict[str, list[float]]:
-    """Return when each message was sent that no consumer has begun, by queue."""
+    """Return the send times of the messages that no consumer has begun, by queue."""
     begin: Offsets = {}
     if queues:
         shared = set.intersection(*(set(each) for each in consumed.values()))
@@ -146,9 +146,9 @@ def _waiting(
     return found
 
 
-def _working(settings: QueueSettings) -> dict[str, list[float]]:
-    """Return when each message in progress was begun, by queue."""
-    begin = committed(settings, settings.tracker_group, settings.markers_topic)
+def _in_progress_times(settings: QueueSettings) -> dict[str, list[float]]:
+    """Return the start times of the messages in progress, by queue."""
+    begin = committed_offsets(settings, settings.tracker_group, settings.markers_topic)
     partitions: dict[int, InProgress] = {}
     for record in _scan(settings, settings.markers_topic, begin):
         progress = partitions.setdefault(record.partition(), InProgress())
@@ -156,7 +156,7 @@ def _working(settings: QueueSettings) -> dict[str, list[float]]:
             marker = decode(record.value() or b"")
         except BadMarker:
             continue
-        progress.see(record.offset(), marker, record.timestamp()[1] / 1000)
+        progress.apply(record.offset(), marker, record.timestamp()[1] / 1000)
     found: dict[str, list[float]] = {}
     for progress in partitions.values():
         for each in progress:
@@ -164,7 +164,7 @@ def _working(settings: QueueSettings) -> dict[str, list[float]]:
     return found
 
 
-def _counted(settings: QueueSettings, topic: str) -> dict[str, int]:
+def _count_by_queue(settings: QueueSettings, topic: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for record in _scan(settings, topic, {}):
         name = (record.key() or b"").decode(errors="replace")
@@ -172,7 +172,7 @@ def _counted(settings: QueueSettings, topic: str) -> dict[str, int]:
     return found
 
 
-def _of_queue(
+def _queue_messages(
     settings: QueueSettings, topic: str, begin: Offsets, queue: str, most: int
 ) -> Iterator[QueueMessage]:
     found, key = 0, queue.encode()
@@ -186,12 +186,14 @@ def _of_queue(
 
 def _message(record: Message, queue: str) -> QueueMessage:
     where = (record.partition(), record.offset())
-    return received(where, queue, record.value(), record.headers(), record.timestamp()[1])
+    return message_from_record(
+        where, queue, record.value(), record.headers(), record.timestamp()[1]
+    )
 
 
 def _scan(settings: QueueSettings, topic: str, begin: Offsets) -> Iterator[Any]:
-    """Return the records of *topic* from *begin* on, to where each partition ends now."""
-    client = clients.onlooker(settings)
+    """Return the records of *topic* from *begin* to the current end of each partition."""
+    client = clients.standalone_consumer(settings)
     try:
         (count,) = clients.partitions(client, settings, [topic])
         places = [TopicPartition(topic, each, begin.get(each, 0)) for each in range(count)]
@@ -205,7 +207,7 @@ def _scan(settings: QueueSettings, topic: str, begin: Offsets) -> Iterator[Any]:
             elif time.monotonic() > deadline:
                 raise QueueUnavailable(
                     f"topic {topic} at {settings.bootstrap_servers}: no answer for"
-                    f" {settings.timeout:g} s; see whether the brokers are up"
+                    f" {settings.timeout:g} s; check whether the brokers are up"
                 )
             for record in records:
                 if record.error() is None:
@@ -213,6 +215,6 @@ def _scan(settings: QueueSettings, topic: str, begin: Offsets) -> Iterator[Any]:
                 elif record.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - public
                     left.discard(record.partition())
                 elif is_fault(record.error()):
-                    raise translated(record.error(), f"topic {topic}")
+                    raise translate_error(record.error(), f"topic {topic}")
     finally:
         client.close()

@@ -1,4 +1,4 @@
-"""Markers as bytes: what consumers tell a tracker about messages they work on. Pure.
+"""Byte format of markers, which report a consumer's messages in progress to a tracker. Pure.
 
 ::
 
@@ -10,11 +10,11 @@
     │ count * offset 8│ count * value len 4│ count * hdrs len 4│ values │ headers │
     ┴─────────────────┴────────────────────┴──────────────────┴────────┴─────────┘
 
-Integers are little-endian. The checksum covers all that follows it. Magic,
-version and checksum stand where they do in every version, so a marker of
-another version is told from a damaged one. One marker names any number of
-messages of one partition of the queue topic. T bytes of text are the queue's
-name in a Start and the reason in a Nack. A value length of -1 means no value.
+Integers are little-endian. The checksum covers everything behind it. Magic,
+version and checksum have the same place in every version, so a marker of
+another version is distinguishable from a damaged one. One marker names any
+number of messages of one partition of the queue topic. T bytes of text are the
+queue's name in a Start and the reason in a Nack. A value length of -1 means no value.
 """
 
 from __future__ import annotations
@@ -38,34 +38,37 @@ _HEAD: Final = struct.Struct("<BBHiIq")
 _BODY: Final = _FRONT.size + _HEAD.size
 _START, _KEEP_ALIVE, _END, _NACK = range(1, 5)
 _FLAG: Final = 1
-"""Of a Start: written anew by the tracker. Of a Nack: does not count as a delivery."""
+"""In a Start: restated by the tracker. In a Nack: does not count as a delivery."""
 _LONGEST_TEXT: Final = 65_535
 
 PER_MESSAGE: Final = 16
-"""Bytes that a Start takes for each message besides its value and headers."""
+"""Bytes of a Start for each message besides its value and headers."""
 OVERHEAD: Final = _BODY
-"""Bytes that a marker takes besides its text and messages."""
+"""Bytes of a marker besides its text and messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Work on these messages has begun; they are redelivered unless more is heard in time."""
+    """Processing of these messages has begun.
+
+    They are redelivered unless a later marker comes in time.
+    """
 
     queue: str
     partition: int
     offsets: tuple[int, ...]
     after_ms: int
-    """Milliseconds from when a tracker sees the marker to the redelivery."""
+    """Milliseconds from the tracker's read of the marker to the redelivery."""
     values: tuple[bytes | None, ...]
     headers: tuple[bytes, ...]
     """Packed; see :func:`transporter.queue.message.pack`."""
     restated: bool = False
-    """Whether a tracker wrote it anew, to let go of an older one."""
+    """Whether a tracker wrote it again to replace an older Start."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """Work on these messages goes on; the time to their redelivery begins anew."""
+    """Processing of these messages continues. The time to their redelivery restarts."""
 
     partition: int
     offsets: tuple[int, ...]
@@ -74,7 +77,7 @@ class KeepAlive:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """These messages are done with."""
+    """These messages are settled."""
 
     partition: int
     offsets: tuple[int, ...]
@@ -89,7 +92,7 @@ class Nack:
     delay_ms: int = 0
     reason: str = ""
     released: bool = False
-    """Whether nobody has worked on them yet, so that this redelivery is not counted."""
+    """Whether they were not processed yet, so that this redelivery does not count."""
 
 
 Marker = Start | KeepAlive | End | Nack
@@ -101,7 +104,7 @@ def encode(marker: Marker) -> bytes:
     match marker:
         case Start():
             kind, flag, text = _START, int(marker.restated), marker.queue.encode()
-            millis, rest = marker.after_ms, _messages(marker)
+            millis, rest = marker.after_ms, _pack_messages(marker)
         case KeepAlive():
             kind, millis = _KEEP_ALIVE, marker.after_ms
         case End():
@@ -115,7 +118,7 @@ def encode(marker: Marker) -> bytes:
     return _FRONT.pack(_MAGIC, VERSION, crc32c(body)) + body
 
 
-def _messages(marker: Start) -> bytes:
+def _pack_messages(marker: Start) -> bytes:
     count = len(marker.offsets)
     lengths = [-1 if value is None else len(value) for value in marker.values]
     packed = struct.pack(f"<{count}i{count}I", *lengths, *map(len, marker.headers))
@@ -123,39 +126,40 @@ def _messages(marker: Start) -> bytes:
 
 
 def decode(data: bytes) -> Marker:
-    """Return the marker that *data* holds.
+    """Return the marker in *data*.
 
-    :raises UnknownMarker: when it is of another version.
-    :raises BadMarker: when it is damaged, or no marker at all.
+    Raises:
+        UnknownMarker: If it has another version.
+        BadMarker: If it is damaged, or is not a marker.
     """
     if len(data) < _BODY or data[:3] != _MAGIC:
-        raise BadMarker(f"{len(data)} bytes that are no marker")
+        raise BadMarker(f"{len(data)} bytes that are not a marker")
     _, version, checksum = _FRONT.unpack_from(data)
     if version != VERSION:
         raise UnknownMarker(
-            f"a marker of version {version}, and this program knows version {VERSION} only;"
+            f"a marker of version {version}, but this program supports version {VERSION} only;"
             " upgrade it to the version of the newest consumer"
         )
     if crc32c(memoryview(data)[_FRONT.size :]) != checksum:
         raise BadMarker("a marker whose checksum does not match")
     try:
-        return _decoded(data)
+        return _decode_body(data)
     except (struct.error, UnicodeDecodeError) as error:
-        raise BadMarker("a marker that is shorter than it says") from error
+        raise BadMarker("a marker that is shorter than its header states") from error
 
 
-def _decoded(data: bytes) -> Marker:
+def _decode_body(data: bytes) -> Marker:
     kind, flags, text_size, partition, count, millis = _HEAD.unpack_from(data, _FRONT.size)
     place = _BODY + text_size
     offsets = struct.unpack_from(f"<{count}q", data, place)
     if partition < 0 or millis < 0 or flags & ~_FLAG:
-        raise BadMarker("a marker with a partition, a time or a flag that cannot be")
+        raise BadMarker("a marker with an impossible partition, time or flag")
     text, flag, end = data[_BODY:place].decode(), bool(flags), place + 8 * count
     if kind == _START:
-        values, headers = _contents(data, end, count)
+        values, headers = _unpack_contents(data, end, count)
         return Start(text, partition, offsets, millis, values, headers, flag)
     if end != len(data):
-        raise BadMarker("a marker that is longer than it says")
+        raise BadMarker("a marker that is longer than its header states")
     if kind == _KEEP_ALIVE:
         return KeepAlive(partition, offsets, millis)
     if kind == _END:
@@ -165,7 +169,7 @@ def _decoded(data: bytes) -> Marker:
     raise UnknownMarker(f"a marker of the unknown kind {kind}; upgrade this program")
 
 
-def _contents(
+def _unpack_contents(
     data: bytes, place: int, count: int
 ) -> tuple[tuple[bytes | None, ...], tuple[bytes, ...]]:
     numbers = struct.unpack_from(f"<{count}i{count}I", data, place)
@@ -174,19 +178,19 @@ def _contents(
     known = [max(0, length) for length in lengths]
     if min(lengths, default=0) < -1 or start + sum(known) + sum(sizes) != len(data):
         raise BadMarker("a marker whose lengths do not add up")
-    values = _pieces(data, start, known)
+    values = _slices(data, start, known)
     if -1 in lengths:
         pairs = zip(values, lengths, strict=True)
-        return tuple(None if length < 0 else value for value, length in pairs), _headers(
+        return tuple(None if length < 0 else value for value, length in pairs), _unpack_headers(
             data, start + sum(known), sizes
         )
-    return values, _headers(data, start + sum(known), sizes)
+    return values, _unpack_headers(data, start + sum(known), sizes)
 
 
-def _headers(data: bytes, start: int, sizes: Sequence[int]) -> tuple[bytes, ...]:
-    return _pieces(data, start, sizes) if any(sizes) else (b"",) * len(sizes)
+def _unpack_headers(data: bytes, start: int, sizes: Sequence[int]) -> tuple[bytes, ...]:
+    return _slices(data, start, sizes) if any(sizes) else (b"",) * len(sizes)
 
 
-def _pieces(data: bytes, start: int, lengths: Sequence[int]) -> tuple[bytes, ...]:
+def _slices(data: bytes, start: int, lengths: Sequence[int]) -> tuple[bytes, ...]:
     bounds = pairwise(accumulate(lengths, initial=start))
     return tuple([data[first:last] for first, last in bounds])

@@ -1,4 +1,4 @@
-"""A message of a queue, and what its Kafka headers say besides the sender's own. Pure."""
+"""Message of a queue, and the Kafka headers that transporter adds to the sender's. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Header = tuple[str, bytes | None]
 Headers = tuple[Header, ...]
 
 PREFIX: Final = "transporter-"
-"""Names of headers that begin so are ours."""
+"""Prefix of the names of our headers."""
 KEY: Final = PREFIX + "key"
 REDELIVERIES: Final = PREFIX + "redeliveries"
 ORIGIN_TOPIC: Final = PREFIX + "origin-topic"
@@ -27,13 +27,13 @@ REASON: Final = PREFIX + "reason"
 TIME: Final = PREFIX + "time"
 
 LONGEST_NAME: Final = 65_535
-"""Bytes of a header's name."""
+"""Maximum length of a header's name in bytes."""
 
 _SIZES: Final = struct.Struct("<Hi")
 
 
 class QueueMessage(NamedTuple):
-    """One delivery of a message; to be acked, nacked or left to be redelivered."""
+    """One delivery of a message, to ack, to nack or to leave for redelivery."""
 
     id: MessageId
     queue: str
@@ -43,21 +43,21 @@ class QueueMessage(NamedTuple):
     headers: Headers = ()
     """The sender's headers."""
     redeliveries: int = 0
-    """How often it was redelivered; 0 at the first delivery."""
+    """Number of redeliveries so far; 0 at the first delivery."""
     origin: MessageId | None = None
-    """The id that it was first sent under; ``None`` at the first delivery."""
+    """The id of the first delivery; ``None`` at the first delivery."""
     sent: int = -1
-    """When this delivery was sent, by Kafka, in milliseconds since the epoch; -1: unknown."""
+    """Kafka's timestamp of this delivery, in milliseconds since the epoch; -1: unknown."""
 
 
-def received(
+def message_from_record(
     where: MessageId,
     queue: str,
     value: bytes | None,
     headers: Sequence[Header] | None,
     sent: int,
 ) -> QueueMessage:
-    """Return the message that a record of the queue topic holds."""
+    """Return the message in a record of the queue topic."""
     if not headers:
         return QueueMessage(where, queue, value, None, (), 0, None, sent)
     ours = dict(header for header in headers if header[0].startswith(PREFIX))
@@ -67,13 +67,15 @@ def received(
     )
 
 
-def count_of(headers: Iterable[Header]) -> int:
-    """Return how often the message that has *headers* was redelivered."""
+def redelivery_count(headers: Iterable[Header]) -> int:
+    """Return the number of redeliveries of the message with *headers*."""
     return _redeliveries(dict(headers))
 
 
-def redelivered(headers: Sequence[Header], topic: str, where: MessageId, count: int) -> Headers:
-    """Return *headers* for the next delivery of the message at *where*, the *count*-th again."""
+def redelivery_headers(
+    headers: Sequence[Header], topic: str, where: MessageId, count: int
+) -> Headers:
+    """Return *headers* for redelivery number *count* of the message at *where*."""
     known = dict(headers)
     partition, offset = where
     kept = tuple(header for header in headers if header[0] != REDELIVERIES)
@@ -87,14 +89,14 @@ def redelivered(headers: Sequence[Header], topic: str, where: MessageId, count: 
     return (*kept, *origin, (REDELIVERIES, b"%d" % count))
 
 
-def dead(headers: Sequence[Header], reason: str, time: str) -> Headers:
-    """Return *headers*, those of its next delivery, for the dead-letter topic."""
+def dead_letter_headers(headers: Sequence[Header], reason: str, time: str) -> Headers:
+    """Return the headers of a dead letter from *headers*, those of its next delivery."""
     kept = tuple(header for header in headers if header[0] not in {REASON, TIME})
     return (*kept, (REASON, reason.encode(errors="replace")), (TIME, time.encode()))
 
 
 def pack(headers: Sequence[Header] | None) -> bytes:
-    """Return *headers* as the bytes that a Start marker carries."""
+    """Return *headers* as the bytes in a Start marker."""
     if not headers:
         return b""
     parts = []
@@ -105,7 +107,7 @@ def pack(headers: Sequence[Header] | None) -> bytes:
 
 
 def unpack(data: bytes) -> Headers:
-    """Return the headers that :func:`pack` made *data* of."""
+    """Return the headers in *data*, the inverse of :func:`pack`."""
     found: list[Header] = []
     place = 0
     while place < len(data):

@@ -1,4 +1,4 @@
-"""What producers, consumers and trackers have counted; values, the same for everybody who asks."""
+"""Metrics of consumers and trackers, as immutable values."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMetrics:
-    """What one consumer has done since it was made; ages are in seconds."""
+    """Counters of one consumer since its creation. Ages are in seconds."""
 
     received: int = 0
-    """Handed to the program."""
+    """Messages handed to the program."""
     acked: int = 0
     nacked: int = 0
     redelivered: int = 0
-    """Of those received: had been delivered before."""
+    """Received messages that had been delivered before."""
     lapsed: int = 0
-    """Neither acked nor nacked within ``hold``, and left to the tracker."""
+    """Messages neither acked nor nacked within ``hold``, and left to the tracker."""
     released: int = 0
-    """Given back before the program asked for them."""
+    """Messages released before the program received them."""
     lost: int = 0
-    """Offsets of the queue topic that were deleted before they were read, other queues' too."""
+    """Offsets of the queue topic deleted before they were read, including other queues'."""
     in_progress: int = 0
     oldest_age: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class TrackerMetrics:
-    """What one tracker has done since it was made; ages are in seconds."""
+    """Counters of one tracker since its creation. Ages are in seconds."""
 
     received: int = 0
-    """Messages of which a Start was seen."""
+    """Messages whose Start was read."""
     acked: int = 0
     nacked: int = 0
     redelivered: int = 0
     dead_lettered: int = 0
     restated: int = 0
-    """Starts written anew because they grew old."""
+    """Messages whose Start was written again because of its age."""
     refused: int = 0
-    """Records of the markers topic that are no markers."""
+    """Records of the markers topic that are not markers."""
     lost: int = 0
-    """Offsets of the markers topic that were gone before they were read."""
+    """Offsets of the markers topic that were deleted before they were read."""
     in_progress: int = 0
     oldest_age: float = 0.0
     partitions: int = 0
-    """Partitions of the markers topic that are this tracker's now."""
+    """Partitions of the markers topic that are assigned to this tracker now."""

@@ -1,4 +1,4 @@
-"""Sends messages to queues."""
+"""Producer of queue messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from transporter.errors import ConfigError
 from transporter.queue import clients
-from transporter.queue.failures import MessageRefused, QueueClosed, QueueTimeout, translated
+from transporter.queue.failures import MessageRefused, QueueClosed, QueueTimeout, translate_error
 from transporter.queue.message import KEY, LONGEST_NAME, PREFIX, pack
 from transporter.queue.sending import Sending, Sent
 from transporter.queue.settings import queue_name
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
 
 
 class QueueProducer:
-    """Sends messages to any queue; none is lost or repeated once :meth:`send` has returned.
+    """Sender of messages to any queue. None is lost or repeated once :meth:`send` has returned.
 
     The producer is idempotent, and waits for all in-sync replicas. Messages are
-    spread over all partitions at random, so a queue promises no order. What was
-    not confirmed when an error is raised may arrive or not.
+    spread over all partitions at random, so a queue does not guarantee an order.
+    Messages that are unconfirmed when an error is raised may arrive or not.
 
     Thread-safe. Close it, or use it as a context manager.
 
-    :raises QueueFault: when topics or settings are not as they must be.
-    :raises QueueUnavailable: when no broker answers in time.
+    Raises:
+        QueueFault: If topics or settings are wrong.
+        QueueUnavailable: If no broker answers in time.
     """
 
     def __init__(self, settings: QueueSettings) -> None:
@@ -68,25 +69,25 @@ class QueueProducer:
         key: bytes | None = None,
         headers: Sequence[Header] = (),
     ) -> MessageId:
-        """Send one message and return its id when the brokers have it.
+        """Send one message and return its id once the brokers have it.
 
-        One round trip each; see :meth:`send_many` and :meth:`post` for more.
+        Each call takes a round trip. Use :meth:`send_many` or :meth:`post` for many messages.
         """
-        told: list[tuple[KafkaError | None, Message]] = []
-        self._produce(queue, value, key, headers, lambda *report: told.append(report))
+        reports: list[tuple[KafkaError | None, Message]] = []
+        self._produce(queue, value, key, headers, lambda *report: reports.append(report))
         deadline = time.monotonic() + self._settings.timeout
         self._await()
-        while not told and (left := deadline - time.monotonic()) > 0:
-            self._client.poll(left)  # another thread may be handing out the report just now
-        if not told:
+        while not reports and (left := deadline - time.monotonic()) > 0:
+            self._client.poll(left)  # Another thread may be delivering the report just now.
+        if not reports:
             raise self._late(1)
-        error, record = told[0]
+        error, record = reports[0]
         if error is not None:
-            raise translated(error, self._settings.place)
+            raise translate_error(error, self._settings.place)
         return record.partition(), record.offset()
 
     def send_many(self, queue: str, values: Iterable[bytes | None]) -> int:
-        """Send *values*, return how many there are when the brokers have all of them."""
+        """Send *values* and return their number once the brokers have all of them."""
         count = 0
         for count, value in enumerate(values, start=1):  # noqa: B007 - the last one counts
             self.post(queue, value)
@@ -101,15 +102,15 @@ class QueueProducer:
         key: bytes | None = None,
         headers: Sequence[Header] = (),
     ) -> None:
-        """Send one message without waiting; :meth:`flush` tells whether it has arrived."""
+        """Send one message without waiting. :meth:`flush` reports whether it has arrived."""
         self._produce(queue, value, key, headers, self._report)
 
     def deliver(self, messages: Iterable[Outgoing], timeout: float | None = None) -> Sent:
-        """Send *messages* in order and tell how far they have arrived within *timeout* seconds.
+        """Send *messages* in order and report how many have arrived within *timeout* seconds.
 
-        After the first failure nothing more is sent, and what is still here is taken back;
-        what was on its way may arrive all the same. No failure of a message is raised. The
-        producer must not be used by anybody else meanwhile.
+        After the first failure nothing more is sent, and unsent messages are purged. Messages
+        already in flight may still arrive. Failures of messages are returned, not raised. No
+        other thread may use the producer meanwhile.
         """
         self._open()
         seconds = self._settings.timeout if timeout is None else timeout
@@ -125,21 +126,21 @@ class QueueProducer:
             if not sending.send(message, headers):
                 break
         sending.finish()
-        return sending.sent()
+        return sending.result()
 
     def flush(self) -> None:
-        """Wait until everything that was posted has arrived; raise the first failure."""
+        """Wait until all posted messages have arrived and raise the first failure."""
         left = self._await()
         with self._lock:
             failed, self._failed = self._failed, []
         if failed:
-            error = translated(failed[0], self._settings.place)
+            error = translate_error(failed[0], self._settings.place)
             raise type(error)(f"{error} ({len(failed)} messages failed)")
         if left:
             raise self._late(left)
 
     def close(self) -> None:
-        """Wait for what was posted, and disconnect; safe to call twice."""
+        """Wait for the posted messages, and disconnect. Safe to call twice."""
         if not self._closed:
             try:
                 self.flush()
@@ -147,10 +148,10 @@ class QueueProducer:
                 self.drop()
 
     def drop(self) -> None:
-        """Disconnect and forget what was not sent yet; safe to call twice."""
+        """Disconnect and discard unsent messages. Safe to call twice."""
         if not self._closed:
             self._closed = True
-            with suppress(KafkaException):  # a client that has failed for good says so once more
+            with suppress(KafkaException):  # A client with a fatal error raises it again here.
                 self._client.purge()
                 self._client.close()
 
@@ -175,7 +176,7 @@ class QueueProducer:
                     raise self._late(len(self._client)) from None
                 self._client.poll(0.1)
             except KafkaException as error:
-                raise clients.failure(self._settings, error) from error
+                raise clients.kafka_failure(self._settings, error) from error
             else:
                 self._client.poll(0)
                 return
@@ -188,17 +189,19 @@ class QueueProducer:
         try:
             return int(self._client.flush(self._settings.timeout))
         except (KafkaException, SystemError) as error:
-            # The client raises what is fatal; from within a callback that is a SystemError.
-            raise clients.failure(self._settings, error) from error
+            # The client raises fatal errors, from within a callback as a SystemError.
+            raise clients.kafka_failure(self._settings, error) from error
 
     def _headers(
         self, queue: str, value: bytes | None, key: bytes | None, headers: Sequence[Header]
     ) -> list[Header] | None:
-        """Return the headers that a record gets; raise when the message cannot be sent."""
+        """Return the headers of the record, or raise if the message cannot be sent."""
         queue_name(queue)
         given = [*headers] if key is None else [(KEY, key), *headers]
         if ours := [name for name, _ in headers if name.startswith(PREFIX)]:
-            raise MessageRefused(f"header {ours[0]}: names that begin with {PREFIX} are ours")
+            raise MessageRefused(
+                f"header {ours[0]}: names that begin with {PREFIX} are reserved; use another name"
+            )
         if long := [name for name, _ in headers if len(name.encode()) > LONGEST_NAME]:
             raise MessageRefused(
                 f"header {long[0][:40]}…: a name of more than {LONGEST_NAME} bytes; make it shorter"
@@ -220,5 +223,5 @@ class QueueProducer:
     def _late(self, count: int) -> QueueTimeout:
         return QueueTimeout(
             f"{self._settings.place}: {count} messages were not confirmed within"
-            f" {self._settings.timeout:g} s; see whether the brokers are up"
+            f" {self._settings.timeout:g} s; check whether the brokers are up"
         )

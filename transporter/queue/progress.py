@@ -1,4 +1,4 @@
-"""How far groups and topics are, asked from outside, and what a transaction holds back there."""
+"""Offsets of groups and topics, read from outside, and partitions that a transaction blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaException, TopicPartition
 
 from transporter import kafka_groups
-from transporter.kafka_groups import AT_ONCE, HELD_BACK
+from transporter.kafka_groups import AT_ONCE, BLOCKED
 from transporter.queue import clients
 
 if TYPE_CHECKING:
@@ -19,70 +19,77 @@ if TYPE_CHECKING:
 
     from transporter.queue.settings import QueueSettings
 
-_ASK: Final = 5.0
+_TIMEOUT: Final = 5.0
 _LATEST: Final = -1
-_NOBODY: Final = "transporter-onlooker"
+_GROUP: Final = "transporter-onlooker"
 
 Offsets = dict[int, int]
 """Offset by partition."""
 
 
-def committed(settings: QueueSettings, group: str, topic: str) -> Offsets:
-    """Return how far *group* is in each partition of *topic* in which it is anywhere.
+def committed_offsets(settings: QueueSettings, group: str, topic: str) -> Offsets:
+    """Return the committed offset of *group* in each partition of *topic* that has one.
 
-    :raises TransporterError: when the brokers do not answer in time, or refuse.
+    Raises:
+        TransporterError: If the brokers do not answer in time, or refuse.
     """
-    places = _read(settings, group, topic)
+    places = _stable_offsets(settings, group, topic)
     return {each.partition: each.offset for each in places if each.offset >= 0}
 
 
-def group_is_held_back(settings: QueueSettings, group: str, topic: str) -> bool:
-    """Tell whether a transaction that does not end holds back what *group* has committed.
+def group_is_blocked(settings: QueueSettings, group: str, topic: str) -> bool:
+    """Return whether a transaction that does not end blocks the offsets of *group*.
 
-    :raises TransporterError: when the brokers do not answer in time, or refuse.
+    Raises:
+        TransporterError: If the brokers do not answer in time, or refuse.
     """
-    # Brokers that are away are told by this one, so that what follows tells of nothing else.
-    places = _read(settings, group, topic)
-    with _reading(settings, group, "read_committed") as client:
-        return not all(_settles(client, place) for place in places)
+    # This call fails if brokers are away, so a failure below can only mean a transaction.
+    places = _stable_offsets(settings, group, topic)
+    with _standalone_client(settings, group, "read_committed") as client:
+        return not all(_is_settled(client, place) for place in places)
 
 
-def held_back(settings: QueueSettings, topics: Iterable[str]) -> list[TopicPartition]:
-    """Return up to where partitions of *topics* can be read, of those that are held back.
+def blocked_partitions(settings: QueueSettings, topics: Iterable[str]) -> list[TopicPartition]:
+    """Return the last stable offset of each blocked partition of *topics*.
 
-    :raises TransporterError: when the brokers do not answer, or refuse.
+    Raises:
+        TransporterError: If the brokers do not answer, or refuse.
     """
     names = list(topics)
-    with _reading(settings, _NOBODY, "read_uncommitted") as client:
+    with _standalone_client(settings, _GROUP, "read_uncommitted") as client:
         counts = clients.partitions(client, settings, names)
         places = [
             TopicPartition(topic, each)
             for topic, count in zip(names, counts, strict=True)
             for each in range(count)
         ]
-        ends = latest(client, places)  # First, so that what ends meanwhile does not count.
-    with _reading(settings, _NOBODY, "read_committed") as client:
-        stable = latest(client, places)
+        ends = end_offsets(
+            client, places
+        )  # Read first, so that a transaction that ends meanwhile does not count.
+    with _standalone_client(settings, _GROUP, "read_committed") as client:
+        stable = end_offsets(client, places)
     return [place for place, end in zip(stable, ends, strict=True) if place.offset < end.offset]
 
 
 def record_at(settings: QueueSettings, place: TopicPartition) -> Message | None:
-    """Return the record at *place*, committed or not; ``None`` when it cannot be read.
+    """Return the record at *place*, committed or not, or ``None`` if it cannot be read.
 
-    :raises TransporterError: when the client refuses.
+    Raises:
+        TransporterError: If the client refuses.
     """
-    with _reading(settings, _NOBODY, "read_uncommitted") as client:
+    with _standalone_client(settings, _GROUP, "read_uncommitted") as client:
         client.assign([place])
-        records: list[Message] = client.consume(1, _ASK)
+        records: list[Message] = client.consume(1, _TIMEOUT)
     return records[0] if records and records[0].error() is None else None
 
 
-def latest(
-    client: Consumer, places: list[TopicPartition], timeout: float = _ASK
+def end_offsets(
+    client: Consumer, places: list[TopicPartition], timeout: float = _TIMEOUT
 ) -> list[TopicPartition]:
-    """Return where each of *places* ends, as far as the isolation of *client* reads.
+    """Return the end offset of each of *places*, as visible at the isolation level of *client*.
 
-    :raises KafkaException: when the brokers do not answer in time, or refuse.
+    Raises:
+        KafkaException: If the brokers do not answer in time, or refuse.
     """
     places = [TopicPartition(each.topic, each.partition, _LATEST) for each in places]
     found: list[TopicPartition] = client.offsets_for_times(places, timeout=timeout)
@@ -92,33 +99,35 @@ def latest(
     return found
 
 
-def _settles(client: Consumer, place: TopicPartition) -> bool:
-    """Tell whether nothing is under way in *place* at some moment, as between transactions."""
+def _is_settled(client: Consumer, place: TopicPartition) -> bool:
+    """Return whether *place* has no open transaction at some moment within the time-out."""
     try:
         wanted = [TopicPartition(place.topic, place.partition)]
-        kafka_groups.committed(client, wanted, time.monotonic() + AT_ONCE)
+        kafka_groups.committed_offsets(client, wanted, time.monotonic() + AT_ONCE)
     except KafkaException as error:
-        if error.args[0].code() in HELD_BACK:
+        if error.args[0].code() in BLOCKED:
             return False
         raise
     return True
 
 
-def _read(settings: QueueSettings, group: str, topic: str) -> list[TopicPartition]:
-    """Return what *group* has committed for good in each partition of *topic*."""
-    with _reading(settings, group, "read_uncommitted") as client:
+def _stable_offsets(settings: QueueSettings, group: str, topic: str) -> list[TopicPartition]:
+    """Return the stable committed offsets of *group* in each partition of *topic*."""
+    with _standalone_client(settings, group, "read_uncommitted") as client:
         (count,) = clients.partitions(client, settings, [topic])
         places = [TopicPartition(topic, each) for each in range(count)]
-        return kafka_groups.committed(client, places, time.monotonic() + settings.timeout)
+        return kafka_groups.committed_offsets(client, places, time.monotonic() + settings.timeout)
 
 
 @contextmanager
-def _reading(settings: QueueSettings, group: str, isolation: str) -> Iterator[Consumer]:
-    """Return a consumer that can ask for *group*, and never joins it."""
-    client = clients.onlooker(settings, **{"group.id": group, "isolation.level": isolation})
+def _standalone_client(settings: QueueSettings, group: str, isolation: str) -> Iterator[Consumer]:
+    """Yield a consumer that reads the offsets of *group* and never joins it."""
+    client = clients.standalone_consumer(
+        settings, **{"group.id": group, "isolation.level": isolation}
+    )
     try:
         yield client
     except KafkaException as error:
-        raise clients.failure(settings, error) from error
+        raise clients.kafka_failure(settings, error) from error
     finally:
         client.close()

@@ -1,4 +1,4 @@
-"""Where a message that is due goes: to its queue again, or to the dead letters. Pure."""
+"""Redelivery of due messages to their queue, or to the dead-letter topic. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from transporter.queue.failures import BadMarker
 from transporter.queue.markers import End, Nack, Start
-from transporter.queue.message import count_of, dead, redelivered, unpack
+from transporter.queue.message import (
+    dead_letter_headers,
+    redelivery_count,
+    redelivery_headers,
+    unpack,
+)
 from transporter.queue.tracking import DEADLINE
 
 if TYPE_CHECKING:
@@ -24,7 +29,7 @@ _MOST_BYTES: Final = 8 * 1024**2
 
 
 class Redelivery(NamedTuple):
-    """A record to be sent."""
+    """A record to send."""
 
     topic: str
     queue: str
@@ -34,27 +39,27 @@ class Redelivery(NamedTuple):
 
 
 def redelivery(expired: Expired, settings: QueueSettings, time: str) -> Redelivery:
-    """Return what becomes of *expired* at *time*, which a dead letter tells."""
+    """Return the record that redelivers *expired*, or a dead letter that carries *time*."""
     held = expired.held
     try:
         headers = unpack(held.headers)
     except BadMarker:
-        headers = ()  # The message counts for more than what is said about it.
+        headers = ()  # The message matters more than its headers.
     counted = held.nack is None or not held.nack.released
-    count = count_of(headers)
+    count = redelivery_count(headers)
     limit = settings.max_redeliveries
     if counted and limit is not None and count >= limit:
-        last = redelivered(headers, settings.queue_topic, expired.id, count)
-        letter = dead(last, _reason(held), time)
+        last = redelivery_headers(headers, settings.queue_topic, expired.id, count)
+        letter = dead_letter_headers(last, _reason(held), time)
         topic = settings.dead_letter_topic
         return Redelivery(topic, held.queue, held.value, letter, dead=True)
-    again = redelivered(headers, settings.queue_topic, expired.id, count + counted)
+    again = redelivery_headers(headers, settings.queue_topic, expired.id, count + counted)
     topic = settings.queue_topic
     return Redelivery(topic, held.queue, held.value, again, dead=False)
 
 
-def ends(expired: Iterable[Expired]) -> Iterator[End]:
-    """Return the Ends of what was redelivered."""
+def end_markers(expired: Iterable[Expired]) -> Iterator[End]:
+    """Return the Ends of redelivered messages."""
     found: dict[int, list[int]] = defaultdict(list)
     for (partition, offset), _ in expired:
         found[partition].append(offset)
@@ -63,14 +68,14 @@ def ends(expired: Iterable[Expired]) -> Iterator[End]:
 
 
 class Due(NamedTuple):
-    """A message that is due, and the partition that it is in progress in."""
+    """A due message, and the markers partition in which it is in progress."""
 
     assigned: Assigned
     expired: Expired
 
 
-def parts(due: Iterable[Due]) -> Iterator[list[Due]]:
-    """Return *due* in parts that one transaction can take (Invariant 17)."""
+def split_for_transactions(due: Iterable[Due]) -> Iterator[list[Due]]:
+    """Split *due* into parts of a size for one transaction (Invariant 17)."""
     part: list[Due] = []
     size = 0
     for each in due:
@@ -86,7 +91,7 @@ def parts(due: Iterable[Due]) -> Iterator[list[Due]]:
 
 
 def by_partition(due: Iterable[Due]) -> list[tuple[Assigned, list[Expired]]]:
-    """Return what is due of each partition."""
+    """Group due messages by partition."""
     found: dict[int, tuple[Assigned, list[Expired]]] = {}
     for assigned, expired in due:
         found.setdefault(assigned.number, (assigned, []))[1].append(expired)
@@ -94,7 +99,7 @@ def by_partition(due: Iterable[Due]) -> list[tuple[Assigned, list[Expired]]]:
 
 
 def restatements(old: Iterable[Expired], now: float) -> Iterator[Marker]:
-    """Return markers that say what those of *old* say, for one that reads them *now* first."""
+    """Return markers equal in effect to those of *old* for a tracker that reads them at *now*."""
     for (partition, offset), held in old:
         after = _milliseconds(held.after)
         contents = ((held.value,), (held.headers,))

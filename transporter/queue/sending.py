@@ -1,4 +1,4 @@
-"""Messages that are sent together, in order, and what became of each of them."""
+"""Sending of messages in order, with the outcome of each of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transporter.queue.failures import (
     QueueUnavailable,
     is_denied,
     is_refusal,
-    translated,
+    translate_error,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _BYSTANDER: Final = frozenset(
 
 
 class Outgoing(NamedTuple):
-    """A message to be sent."""
+    """A message to send."""
 
     queue: str
     value: bytes | None
@@ -45,25 +45,25 @@ class Outgoing(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """How many messages, from the first on, have arrived, and why no more."""
+    """Number of messages, from the first on, that have arrived, and the error after them."""
 
     arrived: int
     error: TransporterError | None = None
     blamed: int | None = None
-    """The message, counted from 0, that is refused for its own sake, if it is known which."""
+    """Index, from 0, of the message that was itself refused, if it can be identified."""
     fatal: bool = False
-    """Whether this producer can send no more, so that only a new one helps."""
+    """Whether this producer is unusable, so that a new one is required."""
 
 
 class Sending:
-    """Hands messages to *client* and waits for what the brokers say of each.
+    """Sender that hands messages to *client* and waits for the brokers' report on each.
 
-    After the first failure nothing more is handed over, and what still waits in the client
-    is taken back. Belongs to one thread, which must have the client for itself.
+    After the first failure no message is handed over, and messages that still wait in the
+    client are purged. It belongs to one thread, which must have exclusive use of the client.
     """
 
     def __init__(self, client: Producer, topic: str, place: str, deadline: float) -> None:
-        """Send to *topic*; all is over at *deadline*, by the monotonic clock."""
+        """Send to *topic* until *deadline*, by the monotonic clock."""
         self._client, self._topic, self._place = client, topic, place
         self._deadline = deadline
         self._arrived = bytearray()
@@ -72,21 +72,21 @@ class Sending:
         self._fatal: KafkaError | None = None
 
     def send(self, message: Outgoing, headers: list[Header] | None) -> bool:
-        """Hand over *message* with *headers*; tell whether more can follow."""
+        """Hand over *message* with *headers* and return whether more can follow."""
         report: Any = partial(self._settle, len(self._arrived))
         self._arrived.append(0)
         try:
             self._produce(message, headers, report)
         except (KafkaException, SystemError) as error:
             self._fail(error)
-        return not (self._failures or self._fatal or self._late)
+        return not (self._failures or self._fatal or self._is_late)
 
     def refuse(self, error: TransporterError) -> None:
-        """Take note that the next message cannot be sent, because of *error*."""
+        """Record that the next message cannot be sent, because of *error*."""
         self._refused = error
 
     def finish(self) -> None:
-        """Wait for what was handed over; take back, at the deadline, what is left."""
+        """Wait for the reports. At the deadline, purge the messages that are left."""
         try:
             if self._client.flush(max(0.0, self._deadline - time.monotonic())):
                 self._client.purge(blocking=False)
@@ -94,8 +94,8 @@ class Sending:
         except (KafkaException, SystemError) as error:
             self._fail(error)
 
-    def sent(self) -> Sent:
-        """Return what became of all."""
+    def result(self) -> Sent:
+        """Return the outcome of all messages."""
         count = self._arrived.find(0)
         if count < 0:
             count = len(self._arrived)
@@ -108,24 +108,24 @@ class Sending:
             if error.code() not in _BYSTANDER
         }
         for index, error in blamed.items():
-            # A broker refuses a batch as a whole for the sake of one of its messages.
+            # A broker refuses a whole batch because of one of its messages.
             alone = len(blamed) == 1 and is_refusal(error)
-            told = translated(error, self._place)
-            return Sent(count, told, index if alone else None, self._is_fatal)
-        return Sent(count, self._why(), None, self._is_fatal)
+            failure = translate_error(error, self._place)
+            return Sent(count, failure, index if alone else None, self._is_fatal)
+        return Sent(count, self._stop_reason(), None, self._is_fatal)
 
     @property
     def _is_fatal(self) -> bool:
         return self._fatal is not None
 
     @property
-    def _late(self) -> bool:
+    def _is_late(self) -> bool:
         return time.monotonic() >= self._deadline
 
-    def _why(self) -> TransporterError:
+    def _stop_reason(self) -> TransporterError:
         if self._fatal is not None:
             if is_denied(self._fatal):
-                return translated(self._fatal, self._place)
+                return translate_error(self._fatal, self._place)
             return QueueUnavailable(f"{self._place}: {self._fatal.str()} ({self._fatal.name()})")
         return QueueTimeout(f"{self._place}: not everything was confirmed in time")
 
@@ -136,7 +136,7 @@ class Sending:
                     self._topic, message.value, message.queue, -1, report, None, 0, headers
                 )
             except BufferError:
-                if self._late or self._failures:
+                if self._is_late or self._failures:
                     return
                 self._client.poll(0.1)
             else:
@@ -148,14 +148,14 @@ class Sending:
             self._arrived[index] = 1
             return
         if not self._failures:
-            # What still waits in the client's queue is taken back.
+            # Purge the messages that still wait in the client's queue.
             self._client.purge(in_queue=True, in_flight=False, blocking=False)
         self._failures[index] = error
 
     def _fail(self, error: BaseException) -> None:
-        """Take note of what the client raises: a message it does not take, or its own end.
+        """Record an error that the client raised: a refused message, or a fatal error.
 
-        What is raised while a callback runs is the cause of a SystemError.
+        An error raised while a callback runs is the cause of a SystemError.
         """
         cause = error if isinstance(error, KafkaException) else error.__cause__
         if not isinstance(cause, KafkaException):

@@ -1,4 +1,4 @@
-"""The settings of a queue; one set serves its producers, consumers and trackers."""
+"""Settings of a queue, shared by its producers, consumers and trackers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Positive = Annotated[Duration, Field(ge=0.001)]
 
 
 class QueueSettings(BaseModel):
-    """Where a queue is, and how it works.
+    """Location and behavior of a queue.
 
-    Durations are seconds in code, and texts such as ``30s`` in a file. All who
-    share the topics should share the settings, too.
+    Durations are seconds in code, and texts such as ``30s`` in a file. All
+    programs that share the topics should share the settings, too.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,53 +39,53 @@ class QueueSettings(BaseModel):
     """Topic of the messages of all queues."""
 
     markers_topic: Topic = "queue-markers"
-    """Topic of what consumers tell trackers."""
+    """Topic of the markers that consumers write for trackers."""
 
     dead_letter_topic: Topic = "queue-dead-letters"
     """Topic of messages that were redelivered too often."""
 
     redeliver_after: Positive = 30.0
-    """A message is redelivered when nothing was heard of it for so long."""
+    """Seconds without a sign of life after which a message is redelivered."""
 
     hold: Annotated[Duration, Field(ge=0)] = 3600.0
-    """A consumer keeps each of its messages alive for so long; 0: never."""
+    """Seconds for which a consumer keeps each of its messages alive; 0: never."""
 
     max_redeliveries: Annotated[int, Field(ge=0)] | None = 3
-    """A message that was redelivered so often is dead-lettered instead; none: never."""
+    """Redeliveries of a message before it is dead-lettered; none: no limit."""
 
     in_flight: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
-    """Messages that one consumer has begun and not settled, at most."""
+    """Maximum number of messages that one consumer has begun and not settled."""
 
     ahead: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Of those, how many may wait until the program asks for them; none: all."""
+    """Maximum number of those that wait for the program to receive them; none: all."""
 
     leave_after: Positive = 60.0
-    """A consumer whose program asks for nothing for so long leaves its partitions to others."""
+    """Seconds without a receive after which a consumer leaves its partitions to others."""
 
     transactional: bool = False
-    """Start and commit in one transaction: a consumer that is killed repeats nothing."""
+    """Start and commit in one transaction: a killed consumer repeats nothing."""
 
     instance: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{0,100}$")] = ""
     """A name of this process that survives restarts, unique in its group."""
 
     session_timeout: Annotated[Duration, Field(ge=_SHORTEST_SESSION)] = 45.0
-    """A process that the brokers hear nothing of for so long loses its partitions."""
+    """Seconds without a heartbeat after which a process loses its partitions."""
 
     transaction_timeout: Annotated[Duration, Field(ge=1)] = 10.0
-    """A transaction that takes longer is aborted by the brokers."""
+    """Seconds after which the brokers abort a transaction."""
 
     restate_after: Positive = 3600.0
-    """A tracker writes Starts anew that are older; far below the markers topic's retention."""
+    """Age at which a tracker writes a Start again; far below the markers topic's retention."""
 
     commit_interval: Positive = 1.0
     """Seconds between two commits of a tracker."""
 
     retention: Annotated[Duration, Field(ge=1)] | None = None
-    """Topics keep messages and dead letters for so long, whether they wait or are done with;
+    """Seconds for which topics keep messages and dead letters, waiting or settled;
     none: for ever."""
 
     timeout: Positive = 30.0
-    """How long sending, opening and closing may wait for the brokers."""
+    """Seconds for which sending, opening and closing may wait for the brokers."""
 
     max_message_bytes: Annotated[Size, Field(ge=1000, le=_LARGEST_SHARE)] = 1_000_000
     """Largest value and headers of a message; below the topics' ``max.message.bytes``."""
@@ -111,12 +111,12 @@ class QueueSettings(BaseModel):
 
     @property
     def place(self) -> str:
-        """Where the queue is, for errors."""
+        """Location of the queue, for error messages."""
         return f"queue topic {self.queue_topic} at {self.bootstrap_servers}"
 
     @property
     def tracker_group(self) -> str:
-        """The consumer group of the trackers. No topic has a slash, so no queue has this one."""
+        """Consumer group of the trackers. No queue has it, because topic names have no slash."""
         return f"{self.markers_topic}//tracker"
 
     def consumer_group(self, queue: str) -> str:
@@ -125,7 +125,7 @@ class QueueSettings(BaseModel):
 
 
 def settings_of(**values: object) -> QueueSettings:
-    """Return settings made of *values*; raise :class:`ConfigError` that names what is wrong."""
+    """Return settings from *values*, or raise a :class:`ConfigError` naming the wrong one."""
     try:
         return QueueSettings.model_validate(values)
     except ValidationError as error:
@@ -136,7 +136,7 @@ def settings_of(**values: object) -> QueueSettings:
 
 
 def only_safe(client: dict[str, Value]) -> dict[str, Value]:
-    """Return *client*; raise :class:`ValueError` when a promise rests on one of its settings."""
+    """Return *client*, or raise :class:`ValueError` if a guarantee needs one of its settings."""
     if unsafe := sorted(name for name in client if not _CLIENT.fullmatch(name)):
         raise ValueError(
             f"may not hold {', '.join(unsafe)}: allowed are security.*, sasl.*, ssl.*, https.*,"
@@ -146,9 +146,9 @@ def only_safe(client: dict[str, Value]) -> dict[str, Value]:
 
 
 def queue_name(name: str) -> str:
-    """Return *name* if it can be a queue's; raise :class:`ConfigError` otherwise."""
+    """Return *name* if it is a valid queue name, or raise :class:`ConfigError` otherwise."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} is no name of a queue: use 1 to 249 letters, digits, '.', '_' and '-'"
+            f"{name!r} is not a queue name; use 1 to 249 letters, digits, '.', '_' and '-'"
         )
     return name

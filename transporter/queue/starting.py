@@ -1,4 +1,4 @@
-"""From records of the queue topic to messages and the Starts that announce them. Pure."""
+"""Conversion of queue topic records to messages, and to the Starts that announce them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from transporter.queue.markers import OVERHEAD, PER_MESSAGE, Start
-from transporter.queue.message import pack, received
+from transporter.queue.message import message_from_record, pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from transporter.queue.message import Headers, QueueMessage
 
 _HEADERS: Final = methodcaller("headers")
-"""Not ``record.headers()``, which may raise what is wrong at some later call of anything."""
+"""Not ``record.headers()``, because its error may surface at some later, unrelated call."""
 _MOST: Final = 1000
-"""Messages that one Start announces."""
+"""Maximum number of messages that one Start announces."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What was read at once: how far, and what of it is for our queue."""
+    """Records of one read: their offsets, and the messages for our queue."""
 
     queue: str
     messages: list[QueueMessage] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
-    """Of each partition, the offset behind what was read."""
+    """The offset behind the last record read, by partition."""
     firsts: dict[int, int] = field(default_factory=dict)
-    """Of each partition, the first offset that was read."""
+    """The first offset read, by partition."""
     contents: dict[int, list[tuple[int, bytes | None, bytes]]] = field(default_factory=dict)
-    """Of each partition, what Starts carry: offset, value and packed headers."""
+    """Contents of the Starts, by partition: offset, value and packed headers."""
     unreadable: int = 0
-    """Messages whose headers cannot be read, and are left out."""
+    """Number of messages whose headers cannot be read and are left out."""
 
-    def read(self, records: Iterable[Any]) -> None:
-        """Take in *records*, none of which is an error."""
+    def add_records(self, records: Iterable[Any]) -> None:
+        """Add *records*, none of which is an error."""
         key = self.queue.encode()
         for record in records:
             partition, offset = record.partition(), record.offset()
@@ -46,14 +46,14 @@ class Batch:
             if record.key() == key:
                 value, (headers, packed) = record.value(), self._headers(record)
                 where, sent = (partition, offset), record.timestamp()[1]
-                self.messages.append(received(where, self.queue, value, headers, sent))
+                self.messages.append(message_from_record(where, self.queue, value, headers, sent))
                 self.contents.setdefault(partition, []).append((offset, value, packed))
 
     def _headers(self, record: Any) -> tuple[Headers | None, bytes]:  # noqa: ANN401 - a record
-        """Return the headers of *record*, and as bytes.
+        """Return the headers of *record*, and the same headers packed.
 
-        The client raises what a name makes it raise that is not UTF-8; one too long cannot be
-        packed. The message counts for more than what is said about it.
+        The client raises an error for a name that is not UTF-8, and a name that is too long
+        cannot be packed. The message matters more than its headers.
         """
         try:
             headers = _HEADERS(record)
@@ -63,7 +63,7 @@ class Batch:
             return None, b""
 
     def starts(self, after_ms: int, most_bytes: int) -> Iterator[Start]:
-        """Return Starts for all messages; none larger than *most_bytes* without need."""
+        """Return Starts for all messages, larger than *most_bytes* only for one large message."""
         for partition, contents in self.contents.items():
             for part in _parts(contents, most_bytes - OVERHEAD - len(self.queue)):
                 offsets, values, headers = zip(*part, strict=True)

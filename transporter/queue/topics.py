@@ -1,4 +1,4 @@
-"""Makes the topics of a queue, and checks those that are there."""
+"""Creation of a queue's topics, and checks of existing ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transporter.queue.settings import QueueSettings
 
 _MARGIN: Final = 64 * 1024
-"""By how much a marker may be larger than its message, and a dead letter."""
+"""Bytes by which a marker, or a dead letter, may be larger than its message."""
 _DAY_MS: Final = 24 * 3600 * 1000
 _UNLIMITED: Final = -1
 
@@ -24,12 +24,13 @@ _UNLIMITED: Final = -1
 def make_topics(
     settings: QueueSettings, partitions: int = 4, replication_factor: int = -1
 ) -> dict[str, bool]:
-    """Make the three topics; return for each whether it was made, or else was there already.
+    """Create the three topics and return for each whether it was created or already existed.
 
-    A replication factor of -1 is the brokers' default. What is there already is
-    left as it is.
+    A replication factor of -1 is the brokers' default. Existing topics are left
+    unchanged.
 
-    :raises TransporterError: when the brokers refuse, or do not answer.
+    Raises:
+        TransporterError: If the brokers refuse, or do not answer.
     """
     client = clients.admin(settings)
     limit = settings.max_message_bytes + _MARGIN
@@ -37,7 +38,7 @@ def make_topics(
     kept = _least_ms(settings, queue)
     wanted = [
         NewTopic(queue, partitions, replication_factor, config=_config(limit, kept)),
-        # Nothing may take a Start that still counts: trackers restate them in time, not in bytes.
+        # A Start that still counts must not be deleted. Trackers restate by age, not by size.
         NewTopic(
             markers, partitions, replication_factor, config=_config(limit + _MARGIN, 7 * _DAY_MS)
         ),
@@ -51,31 +52,33 @@ def make_topics(
             future.result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise clients.failure(settings, error, f"topic {name}") from error
+                raise clients.kafka_failure(settings, error, f"topic {name}") from error
             made[name] = False
         else:
             made[name] = True
-    clients.partitions(client, settings, made, settings.timeout)  # until the brokers know them
+    clients.partitions(client, settings, made, settings.timeout)  # Wait for their metadata.
     return made
 
 
-def counted(settings: QueueSettings, topics: Sequence[str]) -> list[int]:
-    """Return how many partitions each of *topics* has.
+def partition_counts(settings: QueueSettings, topics: Sequence[str]) -> list[int]:
+    """Return the number of partitions of each of *topics*.
 
-    :raises TopicsMissing: when one does not exist.
-    :raises QueueUnavailable: when no broker answers.
+    Raises:
+        TopicsMissing: If a topic does not exist.
+        QueueUnavailable: If no broker answers.
     """
-    looking = clients.onlooker(settings)
+    client = clients.standalone_consumer(settings)
     try:
-        return clients.partitions(looking, settings, topics)
+        return clients.partitions(client, settings, topics)
     finally:
-        looking.close()
+        client.close()
 
 
 def retention_problems(settings: QueueSettings, topics: Sequence[str]) -> list[str]:
-    """Return how each of *topics* deletes what is still needed, with the command that helps.
+    """Return a message for each of *topics* that deletes needed records, with the fix command.
 
-    :raises QueueUnavailable: when no broker answers.
+    Raises:
+        QueueUnavailable: If no broker answers.
     """
     client = clients.admin(settings)
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
@@ -86,12 +89,12 @@ def retention_problems(settings: QueueSettings, topics: Sequence[str]) -> list[s
         try:
             found = asked[resource].result()
         except KafkaException as error:
-            failure = clients.failure(settings, error, f"topic {name}")
+            failure = clients.kafka_failure(settings, error, f"topic {name}")
             if not isinstance(failure, QueueFault):
                 raise failure from error
             problems.append(
-                f"whether topic {name} deletes {_kept(settings, name)} is not known"
-                f" ({error.args[0].str()}): that takes the right DescribeConfigs"
+                f"cannot check whether topic {name} deletes {_content_of(settings, name)}"
+                f" ({error.args[0].str()}): grant the right DescribeConfigs"
             )
         else:
             values = {key: entry.value for key, entry in found.items()}
@@ -113,24 +116,24 @@ def _problems(settings: QueueSettings, name: str, found: Mapping[str, str | None
     is_now = ", ".join(f"{key}={found[key]}" for key in wrong)
     change = ",".join(f"{key}={value}" for key, value in wrong.items())
     problem = (
-        f"topic {name} deletes {_kept(settings, name)} ({is_now}): run kafka-configs.sh"
+        f"topic {name} deletes {_content_of(settings, name)} ({is_now}): run kafka-configs.sh"
         f" --bootstrap-server {settings.bootstrap_servers} --alter --entity-type topics"
-        f" --entity-name {name} --add-config {change}{_otherwise(settings, name)}"
+        f" --entity-name {name} --add-config {change}{_retention_hint(settings, name)}"
     )
     return [problem]
 
 
-def _kept(settings: QueueSettings, name: str) -> str:
-    kinds = ("messages that wait", "what is known of messages in progress", "dead letters")
+def _content_of(settings: QueueSettings, name: str) -> str:
+    kinds = ("waiting messages", "markers of messages in progress", "dead letters")
     return kinds[settings.topics.index(name)]
 
 
-def _otherwise(settings: QueueSettings, name: str) -> str:
+def _retention_hint(settings: QueueSettings, name: str) -> str:
     return "" if name == settings.markers_topic else ", or set the queue's retention"
 
 
 def _least_ms(settings: QueueSettings, name: str) -> int:
-    """Return how long topic *name* has to keep its records."""
+    """Return the shortest permissible retention of topic *name* in milliseconds."""
     if name == settings.markers_topic:
         return _DAY_MS
     return _UNLIMITED if settings.retention is None else int(settings.retention * 1000)

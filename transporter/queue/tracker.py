@@ -1,4 +1,4 @@
-"""Redelivers messages whose consumers were not heard of in time."""
+"""Tracker: redelivers messages whose consumers gave no sign of life in time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from transporter.errors import TransporterError
 from transporter.queue import clients
 from transporter.queue.assigned import Assigned
-from transporter.queue.beginnings import Beginnings
+from transporter.queue.beginnings import StartOffsets
 from transporter.queue.failures import (
     BadMarker,
     MessageRefused,
@@ -22,12 +22,19 @@ from transporter.queue.failures import (
     is_fault,
     is_stale,
     kafka_error,
-    translated,
+    translate_error,
 )
-from transporter.queue.hanging import Hanging
+from transporter.queue.hanging import HungTransactions
 from transporter.queue.markers import End, Nack, Start, decode, encode
 from transporter.queue.metrics import TrackerMetrics
-from transporter.queue.redelivery import Due, by_partition, ends, parts, redelivery, restatements
+from transporter.queue.redelivery import (
+    Due,
+    by_partition,
+    end_markers,
+    redelivery,
+    restatements,
+    split_for_transactions,
+)
 from transporter.queue.topics import retention_problems
 from transporter.queue.transactions import ANY, Transactions
 
@@ -42,12 +49,12 @@ if TYPE_CHECKING:
     from transporter.queue.transactions import Record
 
 _READ: Final = 500
-"""Markers that are taken at once."""
+"""Maximum number of markers in one read."""
 _FETCH_WAIT_MS: Final = 20
 _WAIT: Final = 0.2
 _LEAST: Final = 0.002
 _MOST: Final = 1000
-"""Messages that one transaction redelivers."""
+"""Maximum number of due messages taken at once from one partition."""
 _BACKOFF: Final = 1.0
 _REFUSED_BACKOFF: Final = 60.0
 _ASK: Final = 5.0
@@ -56,20 +63,20 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class Tracker:
-    """Tracks messages in progress, and redelivers those that are due.
+    """Watcher of messages in progress that redelivers those that are due.
 
     Any number of trackers share the partitions of the markers topic. A tracker
-    that takes one over reads it from the smallest Start that still counts, and
-    redelivers nothing before it has read all that was there. Deadlines are
-    counted by this process's monotonic clock from when a marker was seen, anew
-    after every assignment (Invariant 16).
+    that takes over a partition reads it from the smallest Start that still
+    counts. It redelivers nothing before it has read all existing markers.
+    Deadlines count from the tracker's read of a marker, by this process's
+    monotonic clock, and start again after every assignment (Invariant 16).
 
     A redelivery is one transaction: the message, its End and our own offset.
-    Before one, everything is read that the topic held after the deadline, so an
-    ack that was in time counts however late the tracker is.
+    Before it, the tracker reads everything that the topic held after the
+    deadline. An ack in time therefore counts however late the tracker is.
 
-    :meth:`run` it in a thread or process of yours until :meth:`stop`; or use it
-    as a context manager, which gives it a thread and joins it.
+    Call :meth:`run` in your own thread or process until :meth:`stop`, or use the
+    tracker as a context manager, which starts a thread and joins it.
     """
 
     def __init__(
@@ -79,19 +86,21 @@ class Tracker:
         meter: Callable[[TrackerMetrics], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep *settings*; :meth:`run` connects, and calls *meter* each ``commit_interval``."""
+        """Keep *settings*. :meth:`run` connects, and calls *meter* each ``commit_interval``."""
         self._settings, self._meter, self._clock = settings, meter, clock
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self._beginnings = Beginnings(self._stopping, self._end_lost)
+        self._start_offsets = StartOffsets(self._stopping, self._end_lost_transactions)
         self._assigned: dict[int, Assigned] = {}
         self._counts: dict[str, int] = {}
         self._metrics = TrackerMetrics()
-        self._commit_at = self._ask_at = 0.0
+        self._commit_at = self._next_end_lookup_at = 0.0
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._guarded, name="queue-tracker", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run_in_thread, name="queue-tracker", daemon=True
+        )
         self._thread.start()
         return self
 
@@ -103,59 +112,60 @@ class Tracker:
             raise self._failure
 
     def stop(self) -> None:
-        """Let :meth:`run` return soon; from any thread or signal handler."""
+        """Make :meth:`run` return soon. Safe in any thread or signal handler."""
         self._stopping.set()
 
     def metrics(self) -> TrackerMetrics:
-        """Return what was counted, as of the last second."""
+        """Return the counters as of the last ``commit_interval``."""
         return self._metrics
 
     def run(self) -> None:
         """Track until :meth:`stop` is called.
 
-        Outages are waited for. Not more than once.
+        It waits for the end of outages. Call it at most once.
 
-        :raises QueueFault: when topics, rights or settings are not as they must be.
-        :raises QueueUnavailable: when no broker answers at the beginning.
-        :raises UnknownMarker: when a marker is newer than this program.
+        Raises:
+            QueueFault: If topics, rights or settings are wrong.
+            QueueUnavailable: If no broker answers at the start.
+            UnknownMarker: If a marker is newer than this program.
         """
         settings = self._settings
         self._transactions = Transactions(settings, settings.tracker_group)
-        self._hanging = Hanging(settings, self._clock)
+        self._hung = HungTransactions(settings, self._clock)
         self._consumer: Consumer = clients.consumer(
             settings,
             settings.tracker_group,
-            # The end behind a transaction is known when a fetch comes back empty.
+            # An empty fetch reveals the partition's end behind a transaction.
             **{"enable.partition.eof": True, "fetch.wait.max.ms": _FETCH_WAIT_MS},
         )
-        # Acks may lie behind a transaction that is open, where we cannot read them yet: so the end
-        # that we read to is the one that those see who do not care for transactions.
-        self._asking: Consumer = clients.onlooker(
+        # Acks may lie behind an open transaction, where they cannot be read yet. The end to read
+        # to is therefore the one that read_uncommitted consumers see.
+        self._end_reader: Consumer = clients.standalone_consumer(
             settings, **{"isolation.level": "read_uncommitted"}
         )
         try:
-            self._open()
+            self._subscribe()
             while not self._stopping.is_set():
-                self._turn()
+                self._run_once()
             self._commit(self._assigned.values())
             self._measure(self._clock())
         except KafkaException as error:
             if not self._stopping.is_set():
-                raise clients.failure(settings, error) from error
+                raise clients.kafka_failure(settings, error) from error
         finally:
-            # Partitions that come to us while it closes are not taken up any more.
+            # Partitions that are assigned while the consumer closes are not taken over.
             with suppress(KafkaException):
                 self._consumer.close()
-            self._asking.close()
+            self._end_reader.close()
             self._transactions.close()
 
-    def _guarded(self) -> None:
+    def _run_in_thread(self) -> None:
         try:
             self.run()
-        except BaseException as error:  # noqa: BLE001 - the thread's owner is told of any
+        except BaseException as error:  # noqa: BLE001 - every error goes to the thread's owner
             self._failure = error
 
-    def _open(self) -> None:
+    def _subscribe(self) -> None:
         _, self._partitions, _ = clients.partitions(
             self._consumer, self._settings, self._settings.topics
         )
@@ -164,101 +174,103 @@ class Tracker:
         self._transactions.open()
         self._consumer.subscribe(
             [self._settings.markers_topic],
-            on_assign=self._take_over,
-            on_revoke=self._hand_over,
-            on_lost=self._lose,
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
         )
 
-    def _turn(self) -> None:
-        for record in self._read():
-            self._see(record)
-        for part in parts(self._due()):
+    def _run_once(self) -> None:
+        for record in self._read_records():
+            self._handle_record(record)
+        for part in split_for_transactions(self._take_due()):
             self._redeliver(part)
         if self._clock() >= self._commit_at:
-            self._each_interval()
+            self._run_periodic_work()
 
-    def _read(self) -> list[Message]:
-        records: list[Message] = self._consumer.consume(1, self._patience())
+    def _read_records(self) -> list[Message]:
+        records: list[Message] = self._consumer.consume(1, self._poll_timeout())
         if records:
             records += self._consumer.consume(_READ - 1, 0)
         return records
 
-    def _patience(self) -> float:
+    def _poll_timeout(self) -> float:
         now = self._clock()
         known = (each.progress.next_deadline for each in self._assigned.values())
         at = min((each for each in known if each is not None), default=now + _WAIT)
-        at = max(at, self._ask_at)
+        at = max(at, self._next_end_lookup_at)
         return max(_LEAST, min(_WAIT, at - now, self._commit_at - now))
 
-    def _see(self, record: Message) -> None:
+    def _handle_record(self, record: Message) -> None:
         each = self._assigned.get(record.partition())
         error = record.error()
         if error is not None:
-            self._heed(error, each, record.offset())
-        elif each is not None:  # else it was revoked after the client had fetched this
-            marker = self._decoded(record)
-            told = each.see(record.offset(), marker, self._clock())
+            self._handle_error(error, each, record.offset())
+        elif each is not None:  # Otherwise it was revoked after the client had fetched this.
+            marker = self._decode(record)
+            affected = each.apply(record.offset(), marker, self._clock())
             match marker:
                 case Start(restated=False):
-                    self._count(received=told)
+                    self._count(received=affected)
                 case End():
-                    self._count(acked=told)
+                    self._count(acked=affected)
                 case Nack(released=False):
-                    self._count(nacked=told)
+                    self._count(nacked=affected)
 
-    def _decoded(self, record: Message) -> Marker | None:
+    def _decode(self, record: Message) -> Marker | None:
         place = f"{record.topic()}, partition {record.partition()}, offset {record.offset()}"
         try:
             return decode(record.value() or b"")
         except UnknownMarker as error:
             raise UnknownMarker(f"{place}: {error}") from error
         except BadMarker as error:
-            # Nothing can be read from it, now or later: to stop here would help nobody.
-            _LOGGER.error("%s: %s; passed over", place, error)  # noqa: TRY400 - no bug of ours
+            # It cannot be read now or later, so stopping here would not help.
+            _LOGGER.error("%s: %s; skipped", place, error)  # noqa: TRY400 - not a bug of ours
             self._count(refused=1)
             return None
 
-    def _heed(self, error: KafkaError, each: Assigned | None, offset: int) -> None:
+    def _handle_error(self, error: KafkaError, each: Assigned | None, offset: int) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public code
             if each is not None:
-                each.reach(offset)
+                each.advance_to(offset)
         elif is_fault(error):
-            raise translated(error, f"markers topic {self._settings.markers_topic}")
+            raise translate_error(error, f"markers topic {self._settings.markers_topic}")
         else:
             _LOGGER.warning("tracker: %s", error.str())
 
-    def _due(self) -> list[Due]:
-        """Return what may be redelivered now."""
+    def _take_due(self) -> list[Due]:
+        """Take the messages that may be redelivered now."""
         now = self._clock()
         assigned = list(self._assigned.values())
-        wanted = [each for each in assigned if now >= self._ask_at and each.wanted(now)]
-        ends = self._ends([each.number for each in wanted]) if wanted else {}
+        wanted = [
+            each for each in assigned if now >= self._next_end_lookup_at and each.needs_end(now)
+        ]
+        ends = self._end_offsets([each.number for each in wanted]) if wanted else {}
         for each in wanted:
             if each.number in ends:
-                each.ask(ends[each.number], now)
-        return [Due(each, expired) for each in assigned for expired in each.due(_MOST)]
+                each.set_end(ends[each.number], now)
+        return [Due(each, expired) for each in assigned for expired in each.take_due(_MOST)]
 
-    def _ends(self, partitions: list[int]) -> dict[int, int]:
-        """Return where *partitions* end, open transactions included; those that can be told."""
+    def _end_offsets(self, partitions: list[int]) -> dict[int, int]:
+        """Return the ends of *partitions* that could be looked up, including open transactions."""
         topic = self._settings.markers_topic
         places = [TopicPartition(topic, each, _LATEST) for each in partitions]
         try:
-            # What became of a transaction whose end was not heard is visible before we ask.
+            # Settle a transaction with an unknown outcome before the lookup.
             self._transactions.open()
-            found = self._asking.offsets_for_times(places, timeout=_ASK)
+            found = self._end_reader.offsets_for_times(places, timeout=_ASK)
         except TransporterError as error:
-            self._failed(error)
+            self._raise_unless_temporary(error)
             found = []
         except KafkaException as error:
             _LOGGER.warning("tracker: %s", error.args[0].str())
             found = []
         ends = {place.partition: place.offset for place in found if place.error is None}
         if not ends:
-            self._ask_at = self._clock() + _BACKOFF
+            self._next_end_lookup_at = self._clock() + _BACKOFF
         return ends
 
     def _redeliver(self, part: list[Due]) -> None:
-        """Send what is due, its Ends and our offsets in one transaction."""
+        """Send due messages, their Ends and our offsets in one transaction."""
         time_text = datetime.now(UTC).isoformat(timespec="milliseconds")
         found = [redelivery(each.expired, self._settings, time_text) for each in part]
         records: list[Record] = [
@@ -266,14 +278,14 @@ class Tracker:
         ]
         places = []
         for assigned, expired in by_partition(part):
-            records += [self._record(assigned, end) for end in ends(expired)]
+            records += [self._record(assigned, end) for end in end_markers(expired)]
             places.append(self._place(assigned, expired))
         try:
             self._transactions.run(records, self._consumer, places)
         except MessageRefused as error:
-            self._one_by_one(part, error)
+            self._redeliver_one_by_one(part, error)
         except TransporterError as error:
-            self._failed(error)
+            self._raise_unless_temporary(error)
             self._retry(part, _BACKOFF)
         else:
             for assigned, expired in by_partition(part):
@@ -282,12 +294,12 @@ class Tracker:
                     (self._settings.markers_topic, assigned.number)
                 )
                 if wrote is not None:
-                    assigned.wrote(wrote)
+                    assigned.note_written(wrote)
             letters = sum(record.dead for record in found)
             self._count(redelivered=len(found) - letters, dead_lettered=letters)
 
-    def _one_by_one(self, part: list[Due], error: MessageRefused) -> None:
-        """Find the message that is refused; keep it, and let it hold up no other."""
+    def _redeliver_one_by_one(self, part: list[Due], error: MessageRefused) -> None:
+        """Isolate the refused message and retry it later, so that it blocks no other."""
         if len(part) > 1:
             for each in part:
                 self._redeliver([each])
@@ -299,23 +311,23 @@ class Tracker:
         for assigned, expired in by_partition(part):
             assigned.progress.retry([each.id for each in expired], self._clock() + seconds)
 
-    def _failed(self, error: TransporterError) -> None:
+    def _raise_unless_temporary(self, error: TransporterError) -> None:
         cause = kafka_error(error)
         if not error.retriable and not (cause and is_stale(cause)):
             raise error
         _LOGGER.warning("tracker: %s", error)
 
-    def _end_lost(self) -> None:
-        """Make good what brokers have lost while they were away, for us and for who is gone."""
+    def _end_lost_transactions(self) -> None:
+        """End transactions whose ends the brokers lost: our own, and those of dead producers."""
         try:
             self._transactions.open()
         except TransporterError as error:
-            self._failed(error)
+            self._raise_unless_temporary(error)
         else:
-            self._hanging.end()
+            self._hung.end_all()
 
-    def _each_interval(self) -> None:
-        self._end_lost()
+    def _run_periodic_work(self) -> None:
+        self._end_lost_transactions()
         now = self._clock()
         self._commit_at = now + self._settings.commit_interval
         for each in self._assigned.values():
@@ -324,17 +336,17 @@ class Tracker:
         self._measure(now)
 
     def _restate(self, each: Assigned, now: float) -> None:
-        """Write old Starts anew, so that the topic's retention never takes one that counts."""
+        """Write old Starts again, so that the topic's retention never deletes one that counts."""
         if not each.progress.caught_up:
             return
-        old = each.progress.old(now, self._settings.restate_after, _MOST)
-        for part in parts([Due(each, expired) for expired in old]):
+        old = each.progress.older_than(now, self._settings.restate_after, _MOST)
+        for part in split_for_transactions([Due(each, expired) for expired in old]):
             markers = restatements([due.expired for due in part], now)
             records = [self._record(each, marker) for marker in markers]
             try:
                 self._transactions.run(records, self._consumer, [self._place(each, [])])
             except TransporterError as error:
-                self._failed(error)
+                self._raise_unless_temporary(error)
                 return
             self._count(restated=len(part))
 
@@ -364,7 +376,7 @@ class Tracker:
             in_progress=sum(map(len, progress)),
             oldest_age=now - oldest,
             partitions=len(progress),
-            lost=self._beginnings.lost,
+            lost=self._start_offsets.lost,
             **self._counts,
         )
         if self._meter is not None:
@@ -374,16 +386,16 @@ class Tracker:
         for name, number in more.items():
             self._counts[name] = self._counts.get(name, 0) + number
 
-    def _take_over(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        found = self._beginnings.find(consumer, places)
+    def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        found = self._start_offsets.find(consumer, places)
         for place in found:
             self._assigned[place.partition] = Assigned(place.partition, place.offset)
         consumer.assign(found)
 
-    def _hand_over(self, _: Consumer, places: list[TopicPartition]) -> None:
+    def _on_revoke(self, _: Consumer, places: list[TopicPartition]) -> None:
         gone = [self._assigned.pop(each.partition, None) for each in places]
         self._commit([each for each in gone if each is not None])
 
-    def _lose(self, _: Consumer, places: list[TopicPartition]) -> None:
+    def _on_lost(self, _: Consumer, places: list[TopicPartition]) -> None:
         for each in places:
             self._assigned.pop(each.partition, None)

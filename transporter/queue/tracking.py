@@ -1,8 +1,8 @@
-"""What a tracker knows: messages in progress, and when they are to be redelivered. Pure.
+"""Messages in progress of a tracker, and their redelivery deadlines. Pure.
 
 Time is an argument: seconds of one monotonic clock, that of the tracker
-(Invariant 16). No timestamp of a message or marker is ever looked at, so no
-clock but that one matters.
+(Invariant 16). Timestamps of messages and markers are never used, so only that
+clock matters.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Held:
         seen: float,
         after: float,
     ) -> None:
-        """Keep what a Start at offset *start*, seen at *seen*, says of it."""
+        """Keep the contents of a Start at offset *start*, read at *seen*."""
         self.queue = queue
         self.value = value
         self.headers = headers
@@ -56,11 +56,11 @@ class Held:
         self.after = after
         self.deadline = seen + after
         self.nack: Nack | None = None
-        """Why it is to be redelivered, when its consumer said so."""
+        """The Nack of its consumer, if there is one."""
 
 
 class Expired(NamedTuple):
-    """A message that is due."""
+    """A due message."""
 
     id: MessageId
     held: Held
@@ -69,31 +69,31 @@ class Expired(NamedTuple):
 class InProgress:
     """The messages in progress of one partition of the markers topic.
 
-    Three structures: a map from id to message; the Starts by offset, of which
-    the smallest that still counts is committed; and the messages by deadline.
-    Both queues are deleted from lazily, hold one item a marker, not one a
-    message, and are made anew when most of what they list has ended: memory is
-    bounded by what is in progress, not by what has passed (Invariant 17).
-    Offsets only grow, so the queue by offset is in order by itself and needs no
-    heap.
+    There are three structures: a map from id to message, the Starts by offset,
+    and the messages by deadline. The smallest Start that still counts is
+    committed. Both queues delete lazily and hold one item per marker, not per
+    message. They are rebuilt when most of their entries have ended. Memory is
+    therefore bounded by the messages in progress, not by those that have passed
+    (Invariant 17). Offsets only grow, so the queue by offset is always in order
+    and needs no heap.
 
-    A Start of a message that is in progress replaces what was known of it, so
-    neither a repeated nor a late one does harm. Not thread-safe.
+    A Start of a message in progress replaces the earlier state of that message,
+    so a repeated or late Start is harmless. Not thread-safe.
     """
 
     def __init__(self, next_offset: int = 0, slack: int = 20_000) -> None:
-        """Begin before the marker at *next_offset*; list at most *slack* ids without need."""
+        """Start before the marker at *next_offset* and list at most *slack* superfluous ids."""
         self.next = next_offset
-        """The offset behind the last marker that was seen."""
+        """The offset behind the last marker that was applied."""
         self.caught_up = False
-        """Whether all markers that preceded the assignment were seen."""
+        """Whether all markers before the assignment were applied."""
         self._held: dict[MessageId, Held] = {}
         self._by_offset: deque[tuple[int, list[MessageId]]] = deque()
         self._by_deadline: list[tuple[float, int, Sequence[MessageId]]] = []
         self._order = count()
         self._slack = slack
         self._listed = 0
-        """Ids in both queues, those that have ended included."""
+        """Number of ids in both queues, including ended ones."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -101,17 +101,18 @@ class InProgress:
     def __iter__(self) -> Iterator[Expired]:
         return (Expired(*item) for item in self._held.items())
 
-    def see(self, offset: int, marker: Marker | None, now: float) -> int:
-        """Take in the marker at *offset*; ``None`` stands for one that cannot be read.
+    def apply(self, offset: int, marker: Marker | None, now: float) -> int:
+        """Apply the marker at *offset*. ``None`` stands for an unreadable one.
 
-        Return of how many messages in progress it told (of all, for a Start).
+        Returns:
+            The number of messages in progress that it affected; for a Start, of all its messages.
         """
         self.next = offset + 1
         if self._listed > self._slack + 4 * len(self._held):
-            self._tidy()
+            self._rebuild_queues()
         match marker:
             case Start():
-                return self._start(offset, marker, now)
+                return self._apply_start(offset, marker, now)
             case KeepAlive():
                 return self._postpone(marker, marker.after_ms / 1000, now, None)
             case Nack():
@@ -121,19 +122,19 @@ class InProgress:
         return 0
 
     def drop(self, ids: Iterable[MessageId]) -> int:
-        """Forget *ids*, which are done with or redelivered; return how many were known."""
+        """Remove *ids*, which are settled or redelivered, and return how many were in progress."""
         pop = self._held.pop
         return sum(pop(each, None) is not None for each in ids)
 
     @property
     def low(self) -> int:
-        """The smallest Start that still counts, else the next offset: what is to be committed.
+        """Offset to commit: the smallest Start that still counts, else the next offset.
 
-        A tracker that begins there comes to the same messages in progress.
+        A tracker that starts there reconstructs the same messages in progress.
         """
         while self._by_offset:
             start, ids = self._by_offset[0]
-            while ids and not self._counts(ids[-1], start):
+            while ids and not self._is_current(ids[-1], start):
                 ids.pop()
                 self._listed -= 1
             if ids:
@@ -142,83 +143,83 @@ class InProgress:
         return self.next
 
     def low_without(self, ids: Iterable[MessageId]) -> int:
-        """Return :attr:`low` as it will be when *ids* are dropped."""
+        """Return :attr:`low` as it will be once *ids* are dropped."""
         gone = set(ids)
         for start, listed in self._by_offset:
-            if any(each not in gone and self._counts(each, start) for each in listed):
+            if any(each not in gone and self._is_current(each, start) for each in listed):
                 return start
         return self.next
 
     @property
     def oldest(self) -> float | None:
-        """When the Start of the message that is longest in progress was seen."""
+        """Time at which the Start of the oldest message in progress was read."""
         if self.low == self.next:
             return None
         return self._held[self._by_offset[0][1][-1]].since
 
     @property
     def next_deadline(self) -> float | None:
-        """The earliest deadline, or one that has been put off since; ``None`` without any."""
+        """The earliest deadline, possibly postponed since; ``None`` without messages."""
         return self._by_deadline[0][0] if self._by_deadline else None
 
-    def due(self, now: float) -> bool:
-        """Tell whether the deadline of any message is past."""
+    def has_due(self, now: float) -> bool:
+        """Return whether the deadline of any message has passed."""
         while self._by_deadline and self._by_deadline[0][0] <= now:
             if any(self._is_due(each, now) for each in self._by_deadline[0][2]):
                 return True
             self._pop_deadline()
         return False
 
-    def expired(self, now: float, most: int) -> list[Expired]:
-        """Take the messages whose deadline is past, at most about *most*, the earliest first.
+    def take_expired(self, now: float, most: int) -> list[Expired]:
+        """Take the messages whose deadline has passed, at most about *most*, earliest first.
 
-        They stay in progress: :meth:`drop` them when they are redelivered, or
-        :meth:`retry` them.
+        They stay in progress until the caller passes them to :meth:`drop` after a
+        redelivery. Pass them to :meth:`retry` if it failed.
         """
         found: dict[MessageId, Held] = {}
-        while len(found) < most and self.due(now):
+        while len(found) < most and self.has_due(now):
             ids = self._pop_deadline()
             found.update((each, self._held[each]) for each in ids if self._is_due(each, now))
         return [Expired(*item) for item in found.items()]
 
     def retry(self, ids: Iterable[MessageId], at: float) -> None:
-        """Let *ids*, which were taken but could not be redelivered, be due again at *at*."""
+        """Make *ids*, whose redelivery failed, due again at *at*."""
         known = [each for each in ids if each in self._held]
         for each in known:
             self._held[each].deadline = at
-        self._due(known, at)
+        self._schedule(known, at)
 
-    def old(self, now: float, age: float, most: int) -> list[Expired]:
-        """Return messages, at most *most*, whose Start was seen *age* ago or longer."""
+    def older_than(self, now: float, age: float, most: int) -> list[Expired]:
+        """Return at most *most* messages whose Start was read at least *age* ago."""
         if self.low == self.next:
             return []
         waiting = (
             Expired(each, self._held[each])
             for start, ids in self._by_offset
             for each in ids
-            if self._counts(each, start)
+            if self._is_current(each, start)
         )
         return [each for each in islice(waiting, most) if each.held.seen + age <= now]
 
-    def _start(self, offset: int, marker: Start, now: float) -> int:
+    def _apply_start(self, offset: int, marker: Start, now: float) -> int:
         ids = [(marker.partition, each) for each in marker.offsets]
         if marker.restated and self.caught_up:
-            return self._restate(offset, ids, now)
+            return self._apply_restated(offset, ids, now)
         queue, after = marker.queue, marker.after_ms / 1000
         self._held.update(
             (each, Held(queue, value, headers, offset, now, after))
             for each, value, headers in zip(ids, marker.values, marker.headers, strict=True)
         )
-        self._starts(offset, ids)
-        self._due(tuple(ids), now + after)
+        self._index_starts(offset, ids)
+        self._schedule(tuple(ids), now + after)
         return len(ids)
 
-    def _restate(self, offset: int, ids: list[MessageId], now: float) -> int:
-        """Let Starts be the newer one at *offset*; what has ended meanwhile stays so."""
+    def _apply_restated(self, offset: int, ids: list[MessageId], now: float) -> int:
+        """Move messages to the newer Start at *offset*. Messages ended meanwhile stay ended."""
         known = [each for each in ids if each in self._held]
         for each in known:
             self._held[each].start, self._held[each].seen = offset, now
-        self._starts(offset, known)
+        self._index_starts(offset, known)
         return len(known)
 
     def _postpone(
@@ -227,21 +228,21 @@ class InProgress:
         known = []
         for offset in marker.offsets:
             held = self._held.get((marker.partition, offset))
-            # Once nacked, a message is its consumer's no more: nothing keeps it alive.
+            # A nacked message no longer belongs to its consumer, so no keep-alive applies.
             if held is not None and (nack is not None or held.nack is None):
                 held.deadline, held.nack = now + seconds, nack
                 if nack is None:
                     held.after = seconds
                 known.append((marker.partition, offset))
-        self._due(known, now + seconds)
+        self._schedule(known, now + seconds)
         return len(known)
 
-    def _starts(self, offset: int, ids: list[MessageId]) -> None:
+    def _index_starts(self, offset: int, ids: list[MessageId]) -> None:
         if ids:
             self._by_offset.append((offset, ids))
             self._listed += len(ids)
 
-    def _due(self, ids: Sequence[MessageId], deadline: float) -> None:
+    def _schedule(self, ids: Sequence[MessageId], deadline: float) -> None:
         if ids:
             heapq.heappush(self._by_deadline, (deadline, next(self._order), ids))
             self._listed += len(ids)
@@ -251,7 +252,7 @@ class InProgress:
         self._listed -= len(ids)
         return ids
 
-    def _counts(self, each: MessageId, start: int) -> bool:
+    def _is_current(self, each: MessageId, start: int) -> bool:
         held = self._held.get(each)
         return held is not None and held.start == start
 
@@ -259,8 +260,8 @@ class InProgress:
         held = self._held.get(each)
         return held is not None and held.deadline <= now
 
-    def _tidy(self) -> None:
-        """Make both queues anew from what is in progress."""
+    def _rebuild_queues(self) -> None:
+        """Rebuild both queues from the messages in progress."""
         starts: dict[int, list[MessageId]] = defaultdict(list)
         deadlines: dict[float, list[MessageId]] = defaultdict(list)
         for each, held in self._held.items():

@@ -1,8 +1,9 @@
-"""Kafka transactions that are either done, not done, or asked about before the next one.
+"""Kafka transactions that are committed, aborted, or settled before the next one.
 
-While a partition has no leader, as after a crash of every broker that keeps it, Kafka (4.3) takes
-it for deleted and never tells it that a transaction has ended. What was committed there, and all
-behind it, is held back then. The end of the next transaction of the same name ends that one, too.
+While a partition has no leader, as after a crash of every broker that keeps it, Kafka (4.3) treats
+it as deleted and never writes the end of a transaction to it. The records committed there, and all
+records behind them, are then blocked. The end of the next transaction of the same name ends that
+transaction, too.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from transporter.kafka_groups import NOWHERE, membership
+from transporter.kafka_groups import NOWHERE, non_member_metadata
 from transporter.queue import clients
-from transporter.queue.failures import QueueFault, QueueUnavailable, is_refusal, translated
+from transporter.queue.failures import QueueFault, QueueUnavailable, is_refusal, translate_error
 from transporter.queue.markers import End, encode
-from transporter.queue.progress import group_is_held_back, held_back
+from transporter.queue.progress import blocked_partitions, group_is_blocked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,23 +36,23 @@ _LOGGER: Final = logging.getLogger(__name__)
 ANY: Final = -1
 """Any partition."""
 WRITER: Final = "transporter-transaction"
-"""Header of a marker that was written in a transaction: the name of who wrote it."""
+"""Header of a marker written in a transaction: the name of its producer."""
 
 Record = tuple[str, bytes | None, str | None, int, "Sequence[Header]"]
 """Topic, value, key, partition and headers."""
 
 
 class Transactions:
-    """Runs one transaction after the other; not thread-safe.
+    """Runner of one transaction after the other. Not thread-safe.
 
-    Each sends records and commits offsets of a consumer, which fences off a
-    member of the group whose partitions have gone to another. What an earlier
-    one of our name has committed, and the brokers hold back because they have
-    lost its end, becomes visible with the next :meth:`open`.
+    Each transaction sends records and commits a consumer's offsets. This fences a
+    member of the group whose partitions have moved to another. If the brokers have
+    lost the end of an earlier transaction of our name, its records become visible
+    with the next :meth:`open`.
     """
 
     def __init__(self, settings: QueueSettings, group: str, name: str = "") -> None:
-        """Keep who we are: *name* within *group*, or one that nobody has, or the instance's.
+        """Set the transactional id: *name* within *group*, else the instance's, else a random one.
 
         :meth:`open` connects.
         """
@@ -63,26 +64,28 @@ class Transactions:
         tracking = group == settings.tracker_group
         self._reads = markers if tracking else queue
         self._writes = (queue, markers) if tracking else (markers,)
-        self._alone = False
+        self._all_brokers_down = False
         self._client: Producer | None = None
         self._refused: list[KafkaError] = []
         self.written: dict[tuple[str, int], int] = {}
-        """Of each topic and partition, the last offset that the last transaction wrote."""
+        """The last offset that the last transaction wrote, by topic and partition."""
 
     def open(self) -> Producer:
-        """Return the producer; what an earlier one left open is settled before it is there.
+        """Return the producer, after settling what an earlier one of our name left open.
 
-        It is a new one when all brokers were away: they may have lost an end of ours.
+        It is a new producer if all brokers were away, because they may have lost the end of one
+        of our transactions.
 
-        :raises TransporterError: when the brokers do not let us in.
+        Raises:
+            TransporterError: If the brokers do not admit us.
         """
-        if self._client is not None and self._was_alone(self._client):
+        if self._client is not None and self._lost_all_brokers(self._client):
             self.close()
         if self._client is None:
-            self._alone = False
-            self._client = clients.transactional(self._settings, self._name, self._heard)
+            self._all_brokers_down = False
+            self._client = clients.transactional(self._settings, self._name, self._on_error)
             if self._used:
-                self._end_earlier(self._client)
+                self._end_earlier_transactions(self._client)
             self._used = True
         return self._client
 
@@ -91,9 +94,10 @@ class Transactions:
     ) -> None:
         """Send *records* and commit *offsets*, both or neither.
 
-        :raises MessageRefused: one of the records is refused; nothing is done.
-        :raises TransporterError: it is not done, or it is not known. In the
-            latter case it is known, and visible, when :meth:`open` has returned.
+        Raises:
+            MessageRefused: If one of the records is refused. The transaction is aborted.
+            TransporterError: If the transaction is not committed, or its outcome is unknown. In
+                the latter case the outcome is settled and visible once :meth:`open` has returned.
         """
         client = self.open()
         self._refused.clear()
@@ -103,16 +107,16 @@ class Transactions:
         except KafkaException as error:
             self._undo(client, error.args[0])
             found = self._refused[0] if self._refused else error.args[0]
-            raise translated(found, self._settings.place) from error
+            raise translate_error(found, self._settings.place) from error
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Disconnect; what is open is aborted, now or by the next one of our name.
+        """Disconnect. An open transaction is aborted, now or by the next producer of our name.
 
-        After an outage the client has been seen to wait for ever here. It is then left to a
-        thread that ends with this process, and the next one shuts it out.
+        After an outage the client has been observed to wait here for ever. It is then left to a
+        daemon thread, which ends with this process, and the next producer fences it.
         """
         client, self._client = self._client, None
         if client is not None:
@@ -122,39 +126,39 @@ class Transactions:
             closing.start()
             closing.join(self._settings.transaction_timeout + _GRACE)
             if closing.is_alive():
-                _LOGGER.warning("%s: its client does not end; a new one goes on", self._name)
+                _LOGGER.warning("%s: its client does not close; a new one takes over", self._name)
 
-    def _heard(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - a public code
-            self._alone = True
+            self._all_brokers_down = True
 
-    def _was_alone(self, client: Producer) -> bool:
-        client.poll(0)  # What it has heard since it was last used waits there.
-        return self._alone
+    def _lost_all_brokers(self, client: Producer) -> bool:
+        client.poll(0)  # Deliver the errors that have been queued since the last use.
+        return self._all_brokers_down
 
-    def _end_earlier(self, client: Producer) -> None:
-        """End what was committed under our name, should the brokers have lost its end."""
+    def _end_earlier_transactions(self, client: Producer) -> None:
+        """End transactions committed under our name whose ends the brokers have lost."""
         try:
-            # Of others, too, what goes on there is found: records that say nothing do no harm.
-            if records := list(self._nothing()):
+            # This also finds open transactions of other producers. Empty records are harmless.
+            if records := list(self._empty_records()):
                 self._transact(client, records, None)
                 _LOGGER.warning(
-                    "%s: made good what held back %d partitions", self._name, len(records)
+                    "%s: ended a transaction that blocked %d partitions", self._name, len(records)
                 )
-            if group_is_held_back(self._settings, self._group, self._reads):
-                self._transact(client, [], [NOWHERE], membership(self._group))
-                _LOGGER.warning("%s: made good what held back the group", self._name)
+            if group_is_blocked(self._settings, self._group, self._reads):
+                self._transact(client, [], [NOWHERE], non_member_metadata(self._group))
+                _LOGGER.warning("%s: ended a transaction that blocked the group", self._name)
         except KafkaException as error:
             self.close()
-            raise clients.failure(self._settings, error) from error
+            raise clients.kafka_failure(self._settings, error) from error
         except BaseException:
             self.close()
             raise
 
-    def _nothing(self) -> Iterator[Record]:
-        """Return a record that says nothing for each partition of ours that is held back."""
+    def _empty_records(self) -> Iterator[Record]:
+        """Return a record without content for each of our partitions that is blocked."""
         markers = self._settings.markers_topic
-        for place in held_back(self._settings, self._writes):
+        for place in blocked_partitions(self._settings, self._writes):
             value = encode(End(0, ())) if place.topic == markers else None
             yield place.topic, value, None, place.partition, ()
 
@@ -181,12 +185,14 @@ class Transactions:
         partition: int,
         headers: Sequence[Header],
     ) -> None:
-        told = list(headers)
+        all_headers = list(headers)
         if topic == self._settings.markers_topic:
-            told.append((WRITER, self._name.encode()))
+            all_headers.append((WRITER, self._name.encode()))
         while True:
             try:
-                client.produce(topic, value, key, partition, self._report, None, 0, told or None)
+                client.produce(
+                    topic, value, key, partition, self._report, None, 0, all_headers or None
+                )
             except BufferError:
                 client.poll(1.0)
             else:
@@ -199,11 +205,11 @@ class Transactions:
             self._refused.append(error)
 
     def _send_offsets(self, client: Producer, offsets: list[TopicPartition], group: object) -> None:
-        """Hand over *offsets*, or give the client up.
+        """Send *offsets*, or drop the client if it hangs.
 
-        After its coordinator was away it may hang here for ever, whatever time it is given. It
-        is then left to a thread that ends with the process; the next one of its name shuts it
-        out.
+        After an outage of its coordinator the client may hang here for ever, whatever its
+        time-out. It is then left to a daemon thread, which ends with the process, and the next
+        producer of its name fences it.
         """
         seconds = self._settings.transaction_timeout
         failed: list[BaseException] = []
@@ -211,7 +217,7 @@ class Transactions:
         def send() -> None:
             try:
                 client.send_offsets_to_transaction(offsets, group, seconds)
-            except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+            except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
                 failed.append(error)
 
         thread = threading.Thread(target=send, name="queue-offsets", daemon=True)
@@ -244,9 +250,9 @@ class Transactions:
                     f"another process of the instance {self._settings.instance!r} has taken over;"
                     " give each its own"
                 )
-            raise QueueUnavailable(f"{self._name} was taken for dead, and begins anew")
+            raise QueueUnavailable(f"{self._name} was fenced as dead, and starts again")
         if error.fatal() or error.retriable():
-            self.close()  # The next one asks what has become of it.
+            self.close()  # The next client finds out the outcome.
             return
         try:
             client.abort_transaction(self._settings.transaction_timeout)
@@ -255,15 +261,16 @@ class Transactions:
 
 
 def _disconnect(client: Producer) -> None:
-    with suppress(KafkaException):  # One that was shut out says so once more.
+    with suppress(KafkaException):  # A fenced client raises its error again here.
         client.purge()
         client.close()
 
 
-def end(settings: QueueSettings, name: str) -> None:
-    """End the transaction that *name*, who is gone, has committed; who is not gone is shut out.
+def end_transaction(settings: QueueSettings, name: str) -> None:
+    """End the last transaction of the dead producer *name*. A live producer is fenced.
 
-    :raises TransporterError: when the brokers do not answer, or refuse.
+    Raises:
+        TransporterError: If the brokers do not answer, or refuse.
     """
     group, _, last = name.rpartition("/")
     transactions = Transactions(settings, group, last)

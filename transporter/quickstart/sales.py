@@ -1,4 +1,4 @@
-"""What the shop has sold, as the Parquet of its pipeline has it: shown when the demo has ended."""
+"""Summary of the shop's sales from its pipeline's Parquet, printed at the end of the demo."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CENTS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Sold:
-    """What was ordered from one city."""
+    """Sales to one city."""
 
     city: str
     orders: int
@@ -41,45 +41,44 @@ class Sold:
 
 
 def show_sales(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Print what was sold, city by city, and the command that asks Spark for the same.
+    """Print the sales by city, and the command that queries the same with Spark.
 
-    *command* is the one that has run: ``transporter run FILE``. What is no such command, or has
-    no route ``sales`` into files, is passed over. To stderr, as all that is for people here:
-    standard output is the pipeline's. Never raises for what it cannot read; it says so instead.
+    *command* is the one that has run: ``transporter run FILE``. Other commands, and pipelines
+    without a route ``sales`` into files, are skipped. The output goes to stderr, because standard
+    output belongs to the pipeline. Unreadable files are reported there and never raised.
     """
     try:
-        folder = _folder(command, environ)
+        folder = _sales_folder(command, environ)
         if folder is not None:
-            _print(sales(folder), folder, command)
+            _print_sales(sales(folder), folder, command)
     except (TransporterError, OSError, pa.ArrowException) as error:
-        sys.stderr.write(f"shop: what was sold cannot be shown: {error}\n")
+        sys.stderr.write(f"shop: cannot show the sales: {error}\n")
 
 
 def sales(folder: Path) -> list[Sold]:
-    """Return what the Parquet in *folder* tells, the city with the most first.
+    """Return the sales in the Parquet of *folder*, the city with the most first.
 
     Raises:
-        OSError: a file cannot be read.
-        pyarrow.ArrowException: a file has other columns, or is none of Parquet.
-
+        OSError: If a file cannot be read.
+        pyarrow.ArrowException: If a file has other columns, or is not Parquet.
     """
     if not folder.is_dir():
         return []
-    # Readers pass over what begins with _, and with it over what is not committed yet.
+    # Readers skip names that start with _, which includes uncommitted files.
     data = ds.dataset(folder, format="parquet")
     if not data.files:
         return []
     rows = data.to_table(columns=["city", "total_cents"]).group_by("city")
     found = rows.aggregate([([], "count_all"), ("total_cents", "sum")])
     sold = [
-        Sold(_plain(each["city"]), each["count_all"], each["total_cents_sum"] or 0)
+        Sold(_printable(each["city"]), each["count_all"], each["total_cents_sum"] or 0)
         for each in found.to_pylist()
     ]
     return sorted(sold, key=lambda each: (-each.cents, each.city))
 
 
-def _folder(command: Sequence[str], environ: Mapping[str, str]) -> Path | None:
-    """Return where the pipeline that *command* has run keeps its sales, if it does."""
+def _sales_folder(command: Sequence[str], environ: Mapping[str, str]) -> Path | None:
+    """Return the sales folder of the pipeline that *command* has run, if it has one."""
     file = _pipeline_file(command)
     if file is None:
         return None
@@ -93,20 +92,20 @@ def _pipeline_file(command: Sequence[str]) -> Path | None:
     return next((Path(each) for each in behind if Path(each).is_file()), None)
 
 
-def _print(sold: Sequence[Sold], folder: Path, command: Sequence[str]) -> None:
+def _print_sales(sold: Sequence[Sold], folder: Path, command: Sequence[str]) -> None:
     console = Console(stderr=True, highlight=False)
-    place = _shown(folder)
+    place = _relative_path(folder)
     if not sold:
         console.print(f"\n{place}: no order has become Parquet yet", markup=False, soft_wrap=True)
         return
     console.print(f"\nWhat the shop has sold, from the Parquet in {place}:", markup=False)
-    console.print(_table(sold))
-    console.print("The same, asked for by SQL on Spark:\n", markup=False)
-    # One line, whatever the width: it is there to be copied.
+    console.print(_sales_table(sold))
+    console.print("The same by SQL on Spark:\n", markup=False)
+    # One line at any width, so that it can be copied.
     console.print(f"  {_hint(command, place)}\n", markup=False, soft_wrap=True)
 
 
-def _table(sold: Sequence[Sold]) -> Table:
+def _sales_table(sold: Sequence[Sold]) -> Table:
     whole = Sold("all", sum(each.orders for each in sold), sum(each.cents for each in sold))
     made = Table(box=SIMPLE_HEAD, show_footer=True)
     made.add_column("city", whole.city)
@@ -123,8 +122,8 @@ def _hint(command: Sequence[str], place: str) -> str:
     return shlex.join([*before, "shell", str(_pipeline_file(command)), "-e", query])
 
 
-def _shown(folder: Path) -> str:
-    """Return *folder* as it is seen from here, where that is shorter."""
+def _relative_path(folder: Path) -> str:
+    """Return *folder* relative to the current folder, if it is inside."""
     here = Path.cwd()
     return os.path.relpath(folder, here) if folder.is_relative_to(here) else str(folder)
 
@@ -133,6 +132,6 @@ def _euros(sold: Sold) -> str:
     return f"{sold.cents / _CENTS:,.2f}"
 
 
-def _plain(city: str | None) -> str:
-    """Return the name of a city without what would move the cursor."""
+def _printable(city: str | None) -> str:
+    """Return the name of a city without characters that would move the cursor."""
     return "".join(each for each in city or "?" if each.isprintable())

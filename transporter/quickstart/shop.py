@@ -1,4 +1,4 @@
-"""A small shop that takes orders: the application side of the transactional outbox.
+"""Small shop that takes orders: the application side of the transactional outbox.
 
 Each order changes the shop's tables and the outbox in one transaction, so an
 event exists exactly when the change does. Run a pipeline beside it with::
@@ -58,14 +58,14 @@ _PRODUCTS: Final = (
 )
 _CARRIERS: Final = ("PostNord", "DHL", "GLS", "Royal Mail")
 _LONGEST_QUEUE: Final = 20
-"""Orders waiting to be shipped; at this many, one is shipped with each one placed."""
+"""Number of unshipped orders from which each placed order ships another one."""
 _KEPT_ORDERS: Final = 10_000
-"""Shipped orders older than these are removed, so the demo's database stays small."""
+"""Number of orders to keep; older shipped ones are removed to keep the database small."""
 
 
 @dataclass
 class Shop:
-    """Places and ships orders over one connection. Not thread-safe."""
+    """Shop that places and ships orders over one connection. Not thread-safe."""
 
     connection: Connection
     chance: random.Random = field(default_factory=random.Random)
@@ -90,7 +90,7 @@ class Shop:
         return order
 
     def ship(self) -> int:
-        """Ship the order that waits longest, with its ``orders.shipped`` event."""
+        """Ship the oldest waiting order, with its ``orders.shipped`` event."""
         order, customer = self.waiting[0]
         with self.connection.transaction():
             self.connection.execute(
@@ -133,7 +133,7 @@ class Shop:
 
 
 def create_schema(dsn: str) -> None:
-    """Create the shop's tables, its customers and its outbox, where they are missing."""
+    """Create the shop's tables, its customers and its outbox if they are missing."""
     schema = files("transporter.quickstart").joinpath("schema.sql").read_text(encoding="utf-8")
     with psycopg.connect(dsn) as connection:
         connection.execute(schema)
@@ -145,10 +145,11 @@ def create_schema(dsn: str) -> None:
 
 
 def take_orders(dsn: str, stop: Event, rate: float = 5.0, limit: int | None = None) -> int:
-    """Place *rate* orders a second and ship them a little later; return how many were placed.
+    """Place *rate* orders a second and ship them a little later, and return the number placed.
 
-    Ends when *stop* is set or after *limit* orders; ships what is left before it
-    returns, so that an order has both its events. Needs :func:`create_schema`.
+    It ends when *stop* is set or after *limit* orders. It ships the remaining orders
+    before it returns, so that each order has both events. Call :func:`create_schema`
+    first.
     """
     placed = 0
     with psycopg.connect(dsn, autocommit=True, application_name="shop") as connection:
@@ -166,37 +167,37 @@ def take_orders(dsn: str, stop: Event, rate: float = 5.0, limit: int | None = No
 
 @contextmanager
 def open_for_orders(dsn: str, rate: float = 5.0) -> Iterator[None]:
-    """Take orders on a thread during the block; tell on stderr when that fails."""
+    """Take orders on a thread during the block, and report its failure on stderr."""
     create_schema(dsn)
     stop = Event()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="shop-client") as pool:
         client = pool.submit(take_orders, dsn, stop, rate)
-        client.add_done_callback(_report)
+        client.add_done_callback(_report_failure)
         try:
             yield
         finally:
             stop.set()
 
 
-def _report(client: Future[int]) -> None:
+def _report_failure(client: Future[int]) -> None:
     if error := client.exception():
         sys.stderr.write(f"shop: no more orders: {error}\n")
 
 
-def _run(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Run *command* in the foreground until it ends by itself; return its exit code.
+def _run_command(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run *command* in the foreground until it ends by itself, and return its exit code.
 
-    Ctrl-C reaches it from the terminal; SIGTERM is handed on.
+    Ctrl-C reaches it from the terminal. SIGTERM is forwarded.
     """
     children: list[subprocess.Popen[bytes]] = []
 
-    def hand_on(number: int, _: FrameType | None) -> None:
+    def forward(number: int, _: FrameType | None) -> None:
         for child in children:
             if number == signal.SIGTERM:
                 child.send_signal(number)
 
-    # In place before the command starts: from then on only its end may end us.
-    with _signals({signal.SIGINT: hand_on, signal.SIGTERM: hand_on}):
+    # Installed before the command starts, because from then on only its end may end us.
+    with _signal_handlers({signal.SIGINT: forward, signal.SIGTERM: forward}):
         try:
             children.append(subprocess.Popen(command, env=environment))
         except OSError as error:
@@ -206,7 +207,7 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 
 @contextmanager
-def _signals(wanted: dict[signal.Signals, Any]) -> Iterator[None]:
+def _signal_handlers(wanted: dict[signal.Signals, Any]) -> Iterator[None]:
     former = {number: signal.signal(number, action) for number, action in wanted.items()}
     try:
         yield
@@ -215,7 +216,7 @@ def _signals(wanted: dict[signal.Signals, Any]) -> Iterator[None]:
             signal.signal(number, action)
 
 
-def _terminated(number: int, _: FrameType | None) -> None:
+def _exit_on_signal(number: int, _: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
@@ -223,30 +224,32 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m transporter.quickstart.shop",
         description="Run COMMAND beside an embedded PostgreSQL and a shop that takes orders in "
-        "it. COMMAND finds the database in ORDERS_DSN. Where it is `transporter run FILE` and FILE "
-        "has a route `sales` into Parquet, what was sold is shown when it has ended.",
+        "it. COMMAND finds the database in ORDERS_DSN. If it is `transporter run FILE` and FILE "
+        "has a route `sales` into Parquet, the sales are shown at its end.",
     )
     parser.add_argument("--dir", type=Path, required=True, help="folder of the database")
     parser.add_argument("--rate", type=float, default=5.0, help="orders a second (default 5)")
-    parser.add_argument("command", nargs="+", metavar="COMMAND", help="what to run, after --")
+    parser.add_argument(
+        "command", nargs="+", metavar="COMMAND", help="the command to run, after --"
+    )
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run server, client and command, then show the sales; return the command's exit code."""
     arguments = _arguments(argv)
-    with _signals({signal.SIGTERM: _terminated}):
+    with _signal_handlers({signal.SIGTERM: _exit_on_signal}):
         try:
             with (
                 embedded_postgres(arguments.dir) as dsn,
                 open_for_orders(dsn, arguments.rate),
             ):
                 environment = {**os.environ, "ORDERS_DSN": dsn}
-                code = _run(arguments.command, environment)
+                code = _run_command(arguments.command, environment)
             if code == 0:
-                # Its live table has left the terminal by now.
+                # The command's live table has left the terminal by now.
                 show_sales(arguments.command, environment)
-            return code  # noqa: TRY300 - what the block above has found out
+            return code  # noqa: TRY300 - the result of the block above
         except TransporterError as error:
             sys.stderr.write(f"shop: {error}\n")
             return error.exit_code

@@ -1,1 +1,1 @@
-"""What ``transporter init`` writes: a first pipeline file, a first adaptor."""
+"""Scaffolds of ``transporter init``: a first pipeline file and a first adaptor."""

@@ -1,4 +1,4 @@
-"""A package with an adaptor in it: a writer, a reader or both that work, with their tests."""
+"""Scaffold of an adaptor package: a working writer, reader or both, with their tests."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class _Part:
     def files(self, name: str) -> dict[str, str]:
         words = {"name": name, "module": self.module, "class": self.class_name}
         made = {
-            f"{self.module}.py": _filled(f"{self.kind}.py", words),
-            f"test_{self.module}.py": _filled(f"{self.kind}_test.py", words),
+            f"{self.module}.py": _fill_template(f"{self.kind}.py", words),
+            f"test_{self.module}.py": _fill_template(f"{self.kind}_test.py", words),
         }
-        return made | ({"fill.py": _filled("fill.py", words)} if self.kind == READER else {})
+        return made | ({"fill.py": _fill_template("fill.py", words)} if self.kind == READER else {})
 
-    def told(self) -> str:
-        """Return what the package's own README says of the files."""
+    def readme_lines(self) -> str:
+        """Return the description of the files for the package's README."""
         system = _SYSTEMS[self.kind]
         run = "`pytest` runs it"
         lines = [
@@ -54,8 +54,8 @@ class _Part:
             lines.append(f"- `fill.py`: makes `{self.module}.db`, for the reader to read.")
         return "\n".join(lines)
 
-    def setting(self) -> str:
-        """Return how a pipeline file says that it uses this part."""
+    def pipeline_settings(self) -> str:
+        """Return the settings of a pipeline file that use this part."""
         return f'adaptor: "{self.reference}", path: {self.module}.db'
 
 
@@ -67,36 +67,41 @@ def _nearest_name(name: str) -> str:
 
 
 def adaptor_package(name: str, kinds: tuple[str, ...] = (WRITER,)) -> dict[str, str]:
-    """Return the files of a package for the adaptor *name*: what each is called and holds.
+    """Return the files of a package for the adaptor *name*, as contents by file name.
 
-    *kinds* are what is in it: ``reader``, ``writer`` or both. Raise :class:`ConfigError` for
-    a name that cannot be, or that something has that is installed.
+    Args:
+        name: Name of the adaptor.
+        kinds: Contents of the package: ``reader``, ``writer`` or both.
+
+    Raises:
+        ConfigError: If *name* is not valid, or an installed module or package has it.
     """
-    parts = {kind: _part(name, kind, alone=len(kinds) == 1) for kind in kinds}
+    parts = {kind: _make_part(name, kind, alone=len(kinds) == 1) for kind in kinds}
     module = name.replace("-", "_")
     if not _NAME.fullmatch(name) or keyword.iskeyword(module) or module in _OURS:
         raise ConfigError(
-            f"{name!r} cannot name an adaptor: write small letters, digits and single -, "
+            f"{name!r} cannot name an adaptor: use small letters, digits and single -, "
             f"such as {_nearest_name(name)}"
         )
     _refuse_taken(name, [module, *(part.module for part in parts.values())], kinds[-1])
     made: dict[str, str] = {}
     for part in parts.values():
         made |= part.files(name)
-    words = _words(name, parts)
+    words = _template_words(name, parts)
     return made | {
-        file: _filled(file, words) for file in ("README.md", "pipeline.yaml", "pyproject.toml")
+        file: _fill_template(file, words)
+        for file in ("README.md", "pipeline.yaml", "pyproject.toml")
     }
 
 
 def next_steps(name: str, kinds: tuple[str, ...]) -> str:
-    """Return the commands that try the package that was made."""
+    """Return the commands that try the new package."""
     fill = "python fill.py && " if READER in kinds else ""
     return f"cd {name} && pytest && {fill}transporter run pipeline.yaml"
 
 
 def write_all(folder: Path, contents: dict[str, str]) -> None:
-    """Write *contents* into *folder*, making it; raise :class:`ConfigError` if it is not empty."""
+    """Create *folder* with *contents*, or raise :class:`ConfigError` if it is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists already; choose another name")
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,20 +109,21 @@ def write_all(folder: Path, contents: dict[str, str]) -> None:
         (folder / name).write_text(content)
 
 
-def _part(name: str, kind: str, *, alone: bool) -> _Part:
+def _make_part(name: str, kind: str, *, alone: bool) -> _Part:
     module = name.replace("-", "_") + ("" if alone else f"_{kind}")
-    return _Part(kind, module, f"{_camel(name)}{kind.capitalize()}")
+    return _Part(kind, module, f"{_camel_case(name)}{kind.capitalize()}")
 
 
 def _refuse_taken(name: str, modules: list[str], kind: str) -> None:
-    """Refuse a name that something else has: one of the two would hide the other.
+    """Refuse a name that is taken, because one of the two would hide the other.
 
-    One word is what a system's own client is called, which may be installed later.
+    A single word is refused too. It is typically the name of a system's own client, which may be
+    installed later.
     """
-    taken = [module for module in modules if _importable(module)]
+    taken = [module for module in modules if _is_importable(module)]
     if taken:
         why = f"there is a module {taken[0]!r} already, and your own would hide it"
-    elif _distributed(name):
+    elif _is_distribution(name):
         why = f"there is a package {name!r} already, and your own would take its place"
     elif "-" not in name:
         why = f"a client library may be called {name!r}, and your own module would hide it"
@@ -128,16 +134,16 @@ def _refuse_taken(name: str, modules: list[str], kind: str) -> None:
     raise ConfigError(f"{why}; name the adaptor {other}")
 
 
-def _importable(module: str) -> bool:
+def _is_importable(module: str) -> bool:
     try:
         spec = find_spec(module)
-    except ValueError:  # loaded without saying from where
+    except ValueError:  # Loaded without a known origin.
         return True
-    # A mere folder is importable, too, and hides nothing.
+    # A plain folder is importable, too, but hides no module.
     return spec is not None and spec.origin is not None
 
 
-def _distributed(name: str) -> bool:
+def _is_distribution(name: str) -> bool:
     try:
         distribution(name)
     except PackageNotFoundError:
@@ -145,18 +151,18 @@ def _distributed(name: str) -> bool:
     return True
 
 
-def _words(name: str, parts: dict[str, _Part]) -> dict[str, str]:
+def _template_words(name: str, parts: dict[str, _Part]) -> dict[str, str]:
     reader, writer = parts.get(READER), parts.get(WRITER)
     return {
         "name": name,
         "what": " and ".join(f"a {kind}" for kind in parts),
-        "contents": "\n".join(part.told() for part in parts.values()),
+        "contents": "\n".join(part.readme_lines() for part in parts.values()),
         "references": ", ".join(f'`adaptor: "{part.reference}"`' for part in parts.values()),
         "before": "python fill.py && " if reader else "",
-        "reader": f"{{name: {name}, {reader.setting()}}}"
+        "reader": f"{{name: {name}, {reader.pipeline_settings()}}}"
         if reader
         else "{name: demo, adaptor: demo, count: 100}",
-        "writer": f"{{{writer.setting()}}}" if writer else '{adaptor: file, path: "-"}',
+        "writer": f"{{{writer.pipeline_settings()}}}" if writer else '{adaptor: file, path: "-"}',
         "entry_points": "\n\n".join(
             f'[project.entry-points."transporter.{kind}s"]\n{name} = "{part.reference}"'
             for kind, part in parts.items()
@@ -165,10 +171,10 @@ def _words(name: str, parts: dict[str, _Part]) -> dict[str, str]:
     }
 
 
-def _filled(file: str, words: dict[str, str]) -> str:
+def _fill_template(file: str, words: dict[str, str]) -> str:
     template = files(__package__) / "adaptor" / f"{file}.txt"
     return Template(template.read_text()).substitute(words)
 
 
-def _camel(name: str) -> str:
+def _camel_case(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("-"))

@@ -1,4 +1,4 @@
-"""A first pipeline file for a source and a sink, with all their settings explained."""
+"""Scaffold of a pipeline file for a source and a sink, with all settings explained."""
 
 from __future__ import annotations
 
@@ -20,59 +20,61 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 84
 _PLAIN: Final = re.compile(r"[A-Za-z][\w./-]*")
-"""What YAML takes for text without quotes."""
+"""Text that YAML reads as a string without quotes."""
 
 
 def first_pipeline(source: str, sink: str, folder: Path) -> str:
     """Return a pipeline file from the reader *source* to the writer *sink*.
 
-    What must be set is taken from variables that say so; what may be set stands
-    there with its default, commented out. ``module:Class`` is looked for in
-    *folder*. Raise :class:`ConfigError` for an adaptor that is not there or
-    cannot be imported.
+    Required settings come from environment variables, with a message if one is unset.
+    Optional settings are listed with their defaults, commented out. ``module:Class``
+    is looked up in *folder*.
+
+    Raises:
+        ConfigError: If an adaptor does not exist or cannot be imported.
     """
-    reader, writer = _adaptor(READER, source, folder), _adaptor(WRITER, sink, folder)
+    reader, writer = _find_adaptor(READER, source, folder), _find_adaptor(WRITER, sink, folder)
     source, sink = reader.short, writer.short
     lines = [
-        f"# From {source} to {sink}. 'transporter check' tells what is still missing;",
+        f"# From {source} to {sink}. 'transporter check' reports missing settings;",
         "# 'transporter schema' lets an editor complete this file.",
         f"name: {source}-to-{sink}",
         "",
         "log:",
         f"  dir: ./data/{source}-to-{sink}",
-        "  # How long what every route has delivered stays, for replays; off: for ever. What",
-        "  # compaction and max_bytes may take of it: docs/configuration.md",
+        "  # Time to keep entries that every route has delivered, for replays; off: for ever.",
+        "  # Effects of compaction and max_bytes: docs/configuration.md",
         "  retention: {age: 7d}",
         "",
         "readers:",
         f"  # {_headline(reader)}",
         f"  - name: {source}",
-        f"    adaptor: {quoted(reader.name)}",
-        *(f"    {line}".rstrip() for line in _settings(reader)),
+        f"    adaptor: {quote_name(reader.name)}",
+        *(f"    {line}".rstrip() for line in _setting_lines(reader)),
         "",
         "routes:",
         f"  - name: {sink}",
-        "    # Which entries it takes: a regular expression (RE2) over their namespaces.",
+        "    # Filter of entries: a regular expression (RE2) over their namespaces.",
         "    namespace: .*",
-        "    # What becomes of them on the way, one step after another: docs/steps.md",
+        "    # Transformations, one step after another: docs/steps.md",
         "    # steps:",
         "    #   - omit: {fields: [password]}",
-        "    # What an entry that fails alone does: stop (the route waits for you), park or skip.",
+        "    # Action for an entry that fails alone: stop (the route waits for you), park or skip.",
         "    on_error: stop",
         f"    # {_headline(writer)}",
         "    writer:",
-        f"      adaptor: {quoted(writer.name)}",
-        *(f"      {line}".rstrip() for line in _settings(writer)),
+        f"      adaptor: {quote_name(writer.name)}",
+        *(f"      {line}".rstrip() for line in _setting_lines(writer)),
     ]
     return "\n".join(lines) + "\n"
 
 
-def quoted(name: str) -> str:
-    """Return *name* as a pipeline file would write it."""
+def quote_name(name: str) -> str:
+    """Return *name* quoted for a pipeline file, if necessary."""
     return json.dumps(name) if ":" in name else name
 
 
-def _adaptor(kind: str, name: str, folder: Path) -> AdaptorInfo:
+def _find_adaptor(kind: str, name: str, folder: Path) -> AdaptorInfo:
     if ":" in name:
         found = beside(name, folder)
         if found.kind != kind:
@@ -90,13 +92,13 @@ def _headline(adaptor: AdaptorInfo) -> str:
     return adaptor.doc.partition("\n")[0]
 
 
-def _settings(adaptor: AdaptorInfo) -> Iterator[str]:
+def _setting_lines(adaptor: AdaptorInfo) -> Iterator[str]:
     for setting in sorted(adaptor.settings, key=lambda each: not each.required):
         yield from (f"# {line}" for line in wrap(setting.doc, _WIDTH))
-        yield variable_line(adaptor, setting) if setting.required else _optional(setting)
+        yield variable_line(adaptor, setting) if setting.required else _optional_line(setting)
 
 
-def _optional(setting: Setting) -> str:
+def _optional_line(setting: Setting) -> str:
     default = setting.default or ""
     if default.startswith("("):
         return f"# {setting.name}:  # {setting.type}; default {default}"
@@ -108,6 +110,6 @@ def _optional(setting: Setting) -> str:
 
 def variable_line(adaptor: AdaptorInfo, setting: Setting) -> str:
     """Return the line that takes a required setting from a variable."""
-    # With the adaptor's name in front, a setting `path` does not become $PATH.
+    # The adaptor's name is the prefix, so that a setting `path` does not become $PATH.
     variable = f"{adaptor.short}_{setting.name}".upper().replace("-", "_")
     return f"{setting.name}: ${{{variable}:?set it to the {setting.name}}}"

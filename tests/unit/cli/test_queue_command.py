@@ -21,7 +21,7 @@ NOWHERE = ["--bootstrap-servers", "127.0.0.1:1"]
         (["stats", "--settings", "nix.yaml"], "nix.yaml: cannot be read"),
         (["send", "a/b", "v", *NOWHERE, "--queue-topic", "x/y"], "queue_topic"),
         (["send", "q", "v", *NOWHERE, "--header", "x"], "'x' is no header; write NAME=VALUE"),
-        (["peek", "a/b", *NOWHERE], "'a/b' is no name of a queue"),
+        (["peek", "a/b", *NOWHERE], "'a/b' is not a queue name"),
         (["init", *NOWHERE, "--partitions", "0"], "--partitions"),
         (["nix"], "No such command 'nix'"),
     ],

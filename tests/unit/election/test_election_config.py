@@ -26,7 +26,7 @@ def test_defaults_are_those_that_people_expect() -> None:
     election = ELECTION.validate_python({"kind": "postgres"})
     assert (election.term, election.dsn) == (5.0, None)
     election = ELECTION.validate_python(KAFKA)
-    assert (election.term, election.beats_every, election.session) == (5.0, 1.0, 6.0)
+    assert (election.term, election.heartbeat_interval, election.session) == (5.0, 1.0, 6.0)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_session_lasts_as_long_as_a_term_where_brokers_allow_it(
         ({"kind": "postgres", "dsn": "postgresql://u:p@ss/w@h/d"}, "write an @ of the password"),
         ({"kind": "zookeeper"}, "whose kind is postgres or kafka"),
         ("postgres", "such as {kind: postgres"),
-        (None, "write none"),
+        (None, "use none"),
         ({"kind": "kafka"}, "bootstrap_servers"),
         ({**KAFKA, "topic": "a/b"}, "topic"),
         ({**KAFKA, "heartbeat": 2.6}, "half of term"),
@@ -78,7 +78,7 @@ def test_a_refused_setting_does_not_tell_its_value() -> None:
     assert "hunter22" not in str(caught.value)
     election = ELECTION.validate_python({**KAFKA, "client": {"sasl.password": "hunter22"}})
     assert "hunter22" not in repr(election)
-    assert election.shown("bad value hunter22") == "bad value ***"
+    assert election.without_values("bad value hunter22") == "bad value ***"
 
 
 def test_a_duration_needs_its_unit_in_a_file() -> None:

@@ -36,7 +36,7 @@ def test_a_provider_that_is_away_ends_no_candidacy(
 ) -> None:
     """The client asks it again; a wrong password helps nobody. Neither shows a secret."""
     elector = KafkaElector("orders", election)
-    elector._error(KafkaError(KafkaError._AUTHENTICATION, text))
+    elector._note_error(KafkaError(KafkaError._AUTHENTICATION, text))
     assert (elector._fault is not None) is fault
     assert text.replace(SECRET, "***") in elector._problem
 

@@ -18,7 +18,7 @@ class Partition:
         self.offset = 0
         self.leases = {name: Lease("e", name, TERM) for name in names}
         for lease in self.leases.values():
-            lease.listen(start)
+            lease.start_listening(start)
 
     def __getitem__(self, name: str) -> Lease:
         return self.leases[name]
@@ -26,19 +26,19 @@ class Partition:
     def append(self, beat: Beat, now: float) -> None:
         """Let all read *beat*."""
         for lease in self.leases.values():
-            lease.read(beat, self.offset, now)
+            lease.apply(beat, self.offset, now)
         self.offset += 1
 
     def write(self, name: str, now: float) -> Kind | None:
         """Let *name* write what it wants, read at once; return what it was."""
-        kind = self[name].wants(now)
+        kind = self[name].next_kind(now)
         if kind is not None:
-            self.append(self[name].send(kind, now), now)
+            self.append(self[name].next_record(kind, now), now)
         return kind
 
     def leaders(self, now: float) -> list[str]:
         """Return who may believe to lead."""
-        proofs = {name: lease.proved(now) for name, lease in self.leases.items()}
+        proofs = {name: lease.proof_time(now) for name, lease in self.leases.items()}
         return [name for name, at in proofs.items() if at is not None and now < at + TERM]
 
 
@@ -63,26 +63,26 @@ def test_a_lone_candidate_claims_and_leads_after_a_term() -> None:
 def test_nothing_is_claimed_before_the_partition_is_heard() -> None:
     """Who listens to nothing knows of nobody."""
     lease = Lease("e", "a", TERM)
-    assert lease.wants(1000) is None
-    assert lease.proved(1000) is None
+    assert lease.next_kind(1000) is None
+    assert lease.proof_time(1000) is None
 
 
 def test_a_leader_leads_for_a_term_after_it_sent_what_came_back() -> None:
     """The time of sending counts, not that of reading."""
     log = led_by_a()
-    beat = log["a"].send(Kind.BEAT, 22)
+    beat = log["a"].next_record(Kind.BEAT, 22)
     log.append(beat, 29)
-    assert log["a"].proved(29) == 22
+    assert log["a"].proof_time(29) == 22
 
 
 def test_a_later_claim_ends_a_leadership_at_once() -> None:
     """Whoever reads it knows, and beats that were on their way are void."""
     log = led_by_a()
-    late = log["a"].send(Kind.BEAT, 20.4)
+    late = log["a"].next_record(Kind.BEAT, 20.4)
     assert log.write("b", 20.5) is Kind.CLAIM
-    assert not log["a"].claimed
+    assert not log["a"].is_ours
     log.append(late, 20.6)
-    assert log["a"].proved(20.6) is None
+    assert log["a"].proof_time(20.6) is None
     assert log.leaders(20.6) == []
 
 
@@ -100,7 +100,7 @@ def test_nobody_waits_for_one_who_resigned() -> None:
     log = led_by_a(20)
     beat = log["a"].resign(21)
     assert beat is not None
-    assert log["a"].proved(21) is None
+    assert log["a"].proof_time(21) is None
     log.append(beat, 21)
     log.write("b", 21)
     assert log.leaders(21) == ["b"]
@@ -156,26 +156,26 @@ def test_a_new_assignment_claims_at_once() -> None:
     """The group has spoken anew."""
     log = led_by_a(20)
     log.write("b", 21)
-    log["a"].assigned()
+    log["a"].note_assignment()
     assert log.write("a", 21) is Kind.CLAIM
 
 
 def test_a_claim_that_does_not_come_back_is_repeated() -> None:
     """The first one was lost."""
     lease = Lease("e", "a", TERM)
-    lease.listen(0)
-    lease.send(Kind.CLAIM, 1)
-    assert lease.wants(10.9) is None
-    assert lease.wants(11) is Kind.CLAIM
+    lease.start_listening(0)
+    lease.next_record(Kind.CLAIM, 1)
+    assert lease.next_kind(10.9) is None
+    assert lease.next_kind(11) is Kind.CLAIM
 
 
 def test_who_comes_late_takes_the_newest_claim_for_the_holder() -> None:
     """Beats name their claim, so a void one misleads nobody, and a resignation counts."""
     log = led_by_a(20)
-    stale = log["a"].send(Kind.BEAT, 20.1)
+    stale = log["a"].next_record(Kind.BEAT, 20.1)
     log.write("b", 20.2)
     late = log.leases["c"] = Lease("e", "c", TERM)
-    late.listen(20.3)
+    late.start_listening(20.3)
     log.append(stale, 20.4)
     log.write("b", 29)
     log.write("c", 29.5)
@@ -187,7 +187,7 @@ def test_who_comes_late_takes_the_newest_claim_for_the_holder() -> None:
 def test_who_has_lost_its_place_listens_anew() -> None:
     """A leader leads no more, and waits a term."""
     log = led_by_a(20)
-    log["a"].listen(21)
+    log["a"].start_listening(21)
     assert log.leaders(21) == []
     log.write("a", 22)
     log.write("a", 30)
@@ -198,9 +198,9 @@ def test_who_has_lost_its_place_listens_anew() -> None:
 def test_what_a_lease_remembers_is_bounded() -> None:
     """Beats that never come back are forgotten after a term (Invariant 17)."""
     lease = Lease("e", "a", TERM)
-    lease.listen(0)
+    lease.start_listening(0)
     for now in range(1000):
-        lease.send(Kind.BEAT, now)
+        lease.next_record(Kind.BEAT, now)
     assert len(lease._sent) == TERM
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from transporter.election.machine import Change, Heard, Machine, Standing, Transition
+from transporter.election.machine import Change, Machine, Observation, Standing, Transition
 
 TERM = 5.0
 
 
-def ours(asked: float) -> Heard:
+def ours(asked: float) -> Observation:
     """Return that we hold the election."""
-    return Heard(holding=True, asked=asked, why="ours")
+    return Observation(holding=True, asked=asked, why="ours")
 
 
-def theirs(asked: float) -> Heard:
+def theirs(asked: float) -> Observation:
     """Return that another holds it."""
-    return Heard(holding=False, asked=asked, why="theirs")
+    return Observation(holding=False, asked=asked, why="theirs")
 
 
 def leader(asked: float = 100.0) -> Machine:

@@ -41,7 +41,7 @@ def test_each_host_is_tried_by_itself_with_limits_of_ours() -> None:
 def test_a_server_without_the_setting_is_refused() -> None:
     """Only ``idle_session_timeout`` frees the lock of a leader that is gone."""
     elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0)
-    elector._note(SessionLost("unrecognized configuration parameter", "42704"), 1.0)
+    elector._note_failure(SessionLost("unrecognized configuration parameter", "42704"), 1.0)
     with pytest.raises(EnvironmentFault, match="PostgreSQL 14 or newer"):
         elector.pulse(2.0)
 
@@ -50,7 +50,7 @@ def test_a_standby_is_no_place_for_an_election() -> None:
     """Its locks exclude nobody who asks another server."""
     elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0)
     with pytest.raises(SessionLost, match="standby"):
-        elector._prepared(("1", "t", "5s", elector._mark))
+        elector._finish_preparation(("1", "t", "5s", elector._mark))
 
 
 def test_attempts_come_further_and_further_apart_but_at_least_once_a_term() -> None:
@@ -58,6 +58,6 @@ def test_attempts_come_further_and_further_apart_but_at_least_once_a_term() -> N
     elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0, jitter=lambda: 1.0)
     waits = []
     for _ in range(6):
-        elector._note(SessionLost("refused"), 100.0)
+        elector._note_failure(SessionLost("refused"), 100.0)
         waits.append(elector._due - 100)
     assert waits == [1, 2, 4, 5, 5, 5]

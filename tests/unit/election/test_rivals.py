@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from transporter.election.lease import Beat, Kind, Lease
-from transporter.election.machine import Heard, Machine, Standing
+from transporter.election.machine import Machine, Observation, Standing
 
 TERM = 4.0
 WHO = st.integers(0, 2)
@@ -38,7 +38,7 @@ class Candidate:
     machine: Machine = field(default_factory=lambda: Machine(TERM))
     session: Session | None = None
     asked: float | None = None
-    answers: deque[Heard] = field(default_factory=deque)
+    answers: deque[Observation] = field(default_factory=deque)
 
 
 class Lock(RuleBasedStateMachine):
@@ -75,14 +75,14 @@ class Lock(RuleBasedStateMachine):
         if rival.session is None:
             rival.session = Session(0)
         elif self.now >= rival.session.expires:
-            rival.answers.append(Heard(holding=False, asked=asked, why="the session ended"))
+            rival.answers.append(Observation(holding=False, asked=asked, why="the session ended"))
             rival.session = None
             return
         rival.session.expires = self.now + TERM
         if self.holder is None:
             self.holder = rival.session
         holding = self.holder is rival.session
-        rival.answers.append(Heard(holding=holding, asked=asked, why="answered"))
+        rival.answers.append(Observation(holding=holding, asked=asked, why="answered"))
 
     @rule(who=WHO)
     def pulse(self, who: int) -> None:
@@ -102,7 +102,7 @@ class Lock(RuleBasedStateMachine):
         rival = self.rivals[who]
         rival.session, rival.asked = None, None
         rival.answers.clear()
-        rival.machine.pulse(self.now, Heard(holding=False, asked=self.now, why="cut"))
+        rival.machine.pulse(self.now, Observation(holding=False, asked=self.now, why="cut"))
 
     @invariant()
     def one_leads_and_it_holds_the_lock(self) -> None:
@@ -146,7 +146,7 @@ class Group(RuleBasedStateMachine):
         """Return a new member that reads from the end on."""
         self.names += 1
         lease = Lease("e", str(self.names), TERM)
-        lease.listen(self.now)
+        lease.start_listening(self.now)
         return Member(self.names, lease, read=len(self.log))
 
     @rule(seconds=st.floats(0, TERM))
@@ -158,14 +158,14 @@ class Group(RuleBasedStateMachine):
     def assign(self, who: int) -> None:
         """Tell a member that the partition is its own, whoever has it."""
         self.members[who].assigned = True
-        self.members[who].lease.assigned()
+        self.members[who].lease.note_assignment()
 
     @rule(who=WHO)
     def revoke(self, who: int) -> None:
         """Take it away: the member resigns."""
         member = self.members[who]
         member.assigned = False
-        member.machine.pulse(self.now, Heard(holding=False, asked=self.now, why="revoked"))
+        member.machine.pulse(self.now, Observation(holding=False, asked=self.now, why="revoked"))
         if beat := member.lease.resign(self.now):
             member.outbox.append(beat)
 
@@ -180,7 +180,7 @@ class Group(RuleBasedStateMachine):
         """Let a member lose its place in the partition."""
         member = self.members[who]
         member.read = len(self.log)
-        member.lease.listen(self.now)
+        member.lease.start_listening(self.now)
         self.hear(member)
 
     @rule(who=WHO)
@@ -201,11 +201,11 @@ class Group(RuleBasedStateMachine):
         member = self.members[who]
         member.machine.pulse(self.now)
         for beat in self.log[member.read : member.read + count]:
-            member.lease.read(beat, member.read, self.now)
+            member.lease.apply(beat, member.read, self.now)
             member.read += 1
-        kind = member.lease.wants(self.now) if member.assigned and write else None
+        kind = member.lease.next_kind(self.now) if member.assigned and write else None
         if kind is not None:
-            member.outbox.append(member.lease.send(kind, self.now))
+            member.outbox.append(member.lease.next_record(kind, self.now))
         self.hear(member)
 
     @rule(who=WHO)
@@ -220,11 +220,11 @@ class Group(RuleBasedStateMachine):
 
     def hear(self, member: Member) -> None:
         """Tell a member's machine what its lease says."""
-        proved = member.lease.proved(self.now)
-        if not (member.assigned and member.lease.claimed):
-            member.machine.pulse(self.now, Heard(holding=False, asked=self.now, why="lost"))
+        proved = member.lease.proof_time(self.now)
+        if not (member.assigned and member.lease.is_ours):
+            member.machine.pulse(self.now, Observation(holding=False, asked=self.now, why="lost"))
         elif proved is not None:
-            member.machine.pulse(self.now, Heard(holding=True, asked=proved, why="proved"))
+            member.machine.pulse(self.now, Observation(holding=True, asked=proved, why="proved"))
 
     @invariant()
     def one_leads(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from adaptors.postgres.table import TableName
 from transporter.outbox import outbox_sql
-from transporter.outbox.table import quoted
+from transporter.outbox.table import quote_table
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,14 @@ from transporter.outbox.table import quoted
 )
 def test_names_are_read_as_sql_reads_them(name: str, expected: str) -> None:
     """Unquoted parts fold, quoted ones stay; the reader's setting understands the same."""
-    assert quoted(name) == expected == TableName.parse(name).identifier.as_string()
+    assert quote_table(name) == expected == TableName.parse(name).identifier.as_string()
 
 
 @pytest.mark.parametrize("name", ["", "a.b.c", "outbox; drop table x", '"open', "a b", "1st", '"'])
 def test_what_is_no_name_is_refused(name: str) -> None:
     """Nothing but a name gets near a statement, here and in the reader's setting."""
     with pytest.raises(ValueError, match="not a table name"):
-        quoted(name)
+        quote_table(name)
     with pytest.raises(ValueError, match="not a table name"):
         TableName.parse(name)
 
@@ -47,5 +47,5 @@ def test_every_name_is_quoted() -> None:
 @pytest.mark.parametrize("channel", ["", "x" * 64, "é" * 32, "a\0b"])
 def test_what_is_no_channel_is_refused(channel: str) -> None:
     """A channel that NOTIFY would refuse would make every insert fail."""
-    with pytest.raises(ValueError, match="is no channel"):
+    with pytest.raises(ValueError, match="is not a channel"):
         outbox_sql(channel=channel)

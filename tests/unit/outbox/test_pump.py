@@ -38,9 +38,9 @@ def test_values_are_json_of_the_size_asked_for(value_bytes: int, expected: int) 
 def test_the_meter_tells_the_rate_since_the_last_reading() -> None:
     """Now is the rate of the last interval, in all that of the whole time."""
     meter = Meter(100.0, interval=5.0)
-    assert meter.due(102.0) == 3.0
-    first = meter.read(50, 105.0)
+    assert meter.seconds_left(102.0) == 3.0
+    first = meter.take_reading(50, 105.0)
     assert (first.rate, first.mean, first.seconds) == (10.0, 10.0, 5.0)
-    second = meter.read(250, 110.0)
+    second = meter.take_reading(250, 110.0)
     assert (second.rate, second.mean, second.rows) == (40.0, 25.0, 250)
-    assert meter.due(110.0) == 5.0
+    assert meter.seconds_left(110.0) == 5.0

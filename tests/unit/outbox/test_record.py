@@ -34,7 +34,7 @@ def test_a_document_becomes_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "told"),
     [
-        (("", "k", "v"), ValueError, "topic has 0 characters; write 1 to 249"),
+        (("", "k", "v"), ValueError, "topic has 0 characters; use 1 to 249"),
         (("t" * 250, "k", "v"), ValueError, "topic has 250 characters"),
         ((None, "k", "v"), TypeError, "topic must be str, not NoneType"),
         (("t", None, "v"), TypeError, "name what changed"),
@@ -42,15 +42,15 @@ def test_a_document_becomes_json() -> None:
         (("t", b"k", "v"), TypeError, "key must be str, not bytes; decode it"),
         (("t", "k", {"a": 1}), TypeError, "Record.json"),
         (("t", "k", b"{}"), TypeError, "value must be str, not bytes"),
-        (("t", "k\0", "v"), ValueError, "key holds a NUL character"),
-        (("t", "k", "\ud800"), ValueError, "value holds half of a surrogate pair at character 0"),
+        (("t", "k\0", "v"), ValueError, "key contains a NUL character"),
+        (("t", "k", "\ud800"), ValueError, "contains half of a surrogate pair at character 0"),
         (("t", "k", "v", "ab"), TypeError, "headers must be pairs of str.*not str"),
         (("t", "k", "v", 5), TypeError, "not int"),
         (("t", "k", "v", ["ab"]), TypeError, "one of them is str"),
         (("t", "k", "v", [("a", "b", "c")]), TypeError, "one of them is tuple"),
         (("t", "k", "v", [(1, "b")]), TypeError, "a header's name must be str, not int"),
         (("t", "k", "v", {"a": None}), TypeError, "header 'a' must be str, not NoneType"),
-        (("t", "k", "v", {"a": "\0"}), ValueError, "header 'a' holds a NUL"),
+        (("t", "k", "v", {"a": "\0"}), ValueError, "header 'a' contains a NUL"),
     ],
 )
 def test_what_is_no_record_is_refused(
@@ -98,5 +98,5 @@ def test_the_largest_record_fits_into_the_log(
     )
     (batch,) = appendable(messages_to_batch([message]))
     assert batch.num_rows == 1
-    with pytest.raises(ValueError, match=f"the log takes {MOST_BYTES}"):
+    with pytest.raises(ValueError, match=f"the log's limit is {MOST_BYTES}"):
         Record(topic, key, value + "x" * (17 * LONGEST_TOPIC), headers)

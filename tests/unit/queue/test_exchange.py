@@ -28,7 +28,7 @@ def test_acks_are_collected_into_one_piece_of_work() -> None:
     found = exchange(1, 2, 3)
     for message in found.take(3, 0):
         found.ack([message.id])
-    assert found.work(FAR, 0) == Work([(0, 1), (0, 2), (0, 3)], [], [])
+    assert found.next_work(FAR, 0) == Work([(0, 1), (0, 2), (0, 3)], [], [])
 
 
 def test_a_flush_waits_for_what_is_being_written() -> None:
@@ -36,27 +36,27 @@ def test_a_flush_waits_for_what_is_being_written() -> None:
     found = exchange(1)
     found.ack([(0, 1)])
     assert not found.flush(0)
-    found.work(FAR, 0)
+    found.next_work(FAR, 0)
     assert not found.flush(0)
-    found.wrote()
+    found.finish_work()
     assert found.flush(0)
 
 
 def test_a_full_exchange_has_no_room_until_something_is_settled() -> None:
     """Back-pressure: nothing more is begun than the limit allows."""
     found = exchange(1, 2, 3, 4)
-    assert found.room(0) == 0
+    assert found.await_room(0) == 0
     found.ack([(0, 1)])
-    assert found.room(0) == 1
+    assert found.await_room(0) == 1
 
 
 def test_an_ack_wakes_who_waits_for_room() -> None:
     """The thread that fetches goes on as soon as there is room."""
     found = exchange(1, 2, 3, 4)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(found.room, 60)
+        waiting = pool.submit(found.await_room, 60)
         found.ack([(0, 1), (0, 2)])
-        found.work(time.monotonic(), 0)
+        found.next_work(time.monotonic(), 0)
         assert waiting.result(30) >= 1
 
 
@@ -99,14 +99,14 @@ def test_closing_gives_back_what_is_unsettled() -> None:
     found.take(1, 0)
     found.close()
     found.give_back("closed")
-    work = found.work(FAR, 0)
+    work = found.next_work(FAR, 0)
     assert work is not None
     assert [(each, nack.released) for each, nack in work.nacked] == [
         ((0, 2), True),
         ((0, 1), False),
     ]
-    found.wrote()
-    assert found.work(FAR, 0) is None
+    found.finish_work()
+    assert found.next_work(FAR, 0) is None
 
 
 def test_a_closed_exchange_says_so() -> None:
@@ -124,10 +124,10 @@ def test_keeping_alive_is_due_at_its_time_only() -> None:
     """Work that comes earlier does not bring KeepAlives with it."""
     found = exchange(1)
     found.ack([(0, 9)])
-    early = found.work(FAR, 0)
+    early = found.next_work(FAR, 0)
     assert early is not None
     assert early.alive == []
-    due = found.work(time.monotonic(), 0)
+    due = found.next_work(time.monotonic(), 0)
     assert due is not None
     assert due.alive == [(0, 1)]
 
@@ -136,7 +136,7 @@ def test_an_extended_message_is_kept_alive_at_once() -> None:
     """The tracker hears of it now and not at the next turn."""
     found = exchange(1)
     found.extend([(0, 1)])
-    work = found.work(FAR, 0)
+    work = found.next_work(FAR, 0)
     assert work is not None
     assert work.alive == [(0, 1)]
 
@@ -145,9 +145,9 @@ def test_what_lapsed_is_counted_and_makes_room() -> None:
     """A message that was given up holds up nobody."""
     found = Exchange(InFlight(1, 0.0, 0.0))
     found.add([QueueMessage((0, 1), "q", b"")], time.monotonic())
-    assert found.room(0) == 0
-    found.work(time.monotonic(), 0)
-    assert (found.room(0), found.metrics().lapsed) == (1, 1)
+    assert found.await_room(0) == 0
+    found.next_work(time.monotonic(), 0)
+    assert (found.await_room(0), found.metrics().lapsed) == (1, 1)
 
 
 def test_everything_is_counted() -> None:
@@ -168,12 +168,12 @@ def test_everything_is_counted() -> None:
 def test_a_program_that_asks_is_not_idle() -> None:
     """Only one that has not asked for a while loses its partitions."""
     found = exchange()
-    assert found.asked(60)
-    assert not found.asked(0)
+    assert found.has_demand(60)
+    assert not found.has_demand(0)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(found.take, 1, 60)
         assert found.await_demand(30)
-        assert found.asked(0)
+        assert found.has_demand(0)
         found.close()
         with pytest.raises(QueueClosed):
             waiting.result(30)
@@ -185,7 +185,7 @@ def test_what_was_received_can_be_given_back_uncounted() -> None:
     found.take(1, 0)
     found.close()
     found.give_back("closed", counted=False)
-    work = found.work(FAR, 0)
+    work = found.next_work(FAR, 0)
     assert work is not None
     assert [(each, nack.released) for each, nack in work.nacked] == [((0, 2), True), ((0, 1), True)]
 
@@ -205,26 +205,26 @@ def test_brokers_are_heard_of_by_what_they_confirm() -> None:
     """Work that is written counts, work that is empty does not, and an answer does."""
     found = exchange()
     found.ack([(0, 1)])
-    found.work(FAR, 0)
-    found._heard_at -= 60
-    assert found.silent(60)
+    found.next_work(FAR, 0)
+    found._answered_at -= 60
+    assert found.is_silent(60)
     assert not found.check(60)
-    found.wrote()
-    assert not found.silent(60)
-    found._heard_at -= 60
-    assert found.work(FAR, 0, 0.0) == Work([], [], [])
-    found.wrote()
-    assert found.silent(60)
-    found.heard()
-    assert not found.silent(60)
+    found.finish_work()
+    assert not found.is_silent(60)
+    found._answered_at -= 60
+    assert found.next_work(FAR, 0, 0.0) == Work([], [], [])
+    found.finish_work()
+    assert found.is_silent(60)
+    found.note_answer()
+    assert not found.is_silent(60)
 
 
 def test_room_ahead_is_made_by_who_receives() -> None:
     """The thread that fetches is woken when waiting messages are taken."""
     found = Exchange(InFlight(100, 60.0, 10.0, ahead=2))
     found.add([QueueMessage((0, offset), "q", b"") for offset in range(2)], time.monotonic())
-    assert found.room(0) == 0
+    assert found.await_room(0) == 0
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(found.room, 60)
+        waiting = pool.submit(found.await_room, 60)
         found.take(2, 0)
         assert waiting.result(30) == 2

@@ -45,27 +45,27 @@ def test_all_that_is_held_is_kept_alive_but_the_young() -> None:
     """What was begun just now needs no KeepAlive yet, what was held too long gets none."""
     found = holding(1, hold=60.0)
     found.add([message(2)], 58.0)
-    assert found.alive(59.0, young=5.0) == [(0, 1)]
-    assert found.alive(63.0, young=5.0) == [(0, 2)]
+    assert found.ids_to_keep_alive(59.0, young=5.0) == [(0, 1)]
+    assert found.ids_to_keep_alive(63.0, young=5.0) == [(0, 2)]
 
 
 def test_without_hold_nothing_is_kept_alive() -> None:
     """A hold of 0 leaves each message the time that its Start gave it."""
-    assert holding(1, hold=0.0).alive(5.0, young=0.0) == []
+    assert holding(1, hold=0.0).ids_to_keep_alive(5.0, young=0.0) == []
 
 
 def test_extending_begins_the_hold_anew() -> None:
     """A message that was extended is kept alive as if it were begun now."""
     found = holding(1)
     found.extend((0, 1), 59.0)
-    assert found.alive(118.0, young=5.0) == [(0, 1)]
+    assert found.ids_to_keep_alive(118.0, young=5.0) == [(0, 1)]
 
 
 def test_what_is_neither_settled_nor_kept_alive_is_given_up() -> None:
     """It makes room when the tracker has redelivered it, and is not received any more."""
     found = holding(1, hold=60.0)
-    assert found.lapse(69.9) == []
-    assert found.lapse(70.0) == [(0, 1)]
+    assert found.take_lapsed(69.9) == []
+    assert found.take_lapsed(70.0) == [(0, 1)]
     assert (found.room, found.take(1)) == (10, [])
 
 
@@ -74,7 +74,7 @@ def test_only_what_nobody_received_is_released() -> None:
     found = holding(1, 2, 3)
     found.take(1)
     assert found.release() == [(0, 2), (0, 3)]
-    assert (list(found.unsettled()), found.take(5)) == ([(0, 1)], [])
+    assert (list(found.unsettled_ids()), found.take(5)) == ([(0, 1)], [])
 
 
 def test_the_age_is_that_of_the_oldest() -> None:
@@ -126,7 +126,7 @@ def test_only_so_many_bytes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     found.release()
     found.add([QueueMessage((0, 4), "q", b"xxxxx")], 0.0)
     assert found.room == 0
-    assert found.lapse(70.0)
+    assert found.take_lapsed(70.0)
     assert found.room == 10
 
 

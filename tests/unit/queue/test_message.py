@@ -10,10 +10,10 @@ from transporter.queue.message import (
     REASON,
     REDELIVERIES,
     TIME,
-    count_of,
-    dead,
-    received,
-    redelivered,
+    dead_letter_headers,
+    message_from_record,
+    redelivery_count,
+    redelivery_headers,
     unpack,
 )
 
@@ -27,28 +27,30 @@ def test_damaged_headers_are_refused(data: bytes) -> None:
 
 def test_a_program_sees_its_own_headers_and_key_only() -> None:
     """Ours are taken out of the headers and told as fields."""
-    ours = redelivered([(KEY, b"k"), ("a", b"1")], "queue", (2, 40), 1)
-    message = received((3, 50), "orders", b"v", ours, 12)
+    ours = redelivery_headers([(KEY, b"k"), ("a", b"1")], "queue", (2, 40), 1)
+    message = message_from_record((3, 50), "orders", b"v", ours, 12)
     assert (message.key, message.headers, message.redeliveries) == (b"k", (("a", b"1"),), 1)
     assert (message.id, message.origin, message.sent) == ((3, 50), (2, 40), 12)
 
 
 def test_the_origin_is_the_first_place_for_ever() -> None:
     """A message redelivered twice tells where it was first, and counts to two."""
-    once = redelivered((), "queue", (2, 40), 1)
-    twice = redelivered(once, "queue", (3, 50), 2)
-    assert received((0, 9), "q", None, twice, -1).origin == (2, 40)
-    assert count_of(twice) == 2
+    once = redelivery_headers((), "queue", (2, 40), 1)
+    twice = redelivery_headers(once, "queue", (3, 50), 2)
+    assert message_from_record((0, 9), "q", None, twice, -1).origin == (2, 40)
+    assert redelivery_count(twice) == 2
     assert len(twice) == len(once)
 
 
 def test_a_dead_letter_says_why_and_when() -> None:
     """Reason and time are those of the last death, and the sender's headers stay."""
-    letter = dict(dead(dead([("a", None)], "old", "1"), "slow", "2030-01-01"))
+    letter = dict(
+        dead_letter_headers(dead_letter_headers([("a", None)], "old", "1"), "slow", "2030-01-01")
+    )
     assert letter == {"a": None, REASON: b"slow", TIME: b"2030-01-01"}
 
 
 @pytest.mark.parametrize("value", [b"", b"-1", b"many", b"9" * 400, None])
 def test_a_forged_count_counts_nothing(value: bytes | None) -> None:
     """A redelivery count that is no number does no harm."""
-    assert count_of([(REDELIVERIES, value)]) == 0
+    assert redelivery_count([(REDELIVERIES, value)]) == 0

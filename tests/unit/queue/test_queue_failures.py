@@ -11,7 +11,7 @@ from adaptors.kafka_queue.failures import source_errors
 from transporter.errors import SourceUnavailable
 from transporter.queue import clients, settings_of
 from transporter.queue.exchange import Exchange
-from transporter.queue.failures import QueueFault, QueueUnavailable, translated
+from transporter.queue.failures import QueueFault, QueueUnavailable, translate_error
 from transporter.queue.in_flight import InFlight
 
 AWAY = "sasl_plaintext://x: Failed to acquire SASL OAUTHBEARER token: 503"
@@ -32,7 +32,7 @@ AWAY = "sasl_plaintext://x: Failed to acquire SASL OAUTHBEARER token: 503"
 )
 def test_a_client_that_is_at_its_end_is_replaced(error: KafkaError, kind: type[Exception]) -> None:
     """Only a new client helps, not an operator; what an operator has to change stays a fault."""
-    found = translated(error, "queue topic q")
+    found = translate_error(error, "queue topic q")
     assert type(found) is kind
     assert error.str() in str(found)
 
@@ -42,7 +42,7 @@ def test_a_reader_is_opened_anew_when_its_producer_has_failed_for_good() -> None
     settings = settings_of(bootstrap_servers="127.0.0.1:9")
     exchange = Exchange(InFlight(10, 1.0, 1.0, None))
     error = KafkaException(KafkaError(KafkaError._FATAL, "out of order", fatal=True))
-    exchange.writing_failed(clients.told(settings, error))
+    exchange.writing_failed(clients.translate_exception(settings, error))
     with pytest.raises(SourceUnavailable, match=r"out of order.*new client"), source_errors():
         exchange.take(1, 0.0)
 
@@ -53,6 +53,6 @@ def test_the_clients_log_has_no_secret(caplog: pytest.LogCaptureFixture) -> None
     settings = settings_of(
         bootstrap_servers="127.0.0.1:9", client={"sasl.oauthbearer.client.secret": secret}
     )
-    log = clients._common(settings)["logger"]
+    log = clients._common_config(settings)["logger"]
     log.log(logging.ERROR, "%s, %s of %s", secret, "s3cr3t%2Fof+ada", "ada")
     assert caplog.messages == ["***, *** of ada"]

@@ -55,5 +55,5 @@ def test_no_queue_has_the_trackers_group() -> None:
     settings = settings_of(**SERVERS, queue_topic="a", markers_topic="b")
     assert settings.consumer_group("b") == "a/b"
     assert settings.tracker_group == "b//tracker"
-    with pytest.raises(ConfigError, match="no name of a queue"):
+    with pytest.raises(ConfigError, match="not a queue name"):
         queue_name("/tracker")

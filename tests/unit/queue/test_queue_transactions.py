@@ -55,8 +55,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch, made: Sequence[Client]) -> Transa
     left = list(made)
     monkeypatch.setattr(transactions, "_GRACE", 0.0)
     monkeypatch.setattr(clients, "transactional", lambda *_: left.pop(0))
-    monkeypatch.setattr(transactions, "held_back", lambda *_: [])
-    monkeypatch.setattr(transactions, "group_is_held_back", lambda *_: False)
+    monkeypatch.setattr(transactions, "blocked_partitions", lambda *_: [])
+    monkeypatch.setattr(transactions, "group_is_blocked", lambda *_: False)
     settings = settings_of(bootstrap_servers="x").model_copy(update={"transaction_timeout": 0.01})
     return Transactions(settings, "role")
 

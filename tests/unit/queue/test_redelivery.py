@@ -14,9 +14,16 @@ from transporter.queue.message import (
     REDELIVERIES,
     TIME,
     pack,
-    redelivered,
+    redelivery_headers,
 )
-from transporter.queue.redelivery import Due, by_partition, ends, parts, redelivery, restatements
+from transporter.queue.redelivery import (
+    Due,
+    by_partition,
+    end_markers,
+    redelivery,
+    restatements,
+    split_for_transactions,
+)
 from transporter.queue.settings import QueueSettings
 from transporter.queue.tracking import Expired, Held
 
@@ -25,7 +32,7 @@ SETTINGS = QueueSettings(bootstrap_servers="127.0.0.1:1", max_redeliveries=3)
 
 def due(count: int = 0, nack: Nack | None = None, value: bytes = b"v") -> Expired:
     """Return a message that was redelivered *count* times so far and is due again."""
-    headers = redelivered([("a", b"1")], "queue", (1, 5), count) if count else (("a", b"1"),)
+    headers = redelivery_headers([("a", b"1")], "queue", (1, 5), count) if count else (("a", b"1"),)
     held = Held("jobs", value, pack(headers), 0, 0.0, 10.0)
     held.nack = nack
     return Expired((2, 7), held)
@@ -88,15 +95,17 @@ def test_ends_name_messages_by_partition() -> None:
     """One End for each partition of the queue topic."""
     held = Held("jobs", b"", b"", 0, 0.0, 1.0)
     expired = [Expired((0, 1), held), Expired((1, 2), held), Expired((0, 3), held)]
-    assert list(ends(expired)) == [End(0, (1, 3)), End(1, (2,))]
+    assert list(end_markers(expired)) == [End(0, (1, 3)), End(1, (2,))]
 
 
 def test_a_transaction_is_bounded_in_bytes() -> None:
     """Many large messages are redelivered in several (Invariant 17)."""
     where = Assigned(0, 0)
     large = [Due(where, due(value=b"x" * 3 * 1024**2)) for _ in range(5)]
-    assert [len(part) for part in parts(large)] == [2, 2, 1]
-    assert [len(part) for part in parts([Due(where, due(value=b"x" * 20 * 1024**2))])] == [1]
+    assert [len(part) for part in split_for_transactions(large)] == [2, 2, 1]
+    assert [
+        len(part) for part in split_for_transactions([Due(where, due(value=b"x" * 20 * 1024**2))])
+    ] == [1]
 
 
 def test_one_transaction_takes_what_is_due_of_several_partitions() -> None:

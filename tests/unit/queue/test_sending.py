@@ -85,7 +85,7 @@ def test_what_arrived_counts_up_to_the_first_that_did_not(
     made = sending(3, client)
     settle(client, outcomes)
     made.finish()
-    found = made.sent()
+    found = made.result()
     assert (found.arrived, found.blamed, found.fatal) == (arrived, blamed, False)
     assert type(found.error) is (kind or type(None))
 
@@ -106,8 +106,8 @@ def test_a_message_that_the_client_does_not_take_is_blamed() -> None:
     client.refusals.append(KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)))
     assert not made.send(Outgoing("jobs", b"x"), None)
     settle(client, {0: None, 1: None})
-    assert (made.sent().arrived, made.sent().blamed) == (2, 2)
-    assert type(made.sent().error) is MessageRefused
+    assert (made.result().arrived, made.result().blamed) == (2, 2)
+    assert type(made.result().error) is MessageRefused
 
 
 def test_a_message_that_was_not_even_handed_over_is_blamed() -> None:
@@ -116,9 +116,9 @@ def test_a_message_that_was_not_even_handed_over_is_blamed() -> None:
     made = sending(2, client)
     made.refuse(refusal)
     settle(client, {0: None})
-    assert made.sent().blamed is None
+    assert made.result().blamed is None
     settle(client, {1: None})
-    assert made.sent() == Sent(2, refusal, 2)
+    assert made.result() == Sent(2, refusal, 2)
 
 
 def test_a_client_that_can_never_send_again_is_told() -> None:
@@ -131,8 +131,8 @@ def test_a_client_that_can_never_send_again_is_told() -> None:
         made = sending(1, client)
         client.refusals.append(raised)
         assert not made.send(Outgoing("jobs", b"x"), None)
-        assert made.sent().fatal
-        assert type(made.sent().error) is QueueUnavailable
+        assert made.result().fatal
+        assert type(made.result().error) is QueueUnavailable
 
 
 def test_rights_that_are_missing_are_no_outage() -> None:
@@ -140,8 +140,8 @@ def test_rights_that_are_missing_are_no_outage() -> None:
     fatal = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no rights", fatal=True)
     made = sending(0, Client(KafkaException(fatal)))
     made.send(Outgoing("jobs", b"x"), None)
-    assert made.sent().fatal
-    assert type(made.sent().error) is QueueFault
+    assert made.result().fatal
+    assert type(made.result().error) is QueueFault
 
 
 def test_an_error_of_ours_is_not_hidden() -> None:
@@ -157,7 +157,7 @@ def test_a_full_client_is_waited_for_until_the_deadline() -> None:
     made = sending(0, client)
     assert made.send(Outgoing("jobs", b"x"), None)
     settle(client, {0: None})
-    assert made.sent() == Sent(1)
+    assert made.result() == Sent(1)
     late = sending(0, Client(BufferError("full")), seconds=0.0)
     assert not late.send(Outgoing("jobs", b"x"), None)
-    assert type(late.sent().error) is QueueTimeout
+    assert type(late.result().error) is QueueTimeout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transporter.queue.exchange import Work
-from transporter.queue.keeper import markers
+from transporter.queue.keeper import to_markers
 from transporter.queue.markers import End, KeepAlive, Nack, encode
 from transporter.queue.starting import Batch
 
@@ -40,7 +40,7 @@ class Record:
 def batch(*records: Record) -> Batch:
     """Return what queue ``jobs`` makes of *records*."""
     made = Batch("jobs")
-    made.read(records)
+    made.add_records(records)
     return made
 
 
@@ -77,7 +77,7 @@ def test_work_becomes_one_marker_for_each_partition_and_kind() -> None:
     work = Work(
         [(0, 1), (1, 2), (0, 3)], [((0, 4), nack), ((0, 5), nack), ((0, 6), later)], [(0, 9)]
     )
-    assert list(markers(work, 30_000)) == [
+    assert list(to_markers(work, 30_000)) == [
         KeepAlive(0, (9,), 30_000),
         End(0, (1, 3)),
         End(1, (2,)),
@@ -88,7 +88,7 @@ def test_work_becomes_one_marker_for_each_partition_and_kind() -> None:
 
 def test_a_marker_names_a_bounded_number_of_messages() -> None:
     """However much is settled at once, each marker stays small."""
-    found = list(markers(Work([(0, each) for each in range(25_000)]), 1))
+    found = list(to_markers(Work([(0, each) for each in range(25_000)]), 1))
     assert max(len(encode(marker)) for marker in found) < 100_000
     assert sum(len(marker.offsets) for marker in found) == 25_000
 

@@ -33,12 +33,12 @@ def test_partitions_that_come_while_it_closes_end_it_in_order(
     gone = KafkaException(KafkaError(KafkaError._DESTROY, "terminating"))
     consumer, asking, transactions = Client(gone), Client(), Client()
     monkeypatch.setattr(module.clients, "consumer", lambda *_, **__: consumer)
-    monkeypatch.setattr(module.clients, "onlooker", lambda *_, **__: asking)
+    monkeypatch.setattr(module.clients, "standalone_consumer", lambda *_, **__: asking)
     monkeypatch.setattr(module, "Transactions", lambda *_: transactions)
     tracker: Any = Tracker(settings_of(bootstrap_servers="127.0.0.1:9"))
     for name in ("_commit", "_measure"):
         monkeypatch.setattr(tracker, name, lambda *_: None)
-    monkeypatch.setattr(tracker, "_open", tracker.stop)
+    monkeypatch.setattr(tracker, "_subscribe", tracker.stop)
     tracker.run()
     assert consumer.closed
     assert asking.closed

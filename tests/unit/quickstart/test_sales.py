@@ -107,7 +107,7 @@ def test_what_cannot_be_shown_is_said_in_a_line(
     if broken == "pipeline":
         file.write_text("routes: 7", encoding="utf-8")
     show_sales(["transporter", "run", "p.yaml"], {})
-    assert capsys.readouterr().err.startswith("shop: what was sold cannot be shown: ")
+    assert capsys.readouterr().err.startswith("shop: cannot show the sales: ")
 
 
 def test_a_city_moves_no_cursor(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

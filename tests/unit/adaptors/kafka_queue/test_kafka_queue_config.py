@@ -37,8 +37,8 @@ def writer(**settings: Any) -> KafkaQueueWriterConfig:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"queue": "a/b"}, "no name of a queue"),
-        ({"queue": ""}, "no name of a queue"),
+        ({"queue": "a/b"}, "not a queue name"),
+        ({"queue": ""}, "not a queue name"),
         ({"queue_topic": "queue-markers"}, "must differ"),
         ({"markers_topic": "a b"}, "markers_topic"),
         ({"namespace": "{topic}"}, "{queue} and no other"),
@@ -63,7 +63,7 @@ def test_what_a_reader_cannot_be_told_is_refused(settings: dict[str, Any], text:
     [
         ({"queue": "{key}"}, "{namespace} and no other"),
         ({"queue": "{namespace:>9}"}, "{namespace} and no other"),
-        ({"queue": "a b.{namespace}"}, "no name of a queue"),
+        ({"queue": "a b.{namespace}"}, "not a queue name"),
         ({"queue": ""}, "queue"),
         ({"max_message_bytes": 10}, "max_message_bytes"),
         ({"client": {"enable.idempotence": False}}, "may not hold enable.idempotence"),

@@ -29,8 +29,8 @@ def test_names_are_read_as_sql_reads_them(text: str, name: str) -> None:
     """Unquoted names fold, quoted ones stay; readers and applications agree."""
     config = OutboxConfig(dsn=DSN, columns={"id": text})  # type: ignore[arg-type] # as YAML gives it
     assert config.columns.names == Columns(id=name)
-    assert Stashed(id=text).quoted()["id"] == '"' + name.replace('"', '""') + '"'
-    assert Stashed(**dict(config.columns)).quoted() == Stashed(id=text).quoted()
+    assert Stashed(id=text).quoted_names()["id"] == '"' + name.replace('"', '""') + '"'
+    assert Stashed(**dict(config.columns)).quoted_names() == Stashed(id=text).quoted_names()
 
 
 def test_nothing_said_is_the_usual_table() -> None:
