@@ -1,4 +1,4 @@
-"""What the brokers know of topics, asked apart from the records."""
+"""Queries to the brokers about topics, apart from the records."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ if TYPE_CHECKING:
     from adaptors.kafka.config import KafkaConnection
 
 REQUEST_SECONDS: Final = 10.0
-"""How long an answer of the brokers is waited for."""
+"""Time limit of a query to the brokers."""
 
 _GLANCE_SECONDS: Final = 5.0
-"""The same for what operators are shown: without it nothing is known, and it is asked again."""
+"""Time limit of queries for operators. After it the answer is unknown, and the query repeated."""
 
 _HEAR_SECONDS: Final = 0.2
-"""Seconds between two looks for a reason that makes waiting useless, such as a wrong password."""
+"""Seconds between two checks for an error that makes waiting useless, such as a bad password."""
 
 _ALL_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public code
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
-"""What brokers that know no topic ids give as one."""
+"""Topic id from brokers that have no topic ids."""
 
 
 class Cluster:
-    """Answers questions about topics; each waits at most ten seconds.
+    """Queries about topics, each of at most ten seconds. Used by one thread at a time.
 
-    Every method raises ``SourceUnavailable`` when no answer comes, and
-    ``EnvironmentFault`` when the brokers refuse one. Used by one thread at a time.
+    Raises:
+        SourceUnavailable: From every method, when no answer comes.
+        EnvironmentFault: From every method, when the brokers refuse to answer.
     """
 
     def __init__(self, config: KafkaConnection, place: str, **own: object) -> None:
-        """Make a client, with settings of its *own*; it connects when it is first asked."""
+        """Make a client, with settings of its *own*. It connects with the first query."""
         self._place = place
         self._trouble: KafkaError | None = None
         with built(config, place):
@@ -64,11 +65,11 @@ class Cluster:
             )
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the id of each of *topics* that is there; empty where brokers know none."""
+        """Return the id of each of *topics* that exists, empty where brokers have no ids."""
         return {name: _shown(str(each.topic_id)) for name, each in self._described(topics).items()}
 
     def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
-        """Return the partitions of those of *topics* that are there."""
+        """Return the partitions of those of *topics* that exist."""
         return [
             TopicPartition(name, partition.id)
             for name, topic in self._described(topics).items()
@@ -76,7 +77,7 @@ class Cluster:
         ]
 
     def described(self, topics: Iterable[str]) -> dict[str, Any]:
-        """Return what the brokers tell of those of *topics* that are there, and our rights."""
+        """Return the brokers' descriptions of those of *topics* that exist, with our rights."""
         return self._described(topics, rights=True)
 
     def _described(self, topics: Iterable[str], *, rights: bool = False) -> dict[str, Any]:
@@ -96,14 +97,14 @@ class Cluster:
         return found
 
     def matching(self, pattern: str) -> list[str]:
-        """Return the topics whose names *pattern* is found in, sorted."""
+        """Return the topics whose names match *pattern* anywhere, sorted."""
         with self._asking():
             return matching(list(self._admin.list_topics(timeout=REQUEST_SECONDS).topics), pattern)
 
     def ends(
         self, partitions: Iterable[TopicPartition], isolation: str
     ) -> dict[tuple[str, int], int]:
-        """Return behind which offset each of *partitions* ends, as far as *isolation* reads."""
+        """Return the offset behind the end of each of *partitions*, as far as *isolation* reads."""
         found: dict[tuple[str, int], int] = {}
         with self._asking():
             asked = self._list_ends(partitions, isolation, REQUEST_SECONDS)
@@ -113,7 +114,7 @@ class Cluster:
         return found
 
     def ask_ends(self, partitions: Iterable[TopicPartition], isolation: str) -> Ends:
-        """Return the same as a question, whose answer nobody has to wait for."""
+        """Return the same as a query whose answer need not be awaited."""
         return Ends(self._list_ends(partitions, isolation, _GLANCE_SECONDS))
 
     def _list_ends(
@@ -130,7 +131,7 @@ class Cluster:
         return asked
 
     def _answer(self, future: Future[Any]) -> Any:  # noqa: ANN401 - the library has no types
-        """Return the answer, or raise as soon as it is known that none will come."""
+        """Return the answer, or raise as soon as it is certain that none will come."""
         while True:
             try:
                 return future.result(_HEAR_SECONDS)
@@ -140,18 +141,18 @@ class Cluster:
                     raise KafkaException(self._trouble) from None
 
     def _heard(self, error: KafkaError) -> None:
-        """Keep the reason for which no answer comes: a right, a certificate, a name, a port."""
+        """Keep the reason for missing answers: a right, a certificate, a name, a port."""
         known = self._trouble
         if known is None or (error.code() != _ALL_DOWN and not is_fault(known)):
             self._trouble = error
 
     @contextmanager
     def _asking(self, but: int | None = None) -> Iterator[None]:
-        """Translate what fails inside the block; an error with the code *but* is passed over."""
+        """Translate errors raised inside the block, and ignore one with the code *but*."""
         try:
             yield
             self._admin.poll(0)
-            self._trouble = None  # Whatever it was, there is an answer.
+            self._trouble = None  # The answer proves that it has passed.
         except KafkaException as error:
             asked = error.args[0]
             if asked.code() == but:
@@ -165,17 +166,18 @@ class Ends:
     """The ends of partitions, once the brokers have answered. Implements ``Question``."""
 
     def __init__(self, asked: dict[TopicPartition, Future[Any]]) -> None:
-        """Keep what was *asked*."""
+        """Keep the queries that were *asked*."""
         self._asked = asked
 
     def done(self) -> bool:
-        """Return whether all answers are there, or known not to come."""
+        """Return whether each query has an answer or an error."""
         return all(future.done() for future in self._asked.values())
 
     def result(self) -> dict[tuple[str, int], int]:
-        """Return the offset behind each partition.
+        """Return the offset behind the end of each partition.
 
-        :raises KafkaException: when there is no answer about one of them.
+        Raises:
+            KafkaException: One of the queries has failed.
         """
         return {
             (partition.topic, partition.partition): future.result().offset
@@ -190,7 +192,7 @@ def _shown(topic_id: str) -> str:
 
 @contextmanager
 def built(config: KafkaConnection, place: str) -> Iterator[None]:
-    """Translate the client's refusal of a setting; its values are not shown."""
+    """Translate the client's refusal of a setting, without the settings' values."""
     try:
         yield
     except KafkaException as error:

@@ -48,7 +48,7 @@ OWNED: Final = {
     "request.required.acks": "every message waits for all in-sync replicas",
     "transactional.id": "use transactional",
 }
-"""librdkafka settings that the writer's promises rest on, and why each is refused."""
+"""librdkafka settings that the writer's promises rest on, with the reason for refusing each."""
 
 READER_OWNED: Final = {
     "auto.commit.enable": "only what is durable in the log is committed",
@@ -68,7 +68,7 @@ READER_OWNED: Final = {
     "partition.assignment.strategy": "the reader relies on cooperative-sticky",
     "topic.blacklist": "use pattern",
 }
-"""librdkafka settings that the reader's promises rest on, and why each is refused."""
+"""librdkafka settings that the reader's promises rest on, with the reason for refusing each."""
 
 ENTRY_ID: Final = "transporter-entry-id"
 SOURCE_ID: Final = "transporter-source-id"
@@ -86,7 +86,7 @@ _NAMES: Final = {
     "ssl_key": "ssl.key.location",
     "ssl_key_password": "ssl.key.password",
 }
-"""Our settings, and what librdkafka calls them."""
+"""Our settings, with librdkafka's names."""
 
 _SWITCH: Final = TypeAdapter(bool)
 
@@ -94,16 +94,16 @@ _ALIASES: Final = {"sasl.mechanisms": "sasl.mechanism"}
 
 
 class KafkaConnection(AdaptorConfig):
-    """Brokers, TLS and SASL. Whatever else the client can be told goes into ``client``."""
+    """Brokers, TLS and SASL. All other settings of the client go into ``client``."""
 
     bootstrap_servers: Annotated[str, Field(min_length=1)]
     """Brokers to start from: ``host:port``, comma-separated."""
 
     security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] | None = None
-    """How to talk to the brokers; without it ``plaintext``, or what ``client`` says."""
+    """Protocol to the brokers. By default ``plaintext``, or the protocol in ``client``."""
 
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
-    """How user name and password are proved, or that a token is sent in their place; needs a
+    """Proof of user name and password, or ``OAUTHBEARER`` for a token in their place. Needs a
     ``security_protocol`` with SASL."""
 
     username: Annotated[str, Field(min_length=1)] | None = None
@@ -113,11 +113,11 @@ class KafkaConnection(AdaptorConfig):
     """Password for SASL."""
 
     ssl_ca: LocalPath | None = None
-    """PEM file of the authorities that the brokers' certificates are checked against;
-    without it the system's own."""
+    """PEM file of the authorities that sign the brokers' certificates. By default the system's
+    own."""
 
     ssl_certificate: LocalPath | None = None
-    """PEM file with the certificate that we show."""
+    """PEM file with the client's certificate."""
 
     ssl_key: LocalPath | None = None
     """PEM file with the private key of ``ssl_certificate``."""
@@ -162,11 +162,11 @@ class KafkaConnection(AdaptorConfig):
 
     @property
     def secured(self) -> dict[str, Value]:
-        """The settings of the client for TLS and SASL, with its own names and as plain text."""
+        """The client's settings for TLS and SASL, with its own names and as plain text."""
         return dict(self._pairs())
 
     def shown(self, text: str) -> str:
-        """Return *text* without the values of settings: the client repeats what it refuses."""
+        """Return *text* without the values of settings, because the client quotes refused ones."""
         return without_values({**self.client, **self.secured}, text)
 
     def without_secrets(self, text: str) -> str:
@@ -183,24 +183,24 @@ class KafkaConnection(AdaptorConfig):
 
 
 LEAST_BACKOFF: Final = 100
-"""What the client has by default; it asks for a coordinator three times at this distance."""
+"""The client's default in ms. It queries a coordinator three times at this interval."""
 
 
 class CreateTopics(AdaptorConfig):
-    """What topics are like that the writer creates."""
+    """Settings of the topics that the writer creates."""
 
     partitions: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    """How many partitions they have; without it as many as the brokers' default."""
+    """Number of partitions. By default the brokers' own default."""
 
     replication: Annotated[int, Field(ge=1, le=2**15 - 1)] | None = None
-    """How many replicas each partition has; without it as many as the brokers' default."""
+    """Number of replicas of each partition. By default the brokers' own default."""
 
     config: dict[str, Value] = Field(default_factory=dict)
     """Settings of the topics, such as ``cleanup.policy``."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """The topics' settings as brokers read them."""
+        """The topics' settings in the brokers' form."""
         return {name: _setting_text(value) for name, value in self.config.items()}
 
 
@@ -209,7 +209,7 @@ def _setting_text(value: Value) -> str:
 
 
 def _on_or_off(value: object) -> object:
-    """Make settings of a switch, also one that a variable gives: the brokers' defaults, or none."""
+    """Turn a switch, which a variable may give, into settings: the brokers' defaults, or none."""
     if value is None or isinstance(value, dict | CreateTopics):
         return value
     try:
@@ -219,13 +219,13 @@ def _on_or_off(value: object) -> object:
 
 
 class KafkaWriterConfig(KafkaConnection):
-    """Where the messages go, and how the client gets there."""
+    """Destination of the messages, and settings of the client."""
 
     topic: Annotated[str, Field(min_length=1)] = "{namespace}"
-    """The topic; ``{namespace}`` stands for the entry's namespace."""
+    """The topic. ``{namespace}`` stands for the entry's namespace."""
 
     max_message_bytes: Annotated[Size, Field(ge=1000, le=1_000_000_000)] = 16 * 1024**2
-    """Largest message the client sends. The default leaves it to the topic's own limit."""
+    """Largest message that the client sends. The default leaves it to the topic's own limit."""
 
     create_topics: Annotated[
         CreateTopics | None, BeforeValidator(_on_or_off, json_schema_input_type=bool | CreateTopics)
@@ -234,15 +234,15 @@ class KafkaWriterConfig(KafkaConnection):
     ``partitions``, ``replication`` and ``config``. Without it, wait for them."""
 
     id_headers: bool = False
-    """Add headers with the entry's id and its source id behind the entry's own."""
+    """Add headers with the entry's id and its source id behind the entry's own headers."""
 
     transactional: bool = False
-    """Send each slice in one transaction, together with how far the route has come: effectively
+    """Send each slice in one transaction, together with the route's progress: effectively
     once for consumers that read committed messages only."""
 
     progress_topic: str | None = None
-    """A topic that exists; how far a transactional route has come is committed for its partition
-    0. Nothing is written to it. Without it ``topic``, which must be a fixed one then."""
+    """A topic that exists. A transactional route's progress is committed for its partition 0.
+    Nothing is written to it. By default ``topic``, which must then be a fixed one."""
 
     @field_validator("topic")
     @classmethod
@@ -282,7 +282,7 @@ class KafkaWriterConfig(KafkaConnection):
 
     @property
     def fixed_topic(self) -> str | None:
-        """The topic, when it is the same for every entry."""
+        """The topic, if it is the same for every entry."""
         return None if "{" in self.topic else self.topic
 
     @property
@@ -298,47 +298,47 @@ def _known_topic(name: str) -> str:
 
 
 class KafkaReaderConfig(KafkaConnection):
-    """Which topics are read, as which group, from where on, and what the messages are called."""
+    """Topics, group, beginning and namespace of a Kafka reader."""
 
     topics: tuple[Annotated[str, AfterValidator(_known_topic)], ...] = ()
     """The topics to read."""
 
     pattern: Annotated[str, Field(min_length=1)] | None = None
-    """Instead of ``topics``: a regular expression (RE2) that is found in the names of the topics
-    to read; new ones are noticed within half a minute. Names that begin with ``__`` never match.
-    """
+    """Instead of ``topics``: a regular expression (RE2) that matches anywhere in the names of
+    the topics to read. New topics are noticed within half a minute. Names that begin with
+    ``__`` never match."""
 
     group: Annotated[str, Field(min_length=1, max_length=249)]
-    """The consumer group. Engines with the same one share the partitions."""
+    """The consumer group. Engines with the same group share the partitions."""
 
     namespace: Annotated[str, Field(min_length=1)] = "{topic}"
-    """Namespace of the messages; ``{topic}`` stands for the topic."""
+    """Namespace of the messages. ``{topic}`` stands for the topic."""
 
     content_type: Annotated[str, Field(min_length=1)] | None = JSON
-    """What the values are; ``null`` when nobody knows. They are not looked at."""
+    """Content type of the values, or ``null`` if unknown. The values are not parsed."""
 
     start: Literal["earliest", "latest"] = "earliest"
-    """Where topics begin that are there when the group begins. Partitions that are added later,
-    and topics that a pattern finds later, are read from their beginning."""
+    """Place at which existing topics begin when the group begins. Partitions that are added
+    later, and topics that a pattern finds later, are read from their beginning."""
 
     on_out_of_range: Literal["stop", "earliest", "latest"] = "stop"
-    """What to do when the records to be read next are gone, or were never there: ``stop`` with
-    an error, or go on at the partition's beginning or end, with a warning."""
+    """Reaction when the next records are gone, or were never there: ``stop`` with
+    an error, or continue at the partition's beginning or end, with a warning."""
 
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
-    """Whether records of transactions that are open or were aborted are left out."""
+    """Whether records of open or aborted transactions are left out."""
 
     follow: bool = True
-    """Wait for more at the end, instead of ending there."""
+    """Wait for more records at the end, instead of ending there."""
 
     batch_rows: Annotated[int, Field(ge=1, le=100_000)] = 10_000
-    """Most messages of one batch."""
+    """Maximum messages of one batch."""
 
     batch_bytes: Annotated[Size, Field(ge=1, le=256 * 1024**2)] = 8 * 1024**2
-    """Bytes of values after which a batch takes no more; up to 1000 messages may exceed it."""
+    """Bytes of values after which a batch is complete. Up to 1000 messages may exceed it."""
 
     commit_interval: Annotated[Duration, Field(ge=0, le=3600)] = 1.0
-    """Time between two commits to the group; the log's own position is never behind."""
+    """Time between two commits to the group. The log's own position is never behind."""
 
     @field_validator("namespace")
     @classmethod
@@ -369,14 +369,15 @@ class KafkaReaderConfig(KafkaConnection):
 
 
 def is_topic(name: str) -> bool:
-    """Tell whether Kafka allows *name* as the name of a topic."""
+    """Return whether Kafka allows *name* as the name of a topic."""
     return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def matching(names: list[str], pattern: str) -> list[str]:
-    """Return those of *names*, sorted, in which *pattern* is found, without internal topics.
+    """Return those of *names*, sorted, that match *pattern* anywhere, without internal topics.
 
-    Raise :class:`ValueError` when it is no regular expression.
+    Raises:
+        ValueError: *pattern* is not a regular expression.
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that most pipelines do without
 
@@ -386,14 +387,14 @@ def matching(names: list[str], pattern: str) -> list[str]:
     try:
         found = pc.match_substring_regex(column, pattern=pattern).to_pylist()
     except pa.ArrowInvalid as error:
-        # Behind RE2's reason comes a piece of the pattern, which may hold a secret.
+        # RE2's reason is followed by a piece of the pattern, which may hold a secret.
         reason = str(error).removeprefix("Invalid regular expression: ").partition(": ")[0]
         raise ValueError(f"is not a regular expression that RE2 reads: {reason}") from None
     return [name for name, matches in zip(known, found, strict=False) if matches]
 
 
 def _refuse(client: dict[str, Value], owned: Mapping[str, str], who: str) -> dict[str, Value]:
-    """Return *client*; raise :class:`ValueError` when it holds a setting that is *owned*."""
+    """Return *client*, or raise :class:`ValueError` when it holds a setting that is *owned*."""
     if found := sorted(client.keys() & owned.keys()):
         reasons = "; ".join(f"{name}: {owned[name]}" for name in found)
         raise ValueError(f"the {who} sets these itself: {reasons}")

@@ -1,4 +1,4 @@
-"""What can be found out of topics and groups before anything is read or written."""
+"""Checks of topics and groups before anything is read or written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def probe_reader(config: KafkaReaderConfig) -> Iterator[Finding]:
-    """Yield what there is of the topics and of the group that *config* names."""
+    """Yield findings about the topics and the group that *config* names."""
     cluster = Cluster(config, _place(config))
     names = list(config.topics) if config.pattern is None else cluster.matching(config.pattern)
     yield Finding(f"{_place(config)} answers")
@@ -35,8 +35,8 @@ def probe_reader(config: KafkaReaderConfig) -> Iterator[Finding]:
 
 
 def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
-    """Yield what there is of the topics that *config* names."""
-    # It is for idempotent producers only, and those ask for a right before anything else.
+    """Yield findings about the topics that *config* names."""
+    # The setting is for idempotent producers only, which need a right before anything else.
     cluster = Cluster(config, _place(config), **{"enable.gapless.guarantee": False})
     there = cluster.matching("^")
     yield Finding(f"{_place(config)} answers, and shows {len(there)} topics")
@@ -54,7 +54,7 @@ def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
 
 
 def _group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Finding:
-    """Ask what the group keeps, as somebody who never joins it."""
+    """Look up the group's commits without joining the group."""
     with built(config, _place(config)):
         consumer = consumer_of(config, _nothing, _nothing)
     try:
@@ -70,7 +70,7 @@ def _group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Finding:
 
 
 def _nothing(*_: object) -> None:
-    """Hear nothing: what matters is raised."""
+    """Ignore callbacks, because every relevant error is raised."""
 
 
 def _topics(
@@ -96,7 +96,7 @@ def _topics(
 
 
 def _lacks(described: object, right: AclOperation) -> bool:
-    """Tell whether the brokers say what we may do, and *right* is not among it."""
+    """Return whether the brokers list our rights and *right* is missing."""
     rights = getattr(described, "authorized_operations", None)
     return rights is not None and not {right, AclOperation.ALL} & set(rights)
 

@@ -1,4 +1,4 @@
-"""Reads topics of Kafka as a member of a consumer group."""
+"""Reader of Kafka topics as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -29,42 +29,42 @@ if TYPE_CHECKING:
     from transporter.adaptor import AdaptorConfig, Finding, Resume
 
 _GRACE: Final = 10.0
-"""Seconds for which a topic may be missing: one that is being created appears by then."""
+"""Seconds for which a topic may be missing, so that one that is being created can appear."""
 _LOOK: Final = 30.0
-"""Seconds between two looks at the topics when nothing calls for one."""
+"""Seconds between two checks of the topics when there is no reason for one."""
 _SOON: Final = 1.0
-"""Seconds between two looks when something does."""
+"""Seconds between two checks when there is a reason."""
 _MEASURE: Final = 10.0
-"""Seconds between two looks at how much there is to read."""
+"""Seconds between two measurements of the backlog."""
 _UNPOLLED: Final = 2.0
-"""Seconds without a poll after which what the client knows of the ends counts as old."""
+"""Seconds without a poll after which the client's ends of partitions count as old."""
 _PATIENCE: Final = 10.0
 _MAX_POLL_INTERVAL: Final = 300_000
 
 
 class KafkaReader:
-    """Reads the records of some topics, each partition in its order.
+    """Reader of the records of some topics, each partition in its order.
 
-    ``data``, ``key`` and headers are the record's, byte for byte; no value makes
-    a tombstone with the op ``delete``. The partitions are shared with whoever is
-    in the same group; each is read on from where the log has come, unless
-    somebody else, or an operator, has moved the group since.
+    ``data``, ``key`` and headers are the record's, byte for byte. A missing value makes
+    a tombstone with the op ``delete``. The partitions are shared with the other members of
+    the group. Each is read on from the log's place, unless another member, or an operator,
+    has moved the group since.
 
-    Not promised: order among partitions; that a record is logged in one engine's
+    Not promised: order among partitions, or that a record is logged in one engine's
     log only. At a rebalance without crash or full log nothing is repeated.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = KafkaReaderConfig
 
     def __init__(self, config: KafkaReaderConfig) -> None:
-        """Read what *config* names."""
+        """Keep *config* and connect to nothing yet."""
         self._config = config
         self._place = f"Kafka at {config.bootstrap_servers}"
         self._position = self._settled = Position("")
         self._cluster: Cluster | None = None
         self._group: Group | None = None
         self._keeper: Keeper | None = None
-        # By position: with `release: delivered` there may be as many as entries.
+        # By position. With `release: delivered` there may be as many as entries.
         self._given: OrderedDict[str, tuple[Position, list[tuple[Held, Place]]]] = OrderedDict()
         self._topics: list[str] = []
         self._missing: dict[str, float] = {}
@@ -76,10 +76,11 @@ class KafkaReader:
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
 
     def open(self, resume: Resume) -> None:
-        """Join the group; partitions come with the first polls.
+        """Join the group. Partitions come with the first polls.
 
-        :raises SourceUnavailable: when no broker answers, or a topic is gone that was read.
-        :raises EnvironmentFault: when a right or a setting is wrong.
+        Raises:
+            SourceUnavailable: No broker answers, or a topic that was read is gone.
+            EnvironmentFault: A right or a setting is wrong.
         """
         self.close()
         self._resume = resume
@@ -87,7 +88,7 @@ class KafkaReader:
         self._position = (
             Position.parse(text) if text else Position(f"{resume.log_id}/{secrets.token_hex(4)}")
         )
-        # With `release: delivered` the log may hold more than the group may know of.
+        # With `release: delivered` the log may hold more than may be committed to the group.
         text = resume.committable
         self._settled = Position.parse(text) if text else Position(self._position.owner)
         cluster = self._cluster = Cluster(self._config, self._place)
@@ -100,15 +101,16 @@ class KafkaReader:
         self._subscribe(cluster, group)
         self._looked = self._told = self._polled = monotonic()
         self._survey = Survey(group.ask_ends)
-        # Others in the group may have to wait for us so long in a rebalance.
+        # In a rebalance the other members may have to wait for us this long.
         limit = int(self._config.client.get("max.poll.interval.ms", _MAX_POLL_INTERVAL)) / 1000
         self._keeper = Keeper(min(_PATIENCE, limit / 4), self._keep)
 
     def poll(self, timeout: float) -> Batch:
-        """Return what is there, waiting up to *timeout* seconds for the first record.
+        """Return the next records, waiting up to *timeout* seconds for the first one.
 
-        :raises SourceError: when records are gone that were to be read, and ``on_out_of_range``
-            is ``stop``.
+        Raises:
+            SourceError: Records that were to be read are gone, and ``on_out_of_range`` is ``stop``.
+            EndOfSource: With ``follow: false``, everything was read.
         """
         group, cluster, keeper = self._opened
         deadline = monotonic() + timeout
@@ -127,7 +129,7 @@ class KafkaReader:
             raise EndOfSource
 
     def commit(self, position: str) -> None:
-        """Let the group know of *position*, with the next commit (Invariant 1)."""
+        """Commit *position* to the group, with the next commit (Invariant 1)."""
         group, _, keeper = self._opened
         with keeper.present():
             while position in self._given:
@@ -137,7 +139,7 @@ class KafkaReader:
             self._tell(group)
 
     def keep_alive(self) -> None:
-        """Measure while nobody polls, as while the log is full; a thread keeps the seat then."""
+        """Measure the backlog between polls, as while the log is full and the keeper is active."""
         now, group, keeper, survey = monotonic(), self._group, self._keeper, self._survey
         if group is None or keeper is None or survey is None:
             return
@@ -152,11 +154,11 @@ class KafkaReader:
                 )
 
     def probe(self) -> Iterable[Finding]:
-        """Look at the topics and the group."""
+        """Check the topics and the group."""
         return probe_reader(self._config)
 
     def close(self) -> None:
-        """Commit what is logged, leave the group and end the threads; safe to call twice."""
+        """Commit the logged places, leave the group and end the threads. Safe to call twice."""
         keeper, self._keeper = self._keeper, None
         group, self._group = self._group, None
         self._cluster = self._survey = None
@@ -172,7 +174,7 @@ class KafkaReader:
         now = monotonic()
         if now >= self._measured + _MEASURE and self._resume is not None:
             self._measured = now
-            # Brokers that are away tell nothing: what the client knows is old then.
+            # While brokers are away the client's numbers are old.
             found = None if group.doubt else group.backlog(group.known_ends())
             self._resume.measure("backlog_messages", found)
 
@@ -206,7 +208,7 @@ class KafkaReader:
     # Topics
 
     def _await_topics(self, cluster: Cluster) -> None:
-        """Wait a moment for topics that are being created."""
+        """Wait for topics that are being created, for a limited time."""
         deadline = monotonic() + _GRACE
         while missing := sorted(set(self._config.topics) - cluster.ids(self._config.topics).keys()):
             if monotonic() >= deadline:
@@ -225,7 +227,7 @@ class KafkaReader:
         )
 
     def _look(self, group: Group, cluster: Cluster) -> None:
-        """See now and then whether the brokers answer, and the topics are the ones they were."""
+        """Check at intervals that the brokers answer and that the topics are still the same."""
         now = monotonic()
         if now - self._looked < (_SOON if group.doubt else _LOOK):
             return
@@ -240,7 +242,7 @@ class KafkaReader:
         group.doubt = bool(self._missing)
 
     def _mind(self, missing: set[str], now: float) -> None:
-        """Give a topic that is gone a moment to come back."""
+        """Raise if a topic has been missing for too long."""
         self._missing = {topic: self._missing.get(topic, now) for topic in missing}
         late = [topic for topic, since in self._missing.items() if now - since >= _GRACE]
         if late:
