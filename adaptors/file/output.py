@@ -1,4 +1,4 @@
-"""A file whose length is kept with the offset that it stands for."""
+"""A file whose length is stored together with the offset at that length."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _MADE: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
 
 class Output:
-    """A regular file, or numbered ones, that hold each line once whatever ends a writer.
+    """A regular file, or numbered ones, that hold each line once however a writer ends.
 
-    In this order: the lines, a sync, the length with its offset, and a sync of
-    that if it is to outlive the machine. What lies behind the length that was
-    kept last was never acked; it is cut off before anything else is written,
-    and copied aside first unless it is known to be ours. A length that was not
-    synced counts until the machine is started again; after that nothing is cut
-    by it. The lock is that of the progress file, for the lines' own file
-    changes. Every method but :meth:`close` expects :meth:`alone`.
+    The order is: the lines, a sync, the length with its offset, and a sync of
+    that if it is to outlive the machine. Bytes behind the last stored length
+    were never acked. They are cut off before anything else is written,
+    and copied aside first unless they are certainly ours. A length that was not
+    synced counts until the machine is started again. After that nothing is cut
+    by it. The lock is that of the progress file, because the lines' own file
+    changes. Every method but :meth:`close` requires :meth:`alone`.
     """
 
     def __init__(self, config: FileWriterConfig, context: WriterContext, disk: Disk) -> None:
-        """Write for *context* what *config* says; :meth:`open` comes first."""
+        """Write for *context* according to *config*. :meth:`open` comes first."""
         self._path = shard_path(config.path, context.shard, context.shards)  # type: ignore[arg-type]
         self._rolls, self._always = config.rolls, config.exact_after == "power-cut"
         self._context, self._disk = context, disk
@@ -64,12 +64,12 @@ class Output:
         self._known: tuple[bytes, State | None] = b"", None
 
     def open(self) -> None:
-        """Open the progress file, and make it and its folder when they are not there."""
+        """Open the progress file, and make it and its folder when they do not exist."""
         self._disk.make_folder(self._path.parent)
         self._progress = self._disk.open(self._progress_path, os.O_RDWR | os.O_CREAT)
 
     def close(self) -> None:
-        """Close what is open; safe to call twice."""
+        """Close all files. Safe to call twice."""
         self._leave()
         progress, self._progress = self._progress, -1
         if progress >= 0:
@@ -77,20 +77,21 @@ class Output:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep every other writer out, so that slices stay together and can be taken back."""
+        """Block every other writer, so that slices stay together and can be taken back."""
         while True:
             with alone(self._progress, self._context.deadline, self._path):
                 status = self._disk.status(self._progress_path)
                 if status is not None and status.st_ino == os.fstat(self._progress).st_ino:
                     yield
                     return
-            self.close()  # It was taken away, and with it what our lock is worth.
+            self.close()  # It was removed, and our lock on it no longer protects anything.
             self.open()
 
     def state(self) -> State:
-        """Return the state of the file that lines go to now, made so where it is not.
+        """Return the state of the present file, after bringing the file into that state.
 
-        :raises RouteFault: when lines that were acked are missing.
+        Raises:
+            RouteFault: Lines that were acked are missing.
         """
         content = self._content()
         if not content or content != self._known[0]:
@@ -111,21 +112,22 @@ class Output:
         return self._begun(state)
 
     def commit(self, state: State, part: Part, generation: int) -> State:
-        """Append the lines of *part*; return the new state when they are on disk.
+        """Append the lines of *part*, and return the new state when they are on disk.
 
-        :raises OSError: when that cannot be; then it has taken them back.
+        Raises:
+            OSError: That failed, and the lines were taken back.
         """
         before = state.length
         text = part.text
         if before and self._disk.read(self._descriptor, 1, before - 1) != b"\n":
-            text = b"\n" + text  # Somebody else's last line; ours have ends.
+            text = b"\n" + text  # The last line is another writer's, because ours have ends.
         try:
             self._put(put_slice(Slice(state.turn, len(text), crc32c(text))))
             append_all(self._disk, self._descriptor, text)
             self._disk.sync(self._descriptor)
             return self._kept(self._grown(state, text, part, generation), durable=False)
         except OSError:
-            # What cannot be taken back now is cut off before the next slice.
+            # Lines that cannot be taken back now are cut off before the next slice.
             with suppress(OSError):
                 self._disk.cut(self._descriptor, before)
             with suppress(OSError):
@@ -140,10 +142,10 @@ class Output:
         return grown.with_stored(stored)
 
     def _kept(self, state: State, *, durable: bool = True) -> State:
-        """Write *state* as the next turn and return it; wait until it is on disk, if need be.
+        """Write *state* as the next turn and return it, after waiting for the disk if need be.
 
-        It need not be when only a kill matters, but for the one that says so:
-        what has lines behind it that were acked must not be taken for the newest.
+        Against a kill alone no wait is needed, except for the state that first relies on this:
+        a state with acked lines behind it must not be taken for the newest.
         """
         boot = self._disk.boot
         kept = replace(state, turn=state.turn + 1, boot=boot, synced=self._always or not boot)
@@ -172,7 +174,7 @@ class Output:
             ) from None
 
     def _whole(self, state: State | None, content: bytes) -> State:
-        """Return *state* once its file is as long as it says, or that of the file in its place."""
+        """Return *state* once its file has its length, or the state of the file in its place."""
         if state is None:
             return self._first()
         path = self._path.with_name(state.file)
@@ -191,7 +193,7 @@ class Output:
         return self._begun(State(0, "", 0, 0, 0))
 
     def _mended(self, state: State, size: int, content: bytes) -> State:
-        """Return the state of the open file, which is *size* bytes long and should not be."""
+        """Return the state of the open file, which has *size* bytes, unlike *state*."""
         if size == 0:
             return self._kept(replace(state, length=0, end=self._end(0)))
         if size < state.length:
@@ -202,8 +204,8 @@ class Output:
             )
         unsure = not state.synced and state.boot != self._disk.boot
         if unsure or self._end(state.length) != state.end:
-            # A power cut may have left a state from before lines that were acked; or it was
-            # edited in place, or is another file with this inode number. Nothing of it is cut.
+            # A power cut may have left a state from before lines that were acked. Or the file was
+            # edited in place, or is another one with this inode number. Nothing of it is cut.
             return self._kept(replace(state, length=size, end=self._end(size)))
         if not self._ours(state, size, content):
             self._set_aside(state, size)
@@ -212,7 +214,7 @@ class Output:
         return state
 
     def _ours(self, state: State, size: int, content: bytes) -> bool:
-        """Tell whether all behind the length of *state* is the slice that was being written."""
+        """Return whether all behind the length of *state* is the slice that was being written."""
         tail = being_written(content)
         if tail is None or (tail.turn, tail.size) != (state.turn, size - state.length):
             return False
@@ -222,7 +224,7 @@ class Output:
         return crc == tail.crc
 
     def _set_aside(self, state: State, size: int) -> None:
-        """Copy what lies behind the length of *state* to a file of its own."""
+        """Copy the bytes behind the length of *state* to a file of their own."""
         number = 1
         while True:
             path = self._path.with_name(f"{state.file}.cut-{number}")
@@ -256,7 +258,7 @@ class Output:
     def _begun(self, state: State) -> State:
         """Open the file that follows that of *state*, and return its own state.
 
-        Without numbers that is whatever has the name now; with them a new one.
+        Without numbers that is the file that has the name now, with numbers a new one.
         """
         self._leave()
         path = self._next_numbered(state) if self._rolls else self._path
@@ -275,7 +277,7 @@ class Output:
         )
 
     def _next_numbered(self, state: State) -> Path:
-        """Return the first name behind all that were ever used; an empty file has not been."""
+        """Return the first name behind all that were ever used. An empty file's name is unused."""
         names = os.listdir(self._path.parent)  # noqa: PTH208 - names are wanted, not paths
         numbers = [number_of(self._path, name) or 0 for name in (*names, state.file)]
         newest_name = numbered(self._path, max(numbers))
@@ -298,9 +300,9 @@ class Output:
 
 
 def has_length(path: Path, disk: Disk) -> bool:
-    """Tell whether *path* is a regular file, or is to become one; a process's own streams are not.
+    """Return whether *path* is, or will be, a regular file and not a stream of the process.
 
-    What those lead to may be a file, but nothing can be kept beside it.
+    A stream may lead to a file, but nothing can be stored beside it.
     """
     if str(path) in _STREAMS or str(path.parent) in _STREAM_FOLDERS:
         return False

@@ -1,4 +1,4 @@
-"""Places that requests go to: what a URL names, and the proxy on the way."""
+"""Destinations of requests: the parts of a URL, and the proxy on the way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEPARATOR: Final = re.compile(r"[/\\]")
 
 
 class Target(NamedTuple):
-    """Where a request goes: an origin, and the path with its query at it."""
+    """Destination of a request: an origin, and the path with its query at it."""
 
     scheme: str
     host: str
@@ -30,12 +30,12 @@ class Target(NamedTuple):
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """What must be equal for credentials to be sent."""
+        """The parts that must be equal before credentials are sent."""
         return self.scheme, self.host.lower(), self.port
 
     @property
     def place(self) -> str:
-        """Host and port for people; a path or query may hold a secret, and is left out."""
+        """Host and port for people. Path and query are left out, because they may hold a secret."""
         return _place(self.host, self.port)
 
 
@@ -54,7 +54,7 @@ class Proxy(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that the proxy wants."""
+        """The headers for the proxy."""
         if not self.user:
             return {}
         return {"Proxy-Authorization": basic(self.user, self.password)}
@@ -66,10 +66,11 @@ def basic(user: str, password: str) -> str:
 
 
 def target_of(url: str) -> Target:
-    """Return where *url* leads.
+    """Return the destination of *url*.
 
-    Raise :class:`ValueError`, which does not repeat it, when it is no absolute
-    HTTP URL, or holds a user, a password or a fragment.
+    Raises:
+        ValueError: *url* is not an absolute HTTP URL, or holds a user, a password or a
+            fragment. The message does not repeat it.
     """
     found = _parsed(url)
     if found.scheme not in _PORTS or not found.host or _BLANK.search(url):
@@ -85,10 +86,11 @@ def target_of(url: str) -> Target:
 
 
 def filled(url: str, namespace: str, key: bytes | None) -> Target:
-    """Return where *url* leads with *namespace* and *key* in its fields, percent-encoded.
+    """Return the destination of *url* with *namespace* and *key* in its fields, percent-encoded.
 
-    Raise :class:`ValueError`, which repeats neither, when one of them is
-    missing or empty, or would lead to another folder of the receiver.
+    Raises:
+        ValueError: One of them is missing or empty, or would lead to another folder of the
+            receiver. The message repeats neither.
     """
     fields = fields_of(url)
     values = {"namespace": quote(namespace, safe=""), "key": quote_from_bytes(key or b"", safe="")}
@@ -104,8 +106,9 @@ def filled(url: str, namespace: str, key: bytes | None) -> Target:
 def proxy_of(url: str) -> Proxy:
     """Return the proxy at *url*.
 
-    Raise :class:`ValueError`, which does not repeat it, when it is no
-    ``http://`` URL with a host, or has more behind that than a port.
+    Raises:
+        ValueError: *url* is not an ``http://`` URL with a host, or has more behind that than a
+            port. The message does not repeat it.
     """
     found = _parsed(url)
     if found.scheme != "http" or not found.host or _BLANK.search(url) or found.port == 0:

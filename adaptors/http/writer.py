@@ -1,4 +1,4 @@
-"""Sends entries to an HTTP receiver, a batch a request."""
+"""Writer of entries to an HTTP receiver, one batch a request."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 _MOST_REDIRECTS: Final = 3
 _PROBE_SECONDS: Final = 5.0
 _MOST_REST: Final = 5.0
-"""Seconds of a Retry-After that are slept off within a slice; a pause waits for that, too."""
+"""Longest Retry-After that is slept through within a slice, while a pause must wait for it."""
 
 
 class HttpWriter:
-    """Delivers entries in order, each request answered with 2xx before the next is sent.
+    """Writer that delivers entries in order, and sends each request after the last one's 2xx.
 
     Delivery is at least once: a request whose answer did not come, or not to
     its end, is sent again with the same ids. Not thread-safe.
 
-    Not promised: that a request that was given up does not arrive any more. It
+    Not promised: that an abandoned request can no longer arrive. It
     may, even behind later ones, with entries that were acked since.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = HttpWriterConfig
 
     def __init__(self, config: HttpWriterConfig) -> None:
-        """Keep *config*; the connection is made by the first request."""
+        """Keep *config*. The connection is made by the first request."""
         self._config = config
         self._target = config.target
         self._hidden = secrets_of(config)
@@ -55,14 +55,15 @@ class HttpWriter:
         self._not_before = 0.0
 
     def open(self, context: WriterContext) -> StoredOffset | None:
-        """Prepare to connect; only entries are ever sent, so nothing is sent here.
+        """Prepare to connect. Only entries are ever sent, so nothing is sent here.
 
-        :raises RouteFault: when a file of certificates or the key cannot be used.
+        Raises:
+            RouteFault: A file of certificates or the key cannot be used.
         """
         self._requests, self._seconds = Requests(self._config, context.route), context.deadline
-        # Half of the time is there to begin requests in, half for the last of them to end.
+        # Requests begin in the first half of the time. The second half is for the last one's end.
         self._timeout = min(self._config.timeout, context.deadline / 2)
-        # Invariant 20: of a malformed answer urllib3 warns with the whole URL.
+        # Invariant 20: urllib3's warning of a malformed answer holds the whole URL.
         logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
         self._clients = self._made()
         if (oauth2 := self._config.oauth2) is not None:
@@ -70,7 +71,7 @@ class HttpWriter:
         return None
 
     def probe(self) -> Iterable[Finding]:
-        """Connect to the receiver, and to the token endpoint; nothing is sent."""
+        """Connect to the receiver, and to the token endpoint, and send nothing."""
         for client in self._made():
             client.reach(_PROBE_SECONDS)
             yield Finding(f"{client.place} takes connections; nothing was sent")
@@ -99,13 +100,13 @@ class HttpWriter:
             ack.fail(error, error.offset if isinstance(error, Rejected) else None)
 
     def close(self) -> None:
-        """Close the connections; safe to call twice."""
+        """Close the connections. Safe to call twice."""
         clients, self._clients = self._clients, []
         for client in clients:
             client.close()
 
     def _rest(self, end: float) -> None:
-        """Wait while the receiver is to be left alone, if that is short and leaves enough time."""
+        """Wait for the end of a Retry-After, if that is short and leaves enough time."""
         now = time.monotonic()
         rest = max(0.0, self._not_before - now)
         if rest > _MOST_REST or (rest and now + rest + self._timeout > end):
@@ -138,13 +139,13 @@ class HttpWriter:
         raise error
 
     def _heed(self, answer: Answer) -> float:
-        """Leave the receiver alone for as long as *answer* asks; return these seconds."""
+        """Obey the Retry-After of *answer*, and return its seconds."""
         wait = min(retry_after(answer.headers), self._config.retry_after_max)
         self._not_before = time.monotonic() + wait
         return wait
 
     def _answer(self, request: Request) -> Answer:
-        """Send *request* and return the answer; a token that is refused is replaced once."""
+        """Send *request* and return the answer. A token that is refused is replaced once."""
         end = time.monotonic() + self._timeout
         answer = self._followed(request, end)
         if answer.status == UNAUTHORIZED and self._tokens is not None:
@@ -164,7 +165,7 @@ class HttpWriter:
         raise RouteFault(f"{self._place} redirected more than {_MOST_REDIRECTS} times: check url")
 
     def _redirected(self, path: str, headers: Mapping[str, str]) -> str:
-        """Return the path of the new place; it is never told: it may hold a secret."""
+        """Return the path of the new place, which is never shown, because it may hold a secret."""
         here = self._target
         base = f"{here.scheme}://{here.place}{path}"
         try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transporter.queue import QueueMessage
 
 _NO_TIME: Final = -1
-"""What Kafka gives for a message without a time."""
+"""Kafka's value for a message without a time."""
 
 
 def logged(message: QueueMessage, topic: str, namespace: str, content_type: str | None) -> Message:
@@ -39,13 +39,13 @@ def logged(message: QueueMessage, topic: str, namespace: str, content_type: str 
 
 
 def oldest_of(messages: Iterable[QueueMessage]) -> float | None:
-    """Return when the oldest of *messages* was sent, in seconds since 1970; ``None`` if unknown."""
+    """Return the oldest send time of *messages* in seconds since 1970, or ``None`` if unknown."""
     times = [message.sent / 1000 for message in messages if message.sent != _NO_TIME]
     return min(times, default=None)
 
 
 def _timed(message: QueueMessage) -> tuple[int, Headers]:
-    """Return the time in ms that a message can have, and the headers, ours among them."""
+    """Return the time in ms, limited to a message's range, and the headers with our own."""
     time, headers = message.sent, message.headers
     if message.redeliveries:
         headers = ((REDELIVERIES, b"%d" % message.redeliveries), *headers)
@@ -58,9 +58,9 @@ def _timed(message: QueueMessage) -> tuple[int, Headers]:
 
 
 def outgoing(entries: Entries, queue: str) -> Iterator[Outgoing]:
-    """Yield *entries* as messages; *queue* may hold ``{namespace}``.
+    """Yield *entries* as messages. *queue* may hold ``{namespace}``.
 
-    Headers that queues themselves have made are left out: a new message begins here.
+    Headers that queues themselves have made are left out, because a new message begins here.
     """
     for _, _, message in entries:
         headers = [each for each in message.headers if not each[0].startswith(PREFIX)]
