@@ -54,7 +54,7 @@ class DemoReader:
             self._pause.wait(min(wait, timeout))
             if wait > timeout:
                 return Batch([])
-        return self._made(self._now_due(time.monotonic()))
+        return self._make_batch(self._count_due(time.monotonic()))
 
     def commit(self, position: str) -> None:
         """Do nothing, because messages are made on demand."""
@@ -62,7 +62,7 @@ class DemoReader:
     def close(self) -> None:
         """Do nothing, because nothing is open."""
 
-    def _now_due(self, now: float) -> int:
+    def _count_due(self, now: float) -> int:
         rate = self._config.rate
         due = max(1, 1 + int((now - self._due) * rate))
         count = min(due, _MOST)
@@ -71,7 +71,7 @@ class DemoReader:
             return count
         return min(count, self._config.count - self._number)
 
-    def _made(self, count: int) -> Batch:
+    def _make_batch(self, count: int) -> Batch:
         first, self._number = self._number, self._number + count
         timestamp = time.time_ns() // 1000
         messages = [
@@ -86,7 +86,7 @@ def order_message(seed: int, number: int, timestamp: int = 0) -> Message:
     group, part = divmod(number, 4)
     order = 2 * group + part % 2
     choose = random.Random(f"{seed}/{order}")  # noqa: S311 - made-up goods are no secret
-    placed = _placed(choose, 1000 + order)
+    placed = _placed_order(choose, 1000 + order)
     shipped = {"id": 1000 + order, "carrier": choose.choice(_CARRIERS)}
     return Message(
         namespace="orders.placed" if part < 2 else "orders.shipped",  # noqa: PLR2004 - first two of four
@@ -97,7 +97,7 @@ def order_message(seed: int, number: int, timestamp: int = 0) -> Message:
     )
 
 
-def _placed(choose: random.Random, order: int) -> dict[str, object]:
+def _placed_order(choose: random.Random, order: int) -> dict[str, object]:
     goods = choose.sample(_GOODS, choose.randint(1, 3))
     basket = [(sku, choose.randint(1, 4), cents) for sku, cents in goods]
     return {

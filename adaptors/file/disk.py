@@ -94,7 +94,7 @@ def append_all(disk: Disk, descriptor: int, text: bytes) -> None:
 
 
 @contextmanager
-def alone(descriptor: int, seconds: float, place: object) -> Iterator[None]:
+def exclusive_lock(descriptor: int, seconds: float, place: object) -> Iterator[None]:
     """Block other writers of *place*, whose lock is that of *descriptor*.
 
     Raises:

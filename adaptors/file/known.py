@@ -81,19 +81,19 @@ def in_order(name: str) -> tuple[list[str | int], str]:
     return [int(part) if index % 2 else part for index, part in enumerate(parts)], name
 
 
-def matching(path: Path, *, links: bool) -> tuple[list[Found], dict[str, str]]:
+def matching_files(path: Path, *, links: bool) -> tuple[list[Found], dict[str, str]]:
     """Return the files whose names match *path*, in natural order, and why others are refused.
 
     Only regular files are read, and no link unless *links* are. Otherwise a user with rights to
     the folder could choose files elsewhere for the reader, or block it with a pipe.
     """
     names = [path.name] if os.path.lexists(path) else _names(path.parent, path.name)
-    return _listed(path.parent, sorted(names, key=in_order), links=links)
+    return _list_files(path.parent, sorted(names, key=in_order), links=links)
 
 
-def renamed(folder: Path, file_id: str, *, links: bool) -> list[Found]:
+def find_renamed(folder: Path, file_id: str, *, links: bool) -> list[Found]:
     """Return the files of *folder* that have *file_id*, whatever their names are."""
-    found, _ = _listed(folder, _names(folder, "*"), links=links)
+    found, _ = _list_files(folder, _names(folder, "*"), links=links)
     return [each for each in found if each.id == file_id]
 
 
@@ -149,7 +149,9 @@ def _names(folder: Path, pattern: str) -> list[str]:
     return [found.name for found in folder.glob(pattern)]
 
 
-def _listed(folder: Path, names: list[str], *, links: bool) -> tuple[list[Found], dict[str, str]]:
+def _list_files(
+    folder: Path, names: list[str], *, links: bool
+) -> tuple[list[Found], dict[str, str]]:
     # The device's number may differ after each start of the machine.
     device = folder.stat().st_dev if names else 0
     found: list[Found] = []

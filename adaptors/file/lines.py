@@ -104,7 +104,7 @@ def read_lines(file: BinaryIO, rows: int, size: int, limit: int, *, partial: boo
     """
     found, place, room = Lines(), file.tell(), size
     while room > 0 and (count := len(found)) < rows:
-        whole = _whole(file, rows - count, room)
+        whole = _whole_lines(file, rows - count, room)
         if whole and max(map(len, whole)) <= limit:
             found.add_whole(whole, place)
             place += sum(map(len, whole)) + len(whole)
@@ -120,7 +120,7 @@ def read_lines(file: BinaryIO, rows: int, size: int, limit: int, *, partial: boo
     return found
 
 
-def _whole(file: BinaryIO, rows: int, room: int) -> list[bytes]:
+def _whole_lines(file: BinaryIO, rows: int, room: int) -> list[bytes]:
     """Return lines of the next block that have ends, through the one that fills *room*."""
     lines = file.read(_BLOCK_BYTES).split(b"\n", rows)
     lines.pop()  # text that has no end here, or is one line too many
@@ -132,10 +132,12 @@ def _single(file: BinaryIO, start: int, limit: int, *, partial: bool) -> Line | 
     data = file.readline(limit + 1)
     if data.endswith(b"\n"):
         return Line(data[:-1], start)
-    return _unended(file, data, start, limit, partial=partial)
+    return _unended_line(file, data, start, limit, partial=partial)
 
 
-def _unended(file: BinaryIO, data: bytes, start: int, limit: int, *, partial: bool) -> Line | None:
+def _unended_line(
+    file: BinaryIO, data: bytes, start: int, limit: int, *, partial: bool
+) -> Line | None:
     """Return the line that begins with *data*, which is longer than the limit or the last."""
     rest = data
     while rest and not rest.endswith(b"\n"):
@@ -157,20 +159,20 @@ def batch_of(lines: Lines, origin: Origin) -> pa.RecordBatch:
         return messages_to_batch([message_of(line, origin) for line in lines])
     count = len(lines)
     columns = {
-        "namespace": _repeated(origin.namespace, "namespace", count),
-        "op": _repeated("insert", "op", count),
-        "phase": _repeated("sync", "phase", count),
+        "namespace": _repeat(origin.namespace, "namespace", count),
+        "op": _repeat("insert", "op", count),
+        "phase": _repeat("sync", "phase", count),
         "key": pa.array(keys, pa.binary()),
-        "timestamp": _repeated(origin.timestamp, "timestamp", count),
+        "timestamp": _repeat(origin.timestamp, "timestamp", count),
         "source_id": pa.array([f"{origin.file}:{start}" for start in lines.starts], pa.string()),
         "data": pa.array(lines.data, pa.binary()),
-        "content_type": _repeated(JSON, "content_type", count),
+        "content_type": _repeat(JSON, "content_type", count),
         "headers": pa.array([()] * count, HEADERS_TYPE),
     }
     return pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)
 
 
-def _repeated(value: object, column: str, count: int) -> pa.Array:
+def _repeat(value: object, column: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, MESSAGE_SCHEMA.field(column).type), count)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from adaptors.file.disk import alone, append_all
+from adaptors.file.disk import append_all, exclusive_lock
 from adaptors.file.progress import (
     END_BYTES,
     SIZE,
@@ -24,7 +24,7 @@ from adaptors.file.progress import (
     put_slice,
     put_state,
 )
-from adaptors.file.rolling import number_of, numbered, shard_path
+from adaptors.file.rolling import number_of, numbered_path, shard_path
 from transporter.errors import RouteFault
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Output:
     and copied aside first unless they are certainly ours. A length that was not
     synced counts until the machine is started again. After that nothing is cut
     by it. The lock is that of the progress file, because the lines' own file
-    changes. Every method but :meth:`close` requires :meth:`alone`.
+    changes. Every method but :meth:`close` requires :meth:`exclusive_lock`.
     """
 
     def __init__(self, config: FileWriterConfig, context: WriterContext, disk: Disk) -> None:
@@ -76,10 +76,10 @@ class Output:
             os.close(progress)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive_lock(self) -> Iterator[None]:
         """Block every other writer, so that slices stay together and can be taken back."""
         while True:
-            with alone(self._progress, self._context.deadline, self._path):
+            with exclusive_lock(self._progress, self._context.deadline, self._path):
                 status = self._disk.status(self._progress_path)
                 if status is not None and status.st_ino == os.fstat(self._progress).st_ino:
                     yield
@@ -95,10 +95,10 @@ class Output:
         """
         content = self._content()
         if not content or content != self._known[0]:
-            self._known = content, self._found(content)
+            self._known = content, self._newest_state(content)
         return self._whole(self._known[1], content)
 
-    def entitle(self, state: State) -> None:
+    def check_epoch(self, state: State) -> None:
         """Raise :class:`RouteFault` when a newer epoch has written *state*."""
         stored = state.stored_for(self._context)
         if stored is not None and stored.epoch > self._context.epoch:
@@ -109,7 +109,7 @@ class Output:
 
     def next_file(self, state: State) -> State:
         """Return the state of the file that follows the one of *state*, which is empty."""
-        return self._begun(state)
+        return self._begin_next(state)
 
     def commit(self, state: State, part: Part, generation: int) -> State:
         """Append the lines of *part*, and return the new state when they are on disk.
@@ -125,7 +125,7 @@ class Output:
             self._put(put_slice(Slice(state.turn, len(text), crc32c(text))))
             append_all(self._disk, self._descriptor, text)
             self._disk.sync(self._descriptor)
-            return self._kept(self._grown(state, text, part, generation), durable=False)
+            return self._store(self._grow(state, text, part, generation), durable=False)
         except OSError:
             # Lines that cannot be taken back now are cut off before the next slice.
             with suppress(OSError):
@@ -134,14 +134,14 @@ class Output:
                 self._put(put_state(replace(state, turn=state.turn + 2)))
             raise
 
-    def _grown(self, state: State, text: bytes, part: Part, generation: int) -> State:
+    def _grow(self, state: State, text: bytes, part: Part, generation: int) -> State:
         known = state.stored_for(self._context)
         stored = self._context.stored(generation, part.offsets[-1], known)
         length = state.length + len(text)
         grown = replace(state, length=length, end=self._end(length), period=part.period)
         return grown.with_stored(stored)
 
-    def _kept(self, state: State, *, durable: bool = True) -> State:
+    def _store(self, state: State, *, durable: bool = True) -> State:
         """Write *state* as the next turn and return it, after waiting for the disk if need be.
 
         Against a kill alone no wait is needed, except for the state that first relies on this:
@@ -164,7 +164,7 @@ class Output:
     def _content(self) -> bytes:
         return self._disk.read(self._progress, SIZE, 0)
 
-    def _found(self, content: bytes) -> State | None:
+    def _newest_state(self, content: bytes) -> State | None:
         try:
             return newest(content)
         except RouteFault as error:
@@ -180,22 +180,22 @@ class Output:
         path = self._path.with_name(state.file)
         status = self._disk.status(path)
         if status is None or status.st_ino != state.inode:
-            return self._begun(state)
+            return self._begin_next(state)
         self._enter(path, status.st_ino)
         if status.st_size != state.length:
-            state = self._mended(state, status.st_size, content)
+            state = self._repair(state, status.st_size, content)
         if self._rolls != (number_of(self._path, state.file) is not None):
-            return self._begun(state)
+            return self._begin_next(state)
         return state
 
     def _first(self) -> State:
         self._put(blank())
-        return self._begun(State(0, "", 0, 0, 0))
+        return self._begin_next(State(0, "", 0, 0, 0))
 
-    def _mended(self, state: State, size: int, content: bytes) -> State:
+    def _repair(self, state: State, size: int, content: bytes) -> State:
         """Return the state of the open file, which has *size* bytes, unlike *state*."""
         if size == 0:
-            return self._kept(replace(state, length=0, end=self._end(0)))
+            return self._store(replace(state, length=0, end=self._end(0)))
         if size < state.length:
             raise RouteFault(
                 f"{self._path.with_name(state.file)}: has {size} bytes, and {state.length} were "
@@ -206,14 +206,14 @@ class Output:
         if unsure or self._end(state.length) != state.end:
             # A power cut may have left a state from before lines that were acked. Or the file was
             # edited in place, or is another one with this inode number. Nothing of it is cut.
-            return self._kept(replace(state, length=size, end=self._end(size)))
-        if not self._ours(state, size, content):
+            return self._store(replace(state, length=size, end=self._end(size)))
+        if not self._is_ours(state, size, content):
             self._set_aside(state, size)
         self._disk.cut(self._descriptor, state.length)
         self._disk.sync(self._descriptor)
         return state
 
-    def _ours(self, state: State, size: int, content: bytes) -> bool:
+    def _is_ours(self, state: State, size: int, content: bytes) -> bool:
         """Return whether all behind the length of *state* is the slice that was being written."""
         tail = being_written(content)
         if tail is None or (tail.turn, tail.size) != (state.turn, size - state.length):
@@ -255,7 +255,7 @@ class Output:
         size = min(length, END_BYTES)
         return crc32c(self._disk.read(self._descriptor, size, length - size))
 
-    def _begun(self, state: State) -> State:
+    def _begin_next(self, state: State) -> State:
         """Open the file that follows that of *state*, and return its own state.
 
         Without numbers that is the file that has the name now, with numbers a new one.
@@ -266,7 +266,7 @@ class Output:
         status = os.fstat(self._descriptor)
         # Lines are only as durable as the names of their file and of its progress.
         self._disk.sync_folder(path.parent)
-        return self._kept(
+        return self._store(
             replace(
                 state,
                 file=path.name,
@@ -280,11 +280,11 @@ class Output:
         """Return the first name behind all that were ever used. An empty file's name is unused."""
         names = os.listdir(self._path.parent)  # noqa: PTH208 - names are wanted, not paths
         numbers = [number_of(self._path, name) or 0 for name in (*names, state.file)]
-        newest_name = numbered(self._path, max(numbers))
+        newest_name = numbered_path(self._path, max(numbers))
         status = self._disk.status(newest_name)
         if status is not None and not status.st_size and newest_name.name != state.file:
             return newest_name
-        return numbered(self._path, max(numbers) + 1)
+        return numbered_path(self._path, max(numbers) + 1)
 
     def _enter(self, path: Path, inode: int | None) -> None:
         if inode is not None and inode == self._inode:

@@ -12,13 +12,13 @@ from adaptors.file.known import (
     Found,
     Known,
     Place,
+    find_renamed,
     head_of,
     in_order,
     is_same,
     left_behind,
-    matching,
+    matching_files,
     open_regular,
-    renamed,
 )
 from adaptors.file.lines import Lines, Origin, batch_of, read_lines
 from transporter.adaptor import Batch, EndOfSource, Finding
@@ -109,7 +109,7 @@ class FileReader:
     def probe(self) -> Iterable[Finding]:
         """Check which files exist, and whether they may be read."""
         path = self._config.path
-        found, refused = matching(path, links=self._config.follow_links)
+        found, refused = matching_files(path, links=self._config.follow_links)
         for name, problem in refused.items():
             yield Finding(f"{name}: {problem}", "problem" if name == path.name else "warning")
         for each in found:
@@ -178,7 +178,7 @@ class FileReader:
         place, config = self._place, self._config
         known = place.files[place.id]
         there = [each for each in found if each.id == place.id]
-        for each in there or renamed(config.path.parent, place.id, links=config.follow_links):
+        for each in there or find_renamed(config.path.parent, place.id, links=config.follow_links):
             if self._is_known(each):
                 self._enter(each, place.file)
                 return
@@ -195,7 +195,7 @@ class FileReader:
 
     def _look(self) -> list[Found]:
         """Return the files in the folder, and report those that are refused for the first time."""
-        found, refused = matching(self._config.path, links=self._config.follow_links)
+        found, refused = matching_files(self._config.path, links=self._config.follow_links)
         for name, problem in refused.items():
             if name not in self._refused:
                 self._resume.tell("file-refused", file=name, problem=problem)
@@ -208,7 +208,7 @@ class FileReader:
         mine = self._place.id if self._file is not None else None
         left = left_behind(found)
         others = (each for each in found if each.id != mine)
-        following = next((each for each in others if self._unread(each, each.id in left)), None)
+        following = next((each for each in others if self._has_unread(each, each.id in left)), None)
         if following is not None:
             self._forget_all_but({each.id for each in found} | {self._place.id})
         return following
@@ -219,7 +219,7 @@ class FileReader:
         self._place.files = {each: known for each, known in files.items() if each in there}
         self._quiet = {each: state for each, state in quiet.items() if each in there}
 
-    def _unread(self, found: Found, left: bool) -> bool:  # noqa: FBT001 - one of its properties
+    def _has_unread(self, found: Found, left: bool) -> bool:  # noqa: FBT001 - one of its properties
         """Return whether *found* is new, has grown, is left, or is another file by now."""
         state = found.size, found.changed, left
         if self._quiet.get(found.id) == state:
@@ -234,20 +234,20 @@ class FileReader:
         known = self._place.files.get(found.id)
         if known is None:
             return False
-        with self._opened(found) as file:
+        with self._open_file(found) as file:
             return is_same(file.fileno(), known)
 
     def _enter(self, found: Found, name: str) -> None:
         """Open *found*, which was begun as *name*, and seek to the place where it was left."""
         self._place.file, self._place.id = name, found.id
-        self._file = self._opened(found)
+        self._file = self._open_file(found)
         known = self._place.files.get(found.id)
         if known is not None and is_same(self._file.fileno(), known):
             self._file.seek(known.byte)
         else:
             self._place.files.pop(found.id, None)
 
-    def _opened(self, found: Found) -> BinaryIO:
+    def _open_file(self, found: Found) -> BinaryIO:
         try:
             return open_regular(found.path, links=self._config.follow_links)
         except FileNotFoundError as error:

@@ -50,7 +50,7 @@ class Roll:
         held: list[Group] = []
         room, fresh = self._room(length), False
         for group in groups:
-            began = max(period, self._began(group.logged_at))
+            began = max(period, self._period_start(group.logged_at))
             filled = length > 0 or bool(held)
             if filled and (began > period or len(group.text) > room):
                 if held:
@@ -64,7 +64,7 @@ class Roll:
     def _room(self, length: int) -> float:
         return float("inf") if self.size is None else self.size - length
 
-    def _began(self, logged_at: int) -> int:
+    def _period_start(self, logged_at: int) -> int:
         return 0 if self.every is None else logged_at - logged_at % self.every
 
 
@@ -80,7 +80,7 @@ def shard_path(path: Path, shard: int, shards: int) -> Path:
     return path.with_name(f"{path.stem}.shard-{shard}{path.suffix}")
 
 
-def numbered(path: Path, number: int) -> Path:
+def numbered_path(path: Path, number: int) -> Path:
     """Return the name of the file *number* of *path*. Names sort as the numbers do."""
     return path.with_name(f"{path.stem}.{number:0{_DIGITS}}{path.suffix}")
 

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from adaptors.file.disk import alone
+from adaptors.file.disk import exclusive_lock
 from transporter.errors import SinkTimeout
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Device:
         """
         deadline = time.monotonic() + self._seconds
         view = memoryview(text)
-        with alone(self._descriptor, self._seconds, self._path):
+        with exclusive_lock(self._descriptor, self._seconds, self._path):
             while view:
                 with suppress(BlockingIOError):
                     view = view[os.write(self._descriptor, view) :]

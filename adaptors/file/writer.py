@@ -68,9 +68,9 @@ class FileWriter:
             RouteFault: It may not be written, or lines are missing from it.
         """
         try:
-            return self._opened(context)
+            return self._open(context)
         except OSError as error:
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
 
     def write(self, batch: Entries, ack: Ack) -> None:
         """Append *batch* and wait until it is on disk."""
@@ -81,7 +81,7 @@ class FileWriter:
                 self._sink.write(self._text(batch, terminal=self._sink.terminal()))
                 ack.all()
         except OSError as error:
-            ack.fail(self._translated(error))
+            ack.fail(self._translate_error(error))
         except SinkError as error:
             ack.fail(error)
 
@@ -96,7 +96,7 @@ class FileWriter:
         path = self._config.path
         yield Finding("standard output") if path == "-" else writable(path)
 
-    def _opened(self, context: WriterContext) -> StoredOffset | None:
+    def _open(self, context: WriterContext) -> StoredOffset | None:
         path = self._config.path
         if path == "-":
             self._sink = StandardOutput()
@@ -108,7 +108,7 @@ class FileWriter:
             return None
         self._sink = output = Output(self._config, context, self._disk)
         output.open()
-        with output.alone():
+        with output.exclusive_lock():
             return output.state().stored_for(context)
 
     def _append(self, output: Output, batch: Entries, ack: Ack) -> None:
@@ -116,9 +116,9 @@ class FileWriter:
             ack.all()
             return
         lines = self._groups(batch) if self._config.rolls else self._text(batch)
-        with output.alone():
+        with output.exclusive_lock():
             state = output.state()
-            output.entitle(state)
+            output.check_epoch(state)
             for part in self._parts(lines, batch, state):
                 if part.fresh:
                     state = output.next_file(state)
@@ -149,7 +149,7 @@ class FileWriter:
             return json_line(entry)
         return data_line(entry, terminal=terminal)
 
-    def _translated(self, error: OSError) -> SinkError:
+    def _translate_error(self, error: OSError) -> SinkError:
         place = "standard output" if self._config.path == "-" else self._config.path
         text = f"{place}: {error.strerror or error}"
         if error.errno in _PASSING:

@@ -49,7 +49,7 @@ def is_gone(answer: Answer) -> bool:
     return answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
-def described(answer: Answer, place: str, hidden: Sequence[str] = ()) -> str:
+def describe(answer: Answer, place: str, hidden: Sequence[str] = ()) -> str:
     """Describe *answer* of *place*, with the beginning of its text but nothing *hidden*."""
     status = answer.status
     return f"{place} answered {status}{_phrase(status)}{_excerpt(answer.text, hidden)}"
@@ -64,7 +64,7 @@ def sink_error(
     text is shown, without the secrets in *hidden*.
     """
     status = answer.status
-    text = described(answer, place, hidden)
+    text = describe(answer, place, hidden)
     if status in _FAULTS:
         return RouteFault(f"{text}: check the url, the method and the headers")
     if status == _TIMED_OUT:

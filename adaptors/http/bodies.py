@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, quote_from_bytes
 
 from adaptors.file.shapes import json_line
-from adaptors.http.targets import filled
+from adaptors.http.targets import fill_url
 from adaptors.templates import fields_of
 from transporter.errors import Rejected
 
@@ -76,7 +76,7 @@ class Requests:
         Raises:
             Rejected: An entry cannot be sent. The entries before it were yielded.
         """
-        rows, refused = self._addressed(map(Row, batch.row_ids(), batch))
+        rows, refused = self._address_rows(map(Row, batch.row_ids(), batch))
         origin = f"{batch.log_id}/{self._route}/{batch.generation}"
         for address, run in groupby(rows, key=lambda each: each[0]):
             for found, body, headers in self._bodies([row for _, row in run], batch.generation):
@@ -84,7 +84,9 @@ class Requests:
         if refused is not None:
             raise refused
 
-    def _addressed(self, rows: Iterable[Row]) -> tuple[list[tuple[Address, Row]], Rejected | None]:
+    def _address_rows(
+        self, rows: Iterable[Row]
+    ) -> tuple[list[tuple[Address, Row]], Rejected | None]:
         """Return *rows* before the first without an address, with theirs, and the error if any."""
         found: list[tuple[Address, Row]] = []
         for row in rows:
@@ -98,7 +100,7 @@ class Requests:
         method = self._config.methods.get(message.op, self._config.method)
         if self._path is not None:
             return Address(method, self._path)
-        return Address(method, filled(self._url, message.namespace, message.key).path)
+        return Address(method, fill_url(self._url, message.namespace, message.key).path)
 
     def _bodies(
         self, rows: Sequence[Row], generation: int

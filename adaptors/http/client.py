@@ -61,7 +61,7 @@ class Client:
         through = f" through the proxy {proxy.place}" if proxy else ""
         self.place = f"{role} {target.place}{through}"
         self._connection: HTTPConnection | None = None
-        self._left: _Exchange | None = None
+        self._abandoned: _Exchange | None = None
 
     def ask(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float
@@ -74,7 +74,7 @@ class Client:
                 does not answer to the end.
         """
         end = time.monotonic() + seconds
-        self._await_left(seconds)
+        self._await_abandoned(seconds)
         if self._connection is None or not self._connection.is_connected:
             self.close()
             self._connection = self._connect()
@@ -87,11 +87,11 @@ class Client:
         except RuntimeError as error:  # no room for a thread, which is not an entry's fault
             raise SinkUnavailable(f"{self.place}: {error}") from error
         if not exchange.wait(end - time.monotonic()):
-            self._connection, self._left = None, exchange
+            self._connection, self._abandoned = None, exchange
             raise SinkTimeout(f"{self.place}: no answer within {round(seconds, 2):g} s")
         if exchange.error is not None:
             self.close()
-            raise self._translated(exchange.error, seconds) from exchange.error
+            raise self._translate_error(exchange.error, seconds) from exchange.error
         assert exchange.answer is not None  # noqa: S101 - it ended without an error
         return exchange.answer
 
@@ -105,7 +105,7 @@ class Client:
         try:
             connection.connect()
         except (OSError, HTTPException, HTTPError) as error:
-            raise self._translated(error, seconds) from error
+            raise self._translate_error(error, seconds) from error
         finally:
             connection.close()
 
@@ -114,8 +114,8 @@ class Client:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-        if self._left is not None and self._left.ended(_FAREWELL_SECONDS):
-            self._left = None
+        if self._abandoned is not None and self._abandoned.join(_FAREWELL_SECONDS):
+            self._abandoned = None
 
     def _connect(self) -> HTTPConnection:
         """Return a new connection, which connects with its first use."""
@@ -128,13 +128,13 @@ class Client:
             connection.set_tunnel(target.host, target.port, proxy.headers)
         return connection
 
-    def _await_left(self, seconds: float) -> None:
+    def _await_abandoned(self, seconds: float) -> None:
         """Ensure that there is at most one abandoned request."""
-        if self._left is not None and not self._left.wait(seconds):
+        if self._abandoned is not None and not self._abandoned.wait(seconds):
             raise SinkTimeout(f"{self.place}: the attempt before still waits for a connection")
-        self._left = None
+        self._abandoned = None
 
-    def _translated(self, error: Exception, seconds: float) -> SinkError:
+    def _translate_error(self, error: Exception, seconds: float) -> SinkError:
         place = self.place
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = error.verify_message or error
@@ -183,7 +183,7 @@ class _Exchange:
 
     def wait(self, seconds: float) -> bool:
         """Wait for the end, or after *seconds* cut the connection and return ``False``."""
-        if self.ended(seconds):
+        if self.join(seconds):
             return True
         self._given_up = True
         # During the exchange with a proxy only the connection has the socket.
@@ -194,7 +194,7 @@ class _Exchange:
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
         return False
 
-    def ended(self, seconds: float) -> bool:
+    def join(self, seconds: float) -> bool:
         """Wait for the end, at most *seconds*, and return whether it has come.
 
         The connection of an abandoned request is closed then.

@@ -11,7 +11,7 @@ from urllib.parse import quote_plus, unquote
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from adaptors.http.targets import FIELDS, basic, filled, proxy_of, target_of
+from adaptors.http.targets import FIELDS, basic, fill_url, proxy_of, target_of
 from adaptors.templates import fields_of
 from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
 from transporter.message import OPS
@@ -52,34 +52,34 @@ _SHORTEST_SECRET: Final = 4
 Method = Literal["POST", "PUT", "PATCH", "DELETE"]
 
 
-def _template(url: SecretStr) -> SecretStr:
+def _check_template(url: SecretStr) -> SecretStr:
     text = url.get_secret_value()
     if fields_of(text) - FIELDS:
         raise ValueError(
             "may hold the fields {namespace} and {key} and no other; write {{ and }} for braces"
         )
-    if len({filled(text, sample, sample.encode()).origin for sample in "ab"}) > 1:
+    if len({fill_url(text, sample, sample.encode()).origin for sample in "ab"}) > 1:
         raise ValueError("may hold fields in its path and query only")
     return url
 
 
-def _fixed(url: SecretStr) -> SecretStr:
+def _check_url(url: SecretStr) -> SecretStr:
     target_of(url.get_secret_value())
     return url
 
 
-def _proxy(url: SecretStr) -> SecretStr:
+def _check_proxy(url: SecretStr) -> SecretStr:
     proxy_of(url.get_secret_value())
     return url
 
 
-def _parameters(parameters: dict[str, str]) -> dict[str, str]:
+def _check_parameters(parameters: dict[str, str]) -> dict[str, str]:
     if owned := sorted(parameters.keys() & OWNED_PARAMETERS):
         raise ValueError(f"these have settings of their own, or are fixed: {', '.join(owned)}")
     return parameters
 
 
-def _headers(headers: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
+def _check_headers(headers: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
     names = [name.lower() for name in headers]
     if not all(_TOKEN.fullmatch(name) for name in headers):
         raise ValueError("holds a name that no header may have")
@@ -96,7 +96,7 @@ def _headers(headers: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
     return headers
 
 
-def _hidden(headers: object) -> object:
+def _hide_secrets(headers: object) -> object:
     """Turn values into secrets where the header's name suggests one."""
     if not isinstance(headers, dict):
         return headers
@@ -113,7 +113,7 @@ def plain(value: str | SecretStr) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def _op(op: str) -> str:
+def _check_op(op: str) -> str:
     if op not in OPS:
         raise ValueError(f"is not an operation; there are {', '.join(OPS)}")
     return op
@@ -122,7 +122,7 @@ def _op(op: str) -> str:
 class OAuth2(AdaptorConfig):
     """Access tokens by client credentials (RFC 6749)."""
 
-    token_url: Annotated[SecretStr, AfterValidator(_fixed)]
+    token_url: Annotated[SecretStr, AfterValidator(_check_url)]
     """The token endpoint."""
 
     client_id: Annotated[str, Field(min_length=1)]
@@ -134,7 +134,7 @@ class OAuth2(AdaptorConfig):
     scope: Annotated[str, Field(min_length=1)] | None = None
     """Scopes to request, separated by blanks."""
 
-    parameters: Annotated[dict[str, str], AfterValidator(_parameters)] = Field(
+    parameters: Annotated[dict[str, str], AfterValidator(_check_parameters)] = Field(
         default_factory=dict, repr=False
     )
     """Further parameters of the request, such as ``audience``."""
@@ -151,14 +151,14 @@ class OAuth2(AdaptorConfig):
 class HttpWriterConfig(AdaptorConfig):
     """Destination, content and time limits of requests."""
 
-    url: Annotated[SecretStr, AfterValidator(_template)]
+    url: Annotated[SecretStr, AfterValidator(_check_template)]
     """Destination of entries: ``http://`` or ``https://``, without a user or password. In path and
     query ``{namespace}`` and ``{key}`` stand for those of the entry."""
 
     method: Method = "POST"
     """The request's method."""
 
-    methods: dict[Annotated[str, AfterValidator(_op)], Method] = Field(default_factory=dict)
+    methods: dict[Annotated[str, AfterValidator(_check_op)], Method] = Field(default_factory=dict)
     """Methods by the entry's operation, where they differ, as in ``delete: DELETE``."""
 
     format: Literal["entries", "lines", "data"] = "entries"
@@ -166,7 +166,7 @@ class HttpWriterConfig(AdaptorConfig):
     ``data``: a request for each entry, whose body is its data."""
 
     headers: Annotated[
-        dict[str, str | SecretStr], BeforeValidator(_hidden), AfterValidator(_headers)
+        dict[str, str | SecretStr], BeforeValidator(_hide_secrets), AfterValidator(_check_headers)
     ] = Field(default_factory=dict, repr=False)
     """Further headers of every request, such as ``Authorization``."""
 
@@ -200,12 +200,12 @@ class HttpWriterConfig(AdaptorConfig):
     key_password: Annotated[SecretStr, Field(min_length=1, max_length=1024)] | None = None
     """Password of ``key_file``."""
 
-    proxy: Annotated[SecretStr, AfterValidator(_proxy)] | None = None
+    proxy: Annotated[SecretStr, AfterValidator(_check_proxy)] | None = None
     """Proxy on the way to the receiver and the token endpoint: ``http://user:password@host:port``.
     """
 
     @model_validator(mode="after")
-    def _nothing_without_effect(self) -> Self:
+    def _check_effects(self) -> Self:
         for name in ("ca_file", "cert_file"):
             if getattr(self, name) is not None and not self.wants_tls:
                 raise ValueError(
@@ -216,7 +216,7 @@ class HttpWriterConfig(AdaptorConfig):
         return self
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _check_pairs(self) -> Self:
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file go together")
         if self.key_password is not None and self.key_file is None:
@@ -228,7 +228,7 @@ class HttpWriterConfig(AdaptorConfig):
     @property
     def target(self) -> Target:
         """Destination of the requests. With fields in the URL, the path of an example."""
-        return filled(self.url.get_secret_value(), "namespace", b"key")
+        return fill_url(self.url.get_secret_value(), "namespace", b"key")
 
     @property
     def wants_tls(self) -> bool:

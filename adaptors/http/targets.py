@@ -72,7 +72,7 @@ def target_of(url: str) -> Target:
         ValueError: *url* is not an absolute HTTP URL, or holds a user, a password or a
             fragment. The message does not repeat it.
     """
-    found = _parsed(url)
+    found = _parse(url)
     if found.scheme not in _PORTS or not found.host or _BLANK.search(url):
         raise ValueError("must begin with http:// or https://, a host, and hold no blanks")
     if found.auth is not None:
@@ -85,7 +85,7 @@ def target_of(url: str) -> Target:
     return Target(found.scheme, found.host.strip("[]"), port, found.request_uri)
 
 
-def filled(url: str, namespace: str, key: bytes | None) -> Target:
+def fill_url(url: str, namespace: str, key: bytes | None) -> Target:
     """Return the destination of *url* with *namespace* and *key* in its fields, percent-encoded.
 
     Raises:
@@ -110,7 +110,7 @@ def proxy_of(url: str) -> Proxy:
         ValueError: *url* is not an ``http://`` URL with a host, or has more behind that than a
             port. The message does not repeat it.
     """
-    found = _parsed(url)
+    found = _parse(url)
     if found.scheme != "http" or not found.host or _BLANK.search(url) or found.port == 0:
         raise ValueError("must be http://, perhaps user:password@, a host and a port")
     if found.path not in (None, "/") or found.query is not None or found.fragment is not None:
@@ -120,7 +120,7 @@ def proxy_of(url: str) -> Proxy:
     return Proxy(found.host.strip("[]"), port, unquote(user), unquote(password))
 
 
-def _parsed(url: str) -> Url:
+def _parse(url: str) -> Url:
     try:
         return parse_url(url)
     except LocationParseError:

@@ -35,16 +35,16 @@ class Tls:
             SinkUnavailable: A file that could be used before cannot be used now, because it may
                 be about to be replaced.
         """
-        seen = self._look()
+        seen = self._file_states()
         if self._context is None or seen != self._seen:
-            self._context, self._seen = self._made(), seen
+            self._context, self._seen = self._make_context(), seen
         return self._context
 
-    def _look(self) -> _Seen:
+    def _file_states(self) -> _Seen:
         config = self._config
         return tuple(map(_state, (config.ca_file, config.cert_file, config.key_file)))
 
-    def _made(self) -> ssl.SSLContext:
+    def _make_context(self) -> ssl.SSLContext:
         ca_file, cert_file = self._config.ca_file, self._config.cert_file
         try:
             context = ssl.create_default_context(cafile=ca_file)

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus, urlencode
 
-from adaptors.http.answers import described, is_ack, sink_error
+from adaptors.http.answers import describe, is_ack, sink_error
 from adaptors.http.targets import basic
 from transporter.errors import RouteFault, SinkUnavailable
 
@@ -70,7 +70,7 @@ class Tokens:
         path = self._config.target.path
         answer = self._client.ask("POST", path, self._body(), self._headers(), seconds)
         if not is_ack(answer):
-            raise self._refused(answer)
+            raise self._refusal(answer)
         fields = _fields(answer.text)
         token, kind = fields.get("access_token"), fields.get("token_type", "Bearer")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
@@ -78,14 +78,14 @@ class Tokens:
         if str(kind).lower() != "bearer":
             raise RouteFault(f"{self._client.place} gives tokens that are no bearer tokens")
         self._token = token
-        self._ends = begun + _kept(fields.get("expires_in"))
+        self._ends = begun + _seconds_kept(fields.get("expires_in"))
 
-    def _refused(self, answer: Answer) -> Exception:
+    def _refusal(self, answer: Answer) -> Exception:
         error = sink_error(answer, self._client.place, hidden=self._hidden)
         if error.retriable:
             wait = self._heed(answer)
             return SinkUnavailable(str(error), wait) if wait else error
-        text = described(answer, self._client.place, self._hidden)
+        text = describe(answer, self._client.place, self._hidden)
         return RouteFault(f"{text}: check the settings of oauth2")
 
     def _headers(self) -> dict[str, str]:
@@ -120,7 +120,7 @@ def _fields(text: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _kept(expires_in: object) -> float:
+def _seconds_kept(expires_in: object) -> float:
     """Return the seconds for which a token is kept. Without a time it is kept until refused."""
     try:
         seconds = float(str(expires_in))

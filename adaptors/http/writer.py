@@ -65,18 +65,18 @@ class HttpWriter:
         self._timeout = min(self._config.timeout, context.deadline / 2)
         # Invariant 20: urllib3's warning of a malformed answer holds the whole URL.
         logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
-        self._clients = self._made()
+        self._clients = self._make_clients()
         if (oauth2 := self._config.oauth2) is not None:
             self._tokens = Tokens(oauth2, self._clients[-1], self._heed, self._hidden)
         return None
 
     def probe(self) -> Iterable[Finding]:
         """Connect to the receiver, and to the token endpoint, and send nothing."""
-        for client in self._made():
+        for client in self._make_clients():
             client.reach(_PROBE_SECONDS)
             yield Finding(f"{client.place} takes connections; nothing was sent")
 
-    def _made(self) -> list[Client]:
+    def _make_clients(self) -> list[Client]:
         """Return the clients of the receiver and of the token endpoint, if there is one."""
         tls, oauth2 = Tls(self._config), self._config.oauth2
         if self._config.wants_tls:
@@ -147,24 +147,24 @@ class HttpWriter:
     def _answer(self, request: Request) -> Answer:
         """Send *request* and return the answer. A token that is refused is replaced once."""
         end = time.monotonic() + self._timeout
-        answer = self._followed(request, end)
+        answer = self._follow_redirects(request, end)
         if answer.status == UNAUTHORIZED and self._tokens is not None:
             self._tokens.forget()
-            answer = self._followed(request, end)
+            answer = self._follow_redirects(request, end)
         return answer
 
-    def _followed(self, request: Request, end: float) -> Answer:
+    def _follow_redirects(self, request: Request, end: float) -> Answer:
         """Send *request*, after redirects that lead to the same origin, and return the answer."""
         method, path = request.address
         headers = {"User-Agent": "transporter", **self._headers(end), **request.headers}
         for _ in range(_MOST_REDIRECTS + 1):
-            answer = self._clients[0].ask(method, path, request.body, headers, _left(end))
+            answer = self._clients[0].ask(method, path, request.body, headers, _seconds_left(end))
             if answer.status not in REDIRECTS:
                 return answer
-            path = self._redirected(path, answer.headers)
+            path = self._redirect_path(path, answer.headers)
         raise RouteFault(f"{self._place} redirected more than {_MOST_REDIRECTS} times: check url")
 
-    def _redirected(self, path: str, headers: Mapping[str, str]) -> str:
+    def _redirect_path(self, path: str, headers: Mapping[str, str]) -> str:
         """Return the path of the new place, which is never shown, because it may hold a secret."""
         here = self._target
         base = f"{here.scheme}://{here.place}{path}"
@@ -182,7 +182,7 @@ class HttpWriter:
     def _headers(self, end: float) -> dict[str, str]:
         headers = {name: plain(value) for name, value in self._config.headers.items()}
         if self._tokens is not None:
-            headers["Authorization"] = self._tokens.header(_left(end))
+            headers["Authorization"] = self._tokens.header(_seconds_left(end))
         return headers
 
     @property
@@ -190,6 +190,6 @@ class HttpWriter:
         return self._clients[0].place
 
 
-def _left(end: float) -> float:
+def _seconds_left(end: float) -> float:
     """Return the seconds until the monotonic time *end*."""
     return max(0.0, end - time.monotonic())

@@ -62,7 +62,7 @@ def beginning(
     the group. Then the group's place counts. Places of a deleted topic do not count,
     and the topic that took its name is read from its beginning.
     """
-    gone = position.recreated(topic, topic_id)
+    gone = position.is_recreated(topic, topic_id)
     if committed and committed.mark and _is_other(committed.mark.topic_id, topic_id):
         committed, gone = None, True
     logged = position.place(topic, topic_id, partition)

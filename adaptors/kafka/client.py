@@ -60,12 +60,12 @@ class Client:
                 **settings,
             }
             settings["transactional.id"] = transactional_id
-        producer = self.built(Producer, settings)
+        producer = self.build(Producer, settings)
         if kept:
             self._producer = producer
         return producer
 
-    def built(self, kind: Callable[[dict[str, Any]], _T], settings: dict[str, Any]) -> _T:
+    def build(self, kind: Callable[[dict[str, Any]], _T], settings: dict[str, Any]) -> _T:
         """Return the client of *kind* with *settings*, or raise an error without their values."""
         try:
             return kind(settings)
@@ -94,7 +94,7 @@ class Client:
             **self.config.secured,
             "allow.auto.create.topics": False,
             "bootstrap.servers": self.config.bootstrap_servers,
-            "error_cb": self._heard,
+            "error_cb": self._record_error,
         }
 
     def batch_bytes(self) -> int:
@@ -148,11 +148,11 @@ class Client:
             "enable.idempotence": True,
             "acks": "all",
             "delivery.report.only.error": True,
-            "error_cb": self._heard,
+            "error_cb": self._record_error,
             "logger": ClientLog(__name__, self.config.without_secrets),
         }
 
-    def _heard(self, error: KafkaError) -> None:
+    def _record_error(self, error: KafkaError) -> None:
         alone = error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public code
         self._alone |= alone
         if self.trouble is None or not alone:
@@ -161,7 +161,7 @@ class Client:
             self._producer.purge(blocking=False)  # Waiting longer would not help.
 
 
-def left(ends: float) -> float:
+def seconds_left(ends: float) -> float:
     """Return the seconds until the monotonic time *ends*, never negative, which means for ever."""
     return max(0.0, ends - time.monotonic())
 

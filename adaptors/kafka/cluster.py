@@ -51,7 +51,7 @@ class Cluster:
         """Make a client, with settings of its *own*. It connects with the first query."""
         self._place = place
         self._trouble: KafkaError | None = None
-        with built(config, place):
+        with translate_refusal(config, place):
             self._admin: Any = AdminClient(
                 {
                     "log_level": 2,
@@ -59,46 +59,48 @@ class Cluster:
                     **config.secured,
                     **own,
                     "bootstrap.servers": config.bootstrap_servers,
-                    "error_cb": self._heard,
+                    "error_cb": self._record_error,
                     "logger": ClientLog(__name__, config.without_secrets),
                 }
             )
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the id of each of *topics* that exists, empty where brokers have no ids."""
-        return {name: _shown(str(each.topic_id)) for name, each in self._described(topics).items()}
+        return {
+            name: _spell_id(str(each.topic_id)) for name, each in self._describe(topics).items()
+        }
 
     def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
         """Return the partitions of those of *topics* that exist."""
         return [
             TopicPartition(name, partition.id)
-            for name, topic in self._described(topics).items()
+            for name, topic in self._describe(topics).items()
             for partition in topic.partitions
         ]
 
-    def described(self, topics: Iterable[str]) -> dict[str, Any]:
+    def describe_with_rights(self, topics: Iterable[str]) -> dict[str, Any]:
         """Return the brokers' descriptions of those of *topics* that exist, with our rights."""
-        return self._described(topics, rights=True)
+        return self._describe(topics, rights=True)
 
-    def _described(self, topics: Iterable[str], *, rights: bool = False) -> dict[str, Any]:
+    def _describe(self, topics: Iterable[str], *, rights: bool = False) -> dict[str, Any]:
         names = sorted(set(topics))
         found: dict[str, Any] = {}
         if not names:
             return found
-        with self._asking():
+        with self._translate_errors():
             asked = self._admin.describe_topics(
                 TopicCollection(names),
                 include_authorized_operations=rights,
                 request_timeout=REQUEST_SECONDS,
             )
         for name, future in asked.items():
-            with self._asking(KafkaError.UNKNOWN_TOPIC_OR_PART):
+            with self._translate_errors(KafkaError.UNKNOWN_TOPIC_OR_PART):
                 found[name] = self._answer(future)
         return found
 
     def matching(self, pattern: str) -> list[str]:
         """Return the topics whose names match *pattern* anywhere, sorted."""
-        with self._asking():
+        with self._translate_errors():
             return matching(list(self._admin.list_topics(timeout=REQUEST_SECONDS).topics), pattern)
 
     def ends(
@@ -106,10 +108,10 @@ class Cluster:
     ) -> dict[tuple[str, int], int]:
         """Return the offset behind the end of each of *partitions*, as far as *isolation* reads."""
         found: dict[tuple[str, int], int] = {}
-        with self._asking():
+        with self._translate_errors():
             asked = self._list_ends(partitions, isolation, REQUEST_SECONDS)
         for partition, future in asked.items():
-            with self._asking():
+            with self._translate_errors():
                 found[partition.topic, partition.partition] = self._answer(future).offset
         return found
 
@@ -140,14 +142,14 @@ class Cluster:
                 if self._trouble is not None and is_fault(self._trouble):
                     raise KafkaException(self._trouble) from None
 
-    def _heard(self, error: KafkaError) -> None:
+    def _record_error(self, error: KafkaError) -> None:
         """Keep the reason for missing answers: a right, a certificate, a name, a port."""
         known = self._trouble
         if known is None or (error.code() != _ALL_DOWN and not is_fault(known)):
             self._trouble = error
 
     @contextmanager
-    def _asking(self, but: int | None = None) -> Iterator[None]:
+    def _translate_errors(self, but: int | None = None) -> Iterator[None]:
         """Translate errors raised inside the block, and ignore one with the code *but*."""
         try:
             yield
@@ -185,13 +187,13 @@ class Ends:
         }
 
 
-def _shown(topic_id: str) -> str:
+def _spell_id(topic_id: str) -> str:
     """Return *topic_id* as Kafka's own tools write it."""
     return "" if topic_id == _NO_ID else topic_id.replace("/", "_").replace("+", "-")
 
 
 @contextmanager
-def built(config: KafkaConnection, place: str) -> Iterator[None]:
+def translate_refusal(config: KafkaConnection, place: str) -> Iterator[None]:
     """Translate the client's refusal of a setting, without the settings' values."""
     try:
         yield

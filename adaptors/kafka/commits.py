@@ -53,13 +53,13 @@ class Commits:
         self._place, self._held = place, held
         self._silent_since: float | None = None
 
-    def settled(self, held: Held) -> bool:
+    def is_settled(self, held: Held) -> bool:
         """Return whether the group may get everything that was ever handed out of *held*."""
         known = self._position().place(held.topic, held.topic_id, held.partition)
         return known == (held.handed or held.logged)
 
-    def tell(self) -> None:
-        """Commit the due places. The result comes later, to :meth:`heard`.
+    def commit_due(self) -> None:
+        """Commit the due places. The result comes later, to :meth:`record_result`.
 
         Raises:
             SourceUnavailable: No commit has been accepted for a minute.
@@ -84,7 +84,7 @@ class Commits:
             if error.args[0].code() not in _OTHERS:
                 raise
 
-    def tell_of(self, gone: list[Held]) -> None:
+    def commit_revoked(self, gone: list[Held]) -> None:
         """Commit the due places of partitions that move to another member, and wait."""
         if due := self._due(gone):
             try:
@@ -93,7 +93,7 @@ class Commits:
                 # Nothing is lost: the next member repeats records that this log already has.
                 _LOG.warning("%s: cannot commit at a rebalance: %s", self._place, error.args[0])
 
-    def tell_last(self) -> None:
+    def commit_last(self) -> None:
         """Commit the due places, and wait for the result as long as a close may take."""
         deadline = monotonic() + _CLOSE_SECONDS
         due = self._due(self._held.values())
@@ -106,7 +106,7 @@ class Commits:
         except KafkaException as error:
             _LOG.warning("%s: cannot commit at the close: %s", self._place, error.args[0])
 
-    def heard(
+    def record_result(
         self, error: KafkaError | None, partitions: Iterable[TopicPartition]
     ) -> list[KafkaError]:
         """Record the result of a commit, and return the errors."""
@@ -131,7 +131,7 @@ class Commits:
     def _due(self, held: Iterable[Held]) -> list[Held]:
         found = []
         for each in held:
-            if each.logged is None and self.settled(each):
+            if each.logged is None and self.is_settled(each):
                 each.logged = each.handed
             if each.due is not None and each.due != each.told:
                 found.append(each)

@@ -129,7 +129,7 @@ class KafkaConnection(AdaptorConfig):
     """Further librdkafka settings, such as ``socket.timeout.ms`` or ``client.id``."""
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _check_pairs(self) -> Self:
         protocol = self.security_protocol
         if (self.username is None) != (self.password is None):
             raise ValueError("username and password go together")
@@ -152,7 +152,7 @@ class KafkaConnection(AdaptorConfig):
         return self
 
     @model_validator(mode="after")
-    def _some_tokens(self) -> Self:
+    def _check_tokens(self) -> Self:
         given = {**self.client, **self.secured}
         mechanisms = {given.get(name) for name in ("sasl.mechanism", "sasl.mechanisms")}
         unsecured = str(given.get("enable.sasl.oauthbearer.unsecure.jwt", "")).lower() == "true"
@@ -208,7 +208,7 @@ def _setting_text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _on_or_off(value: object) -> object:
+def _parse_switch(value: object) -> object:
     """Turn a switch, which a variable may give, into settings: the brokers' defaults, or none."""
     if value is None or isinstance(value, dict | CreateTopics):
         return value
@@ -228,7 +228,8 @@ class KafkaWriterConfig(KafkaConnection):
     """Largest message that the client sends. The default leaves it to the topic's own limit."""
 
     create_topics: Annotated[
-        CreateTopics | None, BeforeValidator(_on_or_off, json_schema_input_type=bool | CreateTopics)
+        CreateTopics | None,
+        BeforeValidator(_parse_switch, json_schema_input_type=bool | CreateTopics),
     ] = None
     """Create topics that are missing: ``true`` with the brokers' defaults, or a mapping of
     ``partitions``, ``replication`` and ``config``. Without it, wait for them."""
@@ -246,7 +247,7 @@ class KafkaWriterConfig(KafkaConnection):
 
     @field_validator("topic")
     @classmethod
-    def _only_known_fields(cls, topic: str) -> str:
+    def _check_fields(cls, topic: str) -> str:
         if fields_of(topic) - {"namespace"}:
             raise ValueError("a topic may hold the field {namespace} and no other")
         if not is_topic(topic.format(namespace="n")):
@@ -255,16 +256,16 @@ class KafkaWriterConfig(KafkaConnection):
 
     @field_validator("client")
     @classmethod
-    def _nothing_owned(cls, client: dict[str, Value]) -> dict[str, Value]:
+    def _check_client(cls, client: dict[str, Value]) -> dict[str, Value]:
         return _refuse(client, OWNED, "writer")
 
     @field_validator("progress_topic")
     @classmethod
-    def _known_name(cls, topic: str | None) -> str | None:
-        return topic if topic is None else _known_topic(topic)
+    def _check_name(cls, topic: str | None) -> str | None:
+        return topic if topic is None else _check_topic(topic)
 
     @model_validator(mode="after")
-    def _some_place(self) -> Self:
+    def _check_progress(self) -> Self:
         if self.progress_topic is not None and not self.transactional:
             raise ValueError("progress_topic needs transactional: true")
         if self.transactional and self.progress_place is None:
@@ -291,7 +292,7 @@ class KafkaWriterConfig(KafkaConnection):
         return self.progress_topic or self.fixed_topic
 
 
-def _known_topic(name: str) -> str:
+def _check_topic(name: str) -> str:
     if not is_topic(name):
         raise ValueError("is no name of a topic: letters, digits, '.', '_' and '-', at most 249")
     return name
@@ -300,7 +301,7 @@ def _known_topic(name: str) -> str:
 class KafkaReaderConfig(KafkaConnection):
     """Topics, group, beginning and namespace of a Kafka reader."""
 
-    topics: tuple[Annotated[str, AfterValidator(_known_topic)], ...] = ()
+    topics: tuple[Annotated[str, AfterValidator(_check_topic)], ...] = ()
     """The topics to read."""
 
     pattern: Annotated[str, Field(min_length=1)] | None = None
@@ -342,25 +343,25 @@ class KafkaReaderConfig(KafkaConnection):
 
     @field_validator("namespace")
     @classmethod
-    def _only_the_topic(cls, namespace: str) -> str:
+    def _check_fields(cls, namespace: str) -> str:
         if fields_of(namespace) - {"topic"}:
             raise ValueError("a namespace may hold the field {topic} and no other")
         return namespace
 
     @field_validator("pattern")
     @classmethod
-    def _expression(cls, pattern: str | None) -> str | None:
+    def _check_pattern(cls, pattern: str | None) -> str | None:
         if pattern is not None:
             matching([], pattern)
         return pattern
 
     @field_validator("client")
     @classmethod
-    def _nothing_owned(cls, client: dict[str, Value]) -> dict[str, Value]:
+    def _check_client(cls, client: dict[str, Value]) -> dict[str, Value]:
         return _refuse(client, READER_OWNED, "reader")
 
     @model_validator(mode="after")
-    def _some_topics(self) -> Self:
+    def _check_topics(self) -> Self:
         if bool(self.topics) == (self.pattern is not None):
             raise ValueError("name the topics to read, or give a pattern for their names")
         if twice := sorted({name for name in self.topics if self.topics.count(name) > 1}):

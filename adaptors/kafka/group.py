@@ -14,7 +14,7 @@ from confluent_kafka import (
 from confluent_kafka import Message as Record
 
 from adaptors.kafka.beginning import Edge, beginning
-from adaptors.kafka.cluster import REQUEST_SECONDS, built
+from adaptors.kafka.cluster import REQUEST_SECONDS, translate_refusal
 from adaptors.kafka.commits import Commits
 from adaptors.kafka.consumer import (
     committed_of,
@@ -82,15 +82,15 @@ class Group:
         self._left: list[Record] = []
         self._paused = self._closing = False
         self._trouble: TransporterError | None = None
-        with built(config, place):
-            self._consumer: Any = consumer_of(config, self._heard, self._told)
+        with translate_refusal(config, place):
+            self._consumer: Any = consumer_of(config, self._on_error, self._on_commit)
         self._commits = Commits(config, self._consumer, settled, place, self.held)
 
     # Records
 
     def subscribe(self, topics: list[str]) -> None:
         """Read *topics*, and no others, from the next rebalance on."""
-        with self._translated():
+        with self._translate_errors():
             if not topics:
                 self._consumer.unsubscribe()
                 return
@@ -109,7 +109,7 @@ class Group:
         """
         known: list[TopicPartition] = []
         if places := self._cluster.partitions(topics):
-            with self._translated():
+            with self._translate_errors():
                 # A new group may not have a coordinator yet.
                 known = committed(self._consumer, places, monotonic() + REQUEST_SECONDS)
         found = self._of_new_topics(known)
@@ -122,7 +122,7 @@ class Group:
         ]
         self._put_at_the_end(starts)
         if starts:
-            with self._translated():
+            with self._translate_errors():
                 self._commits.pin(starts)
 
     def take(self, timeout: float) -> Taken:
@@ -131,17 +131,19 @@ class Group:
         At most ``batch_rows``, and none behind ``batch_bytes``, except for the rest of one
         chunk of the client's queue.
         """
-        with self._translated():
+        with self._translate_errors():
             self._resume()
-            found = self._gathered(timeout)
+            found = self._collect_records(timeout)
         self._raise_trouble()
         events: list[Record] = []
         if any(map(Record.error, found)):
             events = [record for record in found if record.error() is not None]
             found = [record for record in found if record.error() is None]
-        taken = self._handed(found)
+        taken = self._hand_out(found)
         for event in events:
-            self._heed(event)  # After the records, because an end comes behind the last of them.
+            self._handle_event(
+                event
+            )  # After the records, because an end comes behind the last of them.
         return taken
 
     def ask_ends(self) -> Ends:
@@ -152,7 +154,7 @@ class Group:
         """Return the ends of partitions at their last fetch, for those that were fetched."""
         found = {}
         for key, held in self.held.items():
-            with self._translated():
+            with self._translate_errors():
                 _, end = self._consumer.get_watermark_offsets(partition_of(held), cached=True)
             if end >= 0:
                 found[key] = end
@@ -173,13 +175,13 @@ class Group:
 
     def keep(self) -> None:
         """Stay a member without reading, while the log has no room."""
-        with self._translated():
+        with self._translate_errors():
             self._pause(self._partitions())
             while (record := self._consumer.poll(0)) is not None:
                 if record.error() is None:
                     self._left.append(record)
                 else:
-                    self._heed(record)
+                    self._handle_event(record)
         self._raise_trouble()
 
     @property
@@ -212,29 +214,29 @@ class Group:
         self._closing = True
         if not self.doubt:
             self._pause(self._partitions())
-            self._commits.tell_last()
+            self._commits.commit_last()
         self._consumer.close()
 
     # Commits
 
-    def tell(self) -> None:
+    def commit_due(self) -> None:
         """Commit logged places that the group does not have. The result comes later."""
         if self.doubt:
             return  # The client would keep a commit for brokers that are away, and its own close.
-        with self._translated():
-            self._commits.tell()
+        with self._translate_errors():
+            self._commits.commit_due()
 
-    def _told(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         """Record the result of a commit, and report errors for which there is no remedy."""
-        for failed in self._commits.heard(error, partitions):
-            self._note(failed)
+        for failed in self._commits.record_result(error, partitions):
+            self._keep_error(failed)
 
     # Callbacks of rebalances
 
     def _on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:  # noqa: ANN401
         self.assigned = True
         try:
-            starts = self._begun(partitions)
+            starts = self._hold_assigned(partitions)
         except TransporterError as error:
             self._trouble = error
             starts = []
@@ -245,7 +247,7 @@ class Group:
         """Commit logged places of *partitions*, so that their next readers repeat nothing."""
         gone = self._drop(partitions)
         if not self._closing:
-            self._commits.tell_of(gone)
+            self._commits.commit_revoked(gone)
         consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Any, partitions: list[TopicPartition]) -> None:  # noqa: ANN401
@@ -261,7 +263,7 @@ class Group:
 
     # Beginnings of partitions
 
-    def _begun(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    def _hold_assigned(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Hold *partitions* and return them with the places where they begin."""
         ids = self._cluster.ids(each.topic for each in partitions)
         if gone := sorted({each.topic for each in partitions} - ids.keys()):
@@ -271,7 +273,7 @@ class Group:
             )
         begun = {topic for topic, _ in self.held}
         starts, unknown = [], []
-        for each in self._committed(partitions):
+        for each in self._committed_places(partitions):
             held = Held(each.topic, ids[each.topic], each.partition)
             where = self._beginning(held, committed_of(each))
             self.held[held.topic, held.partition] = held
@@ -279,13 +281,13 @@ class Group:
                 unknown.append(held)
             else:
                 starts.append(partition_of(held, where if isinstance(where, Place) else None))
-        return starts + self._begun_anywhere(unknown)
+        return starts + self._begin_unknown(unknown)
 
-    def _committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    def _committed_places(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return the group's commits for *partitions*."""
         if not partitions:
             return []
-        with self._translated():
+        with self._translate_errors():
             found: list[TopicPartition] = self._consumer.committed(
                 partitions, timeout=REQUEST_SECONDS
             )
@@ -294,7 +296,7 @@ class Group:
                 raise source_error(each.error, self._place)
         return found
 
-    def _begun_anywhere(self, unknown: list[Held]) -> list[TopicPartition]:
+    def _begin_unknown(self, unknown: list[Held]) -> list[TopicPartition]:
         """Return the beginnings of partitions without a known place.
 
         They are at the partition's beginning, except with ``start: latest`` for a topic that has
@@ -302,7 +304,7 @@ class Group:
         """
         latest = self._config.start == "latest" and self._config.pattern is None
         topics = {each.topic for each in unknown} if latest else set()
-        found = self._committed(self._cluster.partitions(topics)) if topics else []
+        found = self._committed_places(self._cluster.partitions(topics)) if topics else []
         new = {each.topic for each in self._of_new_topics(found)}
         at_end = [held for held in unknown if held.topic in new]
         self._put_at_the_end(at_end)
@@ -322,7 +324,7 @@ class Group:
         where = beginning(position, topic, topic_id, partition, committed)
         if isinstance(where, Place) and where != held.logged:
             held.passed = (held.logged, where.next)
-        elif not self._commits.settled(held):
+        elif not self._commits.is_settled(held):
             # Invariant 1: an earlier assignment has handed out records that may not be durable,
             # or not delivered where the group waits for that.
             held.logged, held.handed = None, held.logged
@@ -345,7 +347,7 @@ class Group:
 
     # Events
 
-    def _heed(self, event: Record) -> None:
+    def _handle_event(self, event: Record) -> None:
         error, held = event.error(), self.held.get(_key(event))
         match kind_of(error):
             case Kind.END if held is not None:
@@ -363,7 +365,7 @@ class Group:
             self.recognise(topic, topic_id)
         if held not in self.held.values():
             return  # Another topic has its name now, and is read from its beginning.
-        with self._translated():
+        with self._translate_errors():
             bounds = self._consumer.get_watermark_offsets(
                 partition_of(held), timeout=REQUEST_SECONDS
             )
@@ -391,7 +393,7 @@ class Group:
         """Begin an assigned partition again at *offset*."""
         partition = partition_of(held, Place(offset))
         self._drop([partition])
-        with self._translated():
+        with self._translate_errors():
             # A partition does not accept a seek after an error of its range.
             self._consumer.incremental_unassign([partition])
             self._consumer.incremental_assign([partition])
@@ -400,7 +402,7 @@ class Group:
 
     # The client
 
-    def _gathered(self, timeout: float) -> list[Record]:
+    def _collect_records(self, timeout: float) -> list[Record]:
         """Return the kept records, or the client's queue, without waiting for a full batch.
 
         ``consume`` would wait for the whole number of records, or the whole time.
@@ -421,12 +423,12 @@ class Group:
             size += sum(map(len, more))
         return found
 
-    def _handed(self, found: list[Record]) -> Taken:
+    def _hand_out(self, found: list[Record]) -> Taken:
         """Mark *found* as handed out, without records of partitions that were revoked meanwhile."""
         pairs = zip(map(Record.topic, found), map(Record.partition, found), strict=True)
         last = dict(zip(pairs, found, strict=True))
         if last.keys() - self.held.keys():
-            return self._handed([record for record in found if _key(record) in self.held])
+            return self._hand_out([record for record in found if _key(record) in self.held])
         steps = [(self.held[key], place_behind(record)) for key, record in last.items()]
         for held, place in steps:
             held.hand(place)
@@ -450,12 +452,12 @@ class Group:
     def _partitions(self) -> list[TopicPartition]:
         return list(map(partition_of, self.held.values()))
 
-    def _heard(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         """Record an error of the brokers as a whole."""
-        self._note(error)
+        self._keep_error(error)
         self.doubt = True
 
-    def _note(self, error: KafkaError) -> None:
+    def _keep_error(self, error: KafkaError) -> None:
         """Keep an error without a remedy, for the current method to raise."""
         if error.fatal() or is_fault(error) or kind_of(error) is Kind.FAILURE:
             self._trouble = source_error(error, self._place)
@@ -471,7 +473,7 @@ class Group:
         return f"{self._place}: partition {event.partition()} of topic {event.topic()}"
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except KafkaException as error:

@@ -76,7 +76,7 @@ class Pace:
         self.rows = _LEAST
         self._slow = self._quick = 0
 
-    def waited(self, seconds: float, of: float) -> None:
+    def record_wait(self, seconds: float, of: float) -> None:
         """Record a wait of *seconds* for a part, *of* the seconds that all of it took."""
         slow = seconds > of * _TOO_LONG
         self._slow, self._quick = (self._slow + 1, 0) if slow else (0, self._quick + 1)

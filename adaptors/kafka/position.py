@@ -59,12 +59,12 @@ class Position:
             return None
         return known.places.get(partition)
 
-    def recreated(self, topic: str, topic_id: str) -> bool:
+    def is_recreated(self, topic: str, topic_id: str) -> bool:
         """Return whether another topic has taken the name of one that was read."""
         known = self.topics.get(topic)
         return known is not None and known.is_other(topic_id)
 
-    def behind(self, steps: Iterable[Step]) -> Position:
+    def advance(self, steps: Iterable[Step]) -> Position:
         """Return the position behind *steps*."""
         topics = dict(self.topics)
         for topic, topic_id, partition, place in steps:

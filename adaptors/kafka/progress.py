@@ -75,14 +75,14 @@ class Groups:
             "isolation.level": level,
             "logger": logging.getLogger(__name__),
         }
-        consumer = self._client.built(Consumer, settings)
+        consumer = self._client.build(Consumer, settings)
         try:
             (found,) = committed(consumer, [TopicPartition(self._topic, 0)], ends)
         finally:
             consumer.close()
         return Progress.decode(found.metadata)
 
-    def settled(
+    def read_settled(
         self, group: str, ends: float, commit: Callable[[TopicPartition], None]
     ) -> Progress | None:
         """Return the progress that *group* stores, once no transaction of it is under way.

@@ -68,7 +68,7 @@ class KafkaReader:
         self._given: OrderedDict[str, tuple[Position, list[tuple[Held, Place]]]] = OrderedDict()
         self._topics: list[str] = []
         self._missing: dict[str, float] = {}
-        self._looked = self._told = self._measured = 0.0
+        self._looked = self._committed_at = self._measured = 0.0
         self._resume: Resume | None = None
         self._survey: Survey[dict[tuple[str, int], int]] | None = None
         self._polled = 0.0
@@ -97,9 +97,9 @@ class KafkaReader:
         self._group = group
         self._await_topics(cluster)
         if self._config.start == "latest":
-            group.begin(self._wanted(cluster))
+            group.begin(self._wanted_topics(cluster))
         self._subscribe(cluster, group)
-        self._looked = self._told = self._polled = monotonic()
+        self._looked = self._committed_at = self._polled = monotonic()
         self._survey = Survey(group.ask_ends)
         # In a rebalance the other members may have to wait for us this long.
         limit = int(self._config.client.get("max.poll.interval.ms", _MAX_POLL_INTERVAL)) / 1000
@@ -112,12 +112,12 @@ class KafkaReader:
             SourceError: Records that were to be read are gone, and ``on_out_of_range`` is ``stop``.
             EndOfSource: With ``follow: false``, everything was read.
         """
-        group, cluster, keeper = self._opened
+        group, cluster, keeper = self._open_parts
         deadline = monotonic() + timeout
         with keeper.present():
             while not self._ended:
-                self._look(group, cluster)
-                self._tell(group)
+                self._check_topics(group, cluster)
+                self._commit_due(group)
                 self._measure(group)
                 records, steps = group.take(max(0.0, deadline - monotonic()))
                 self._polled = monotonic()
@@ -130,13 +130,13 @@ class KafkaReader:
 
     def commit(self, position: str) -> None:
         """Commit *position* to the group, with the next commit (Invariant 1)."""
-        group, _, keeper = self._opened
+        group, _, keeper = self._open_parts
         with keeper.present():
             while position in self._given:
                 _, (self._settled, steps) = self._given.popitem(last=False)
                 for held, place in steps:
                     held.logged = place
-            self._tell(group)
+            self._commit_due(group)
 
     def keep_alive(self) -> None:
         """Measure the backlog between polls, as while the log is full and the keeper is active."""
@@ -180,7 +180,7 @@ class KafkaReader:
 
     def _batch(self, records: list[Record], steps: list[tuple[Held, Place]]) -> Batch:
         names = {held.topic: self._names_of(held) for held, _ in steps}
-        self._position = self._position.behind(
+        self._position = self._position.advance(
             Step(held.topic, held.topic_id, held.partition, place) for held, place in steps
         )
         text = str(self._position)
@@ -197,13 +197,13 @@ class KafkaReader:
         group = self._group
         if group is not None:
             group.keep()
-            self._tell(group)
+            self._commit_due(group)
 
-    def _tell(self, group: Group) -> None:
+    def _commit_due(self, group: Group) -> None:
         now = monotonic()
-        if now - self._told >= self._config.commit_interval:
-            self._told = now
-            group.tell()
+        if now - self._committed_at >= self._config.commit_interval:
+            self._committed_at = now
+            group.commit_due()
 
     # Topics
 
@@ -212,10 +212,10 @@ class KafkaReader:
         deadline = monotonic() + _GRACE
         while missing := sorted(set(self._config.topics) - cluster.ids(self._config.topics).keys()):
             if monotonic() >= deadline:
-                raise self._absent(missing)
+                raise self._missing_topics_error(missing)
             self._pause.wait(_SOON / 2)
 
-    def _absent(self, topics: list[str]) -> SourceUnavailable:
+    def _missing_topics_error(self, topics: list[str]) -> SourceUnavailable:
         names = ", ".join(topics)
         if set(topics) <= self._position.topics.keys():
             return SourceUnavailable(
@@ -226,7 +226,7 @@ class KafkaReader:
             f"{self._place}: there are no topics {names}; create them, or correct `topics`"
         )
 
-    def _look(self, group: Group, cluster: Cluster) -> None:
+    def _check_topics(self, group: Group, cluster: Cluster) -> None:
         """Check at intervals that the brokers answer and that the topics are still the same."""
         now = monotonic()
         if now - self._looked < (_SOON if group.doubt else _LOOK):
@@ -238,28 +238,28 @@ class KafkaReader:
         group.doubt = False  # The brokers answer.
         for topic in topics & ids.keys():
             group.recognise(topic, ids[topic])
-        self._mind(set(self._config.topics) - ids.keys(), now)
+        self._check_missing(set(self._config.topics) - ids.keys(), now)
         group.doubt = bool(self._missing)
 
-    def _mind(self, missing: set[str], now: float) -> None:
+    def _check_missing(self, missing: set[str], now: float) -> None:
         """Raise if a topic has been missing for too long."""
         self._missing = {topic: self._missing.get(topic, now) for topic in missing}
         late = [topic for topic, since in self._missing.items() if now - since >= _GRACE]
         if late:
-            raise self._absent(sorted(late))
+            raise self._missing_topics_error(sorted(late))
 
     def _subscribe(self, cluster: Cluster, group: Group) -> None:
-        topics = self._wanted(cluster)
+        topics = self._wanted_topics(cluster)
         if topics != self._topics:
             self._topics = topics
             group.subscribe(topics)
 
-    def _wanted(self, cluster: Cluster) -> list[str]:
+    def _wanted_topics(self, cluster: Cluster) -> list[str]:
         pattern = self._config.pattern
         return list(self._config.topics) if pattern is None else cluster.matching(pattern)
 
     @property
-    def _opened(self) -> tuple[Group, Cluster, Keeper]:
+    def _open_parts(self) -> tuple[Group, Cluster, Keeper]:
         if self._group is None or self._cluster is None or self._keeper is None:
             raise SourceError(f"the reader of {self._place} is not open")
         return self._group, self._cluster, self._keeper

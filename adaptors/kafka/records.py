@@ -48,23 +48,25 @@ def to_batch(
     count = len(records)
     data = pa.array(list(map(Record.value, records)), pa.binary())
     times = list(map(itemgetter(1), map(Record.timestamp, records)))
-    times, headers = _sound(times, _read_headers(records))
-    namespaces, ids = _named(records, names)
+    times, headers = _fit_message(times, _read_headers(records))
+    namespaces, ids = _namespaces_and_ids(records, names)
     columns = {
         "namespace": namespaces,
         "op": _ops(data),
-        "phase": _repeated("sync", "phase", count),
+        "phase": _repeat("sync", "phase", count),
         "key": pa.array(list(map(Record.key, records)), pa.binary()),
         "timestamp": _microseconds(times),
         "source_id": ids,
         "data": data,
-        "content_type": _repeated(content_type, "content_type", count),
+        "content_type": _repeat(content_type, "content_type", count),
         "headers": _column(headers),
     }
     return pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)
 
 
-def _named(records: Sequence[Record], names: Mapping[str, Names]) -> tuple[pa.Array, pa.Array]:
+def _namespaces_and_ids(
+    records: Sequence[Record], names: Mapping[str, Names]
+) -> tuple[pa.Array, pa.Array]:
     """Return the namespaces and the source ids: ``<topic>@<topic id>/<partition>/<offset>``."""
     import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that `transporter check` does without
 
@@ -80,7 +82,7 @@ def _named(records: Sequence[Record], names: Mapping[str, Names]) -> tuple[pa.Ar
 
 def _ops(data: pa.Array) -> pa.Array:
     if not data.null_count:
-        return _repeated("insert", "op", len(data))
+        return _repeat("insert", "op", len(data))
     return pa.array(["insert", "delete"], pa.string()).take(data.is_null().cast(pa.int8()))
 
 
@@ -120,7 +122,9 @@ def _column(headers: Sequence[Headers]) -> pa.Array:
     return pa.ListArray.from_arrays(ends, items, type=HEADERS_TYPE)
 
 
-def _sound(times: list[int], headers: list[Headers | None]) -> tuple[list[int], list[Headers]]:
+def _fit_message(
+    times: list[int], headers: list[Headers | None]
+) -> tuple[list[int], list[Headers]]:
     """Return both in a form that fits a message, with an error header where they did not."""
     read = [pairs for pairs in headers if pairs is not None]
     if len(read) == len(headers) and min(times) >= 0 and max(times) <= LATEST:
@@ -143,5 +147,5 @@ def _row(time: int, headers: Headers | None) -> tuple[int, Headers]:
     return time, [*marks, *headers]
 
 
-def _repeated(value: object, column: str, count: int) -> pa.Array:
+def _repeat(value: object, column: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, MESSAGE_SCHEMA.field(column).type), count)

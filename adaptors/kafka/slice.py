@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from adaptors.kafka.client import left
+from adaptors.kafka.client import seconds_left
 from adaptors.kafka.config import ENTRY_ID, SOURCE_ID
 from adaptors.kafka.failures import is_bystander, is_shared
 from transporter.message import headers_of, microseconds
@@ -78,25 +78,25 @@ class Slice:
 
     def send(self) -> None:
         """Pass the rows to the client, which collects them for a while."""
-        with self._fatal():
+        with self._keep_fatal():
             self._send()
 
     def hurry(self) -> None:
         """Make the client send the rows that it still collects, as it does during a wait."""
-        with self._fatal():
+        with self._keep_fatal():
             self.producer.flush(_HURRY_SECONDS)
 
     def settle(self) -> None:
         """Wait until each row is settled, at most until ``ends``."""
         if self.fatal is not None:
             return
-        with self._fatal():
-            if self.producer.flush(left(self.ends)):
+        with self._keep_fatal():
+            if self.producer.flush(seconds_left(self.ends)):
                 self.producer.purge(blocking=False)
                 self.unsettled = self.producer.flush(_PURGE_SECONDS)
 
     @contextmanager
-    def _fatal(self) -> Iterator[None]:
+    def _keep_fatal(self) -> Iterator[None]:
         """Keep the error that the client raises when it can never be used again.
 
         The client raises it while it serves callbacks. If another callback runs after that, it
@@ -131,31 +131,33 @@ class Slice:
     def _send(self) -> None:
         for row in self.rows:
             large = self._is_large(row)
-            if large and not self._settled():
+            if large and not self._wait_until_settled():
                 return
             if not self._produce(row):
                 return
             self.sent += 1
-            if large and not self._settled():
+            if large and not self._wait_until_settled():
                 return
             if self.sent % _CHUNK == 0:
                 self.producer.poll(0)
                 if self.failures:
                     return  # Invariant 9: after the first failure nothing more is sent.
 
-    def _settled(self) -> bool:
+    def _wait_until_settled(self) -> bool:
         """Wait for all rows that were sent, so that none passes a row that may be refused."""
-        return not (self.producer.flush(left(self.ends)) or self.failures)
+        return not (self.producer.flush(seconds_left(self.ends)) or self.failures)
 
     def _produce(self, row: Row) -> bool:
         topic, value, key, timestamp, headers = row
         while True:
             try:
-                self.producer.produce(topic, value, key, -1, self._failed, None, timestamp, headers)
+                self.producer.produce(
+                    topic, value, key, -1, self._record_failure, None, timestamp, headers
+                )
             except BufferError:
                 if time.monotonic() >= self.ends or self.failures:
                     return False
-                self.producer.poll(left(self.ends))
+                self.producer.poll(seconds_left(self.ends))
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - a public code
                     raise
@@ -166,7 +168,7 @@ class Slice:
             else:
                 return True
 
-    def _failed(self, error: KafkaError, message: Message) -> None:
+    def _record_failure(self, error: KafkaError, message: Message) -> None:
         content = (message.topic(), message.value() or b"", message.key() or b"")
         self.failures.append((error, content))
         if len(self.failures) == 1:

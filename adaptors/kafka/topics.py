@@ -39,10 +39,10 @@ class Topics:
         if topic in self._there:
             return True
         try:
-            found = self._found(topic)
+            found = self._lookup(topic)
         except KafkaException:
             return True
-        if not found and (self._create is None or not self._made(topic, self._create)):
+        if not found and (self._create is None or not self._create_topic(topic, self._create)):
             return False
         self._there.add(topic)
         return True
@@ -55,11 +55,11 @@ class Topics:
         """Look each topic up again, because a delivery has failed."""
         self._there.clear()
 
-    def _found(self, topic: str) -> bool:
+    def _lookup(self, topic: str) -> bool:
         if self._admin is None:
             # Some client settings need idempotence, because an AdminClient is a producer to it.
             settings = self._client.connection() | {"enable.idempotence": True}
-            self._admin = self._client.built(AdminClient, settings)
+            self._admin = self._client.build(AdminClient, settings)
         found = self._admin.list_topics(topic, timeout=self._seconds).topics[topic]
         if found.error is None:
             return True
@@ -67,7 +67,7 @@ class Topics:
             return False
         raise KafkaException(found.error)
 
-    def _made(self, topic: str, create: CreateTopics) -> bool:
+    def _create_topic(self, topic: str, create: CreateTopics) -> bool:
         """Create *topic*, and return whether it exists, also if another client has created it."""
         self._refusals.pop(topic, None)
         new = NewTopic(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from adaptors.kafka.client import bounded, left
+from adaptors.kafka.client import bounded, seconds_left
 from adaptors.kafka.failures import is_fault, sink_error
 from adaptors.kafka.progress import Groups, Progress
 from adaptors.kafka.slice import Slice
@@ -101,7 +101,7 @@ class Transactions:
             SinkUnavailable: No broker answers before the deadline.
         """
         ends = time.monotonic() + self._client.seconds
-        others = self._look(ends)
+        others = self._check_shards(ends)
         # Shards that no longer exist come first. When one of our shards is committed as such,
         # this proves that all of those are fenced, even if we end before we are through.
         for shard in sorted(others, reverse=True):
@@ -132,10 +132,10 @@ class Transactions:
                     return Delivered(0, SinkUnavailable(text))
                 # However long that took, the slice is tried, so that there is an outcome.
                 ends = max(ends, time.monotonic() + self._client.seconds / 4)
-            done = self._already(batch, len(rows))
+            done = self._count_committed(batch, len(rows))
             found = self._transact(batch, rows, done, ends)
         except KafkaException as error:
-            return Delivered(done, self._broken(error, ends))
+            return Delivered(done, self._recover_producer(error, ends))
         if found.error is None:
             self._client.trouble = None
         return found
@@ -147,7 +147,7 @@ class Transactions:
 
     # Permission to write
 
-    def _look(self, ends: float) -> list[int]:
+    def _check_shards(self, ends: float) -> list[int]:
         """Return the shards, besides ours, whose ids another number of shards may still hold.
 
         An engine with a newer epoch is found here before we would fence it.
@@ -155,7 +155,7 @@ class Transactions:
         shard, bound, others = 0, self._context.shards, []
         while shard < bound:
             known = self._read(shard, ends)
-            self._entitled(known)
+            self._check_epoch(known)
             if known is not None:
                 bound = max(bound, known.stored.shards)
             if shard != self._context.shard and not self._is_ours(known):
@@ -171,7 +171,7 @@ class Transactions:
             return self._claim(self._producer, self._context.shard, ends)
 
         try:
-            return self._insisting(take, ends)
+            return self._retry_fenced(take, ends)
         except BaseException:
             self.close()
             raise
@@ -184,24 +184,24 @@ class Transactions:
                 producer = self._client.producer(self._name(shard), kept=False)
                 self._claim(producer, shard, ends)
 
-        self._insisting(take, ends)
+        self._retry_fenced(take, ends)
 
-    def _insisting(self, take: Callable[[], _T], ends: float) -> _T:
+    def _retry_fenced(self, take: Callable[[], _T], ends: float) -> _T:
         """Call *take*, again while another worker of ours does the same, and return its result."""
         while True:
             try:
                 return take()
             except KafkaException as error:
                 if error.args[0].code() not in _FENCED or time.monotonic() >= ends:
-                    raise self._told(error) from error
-                _rest()
+                    raise self._translate_error(error) from error
+                _wait_randomly()
 
     def _claim(self, producer: Producer, shard: int, ends: float) -> Progress | None:
         """Take the id of *shard*, and commit that it has this epoch and number of shards."""
         self._call(ends, producer.init_transactions)
         alone = partial(self._commit_alone, producer, self._name(shard), ends)
-        known = self._groups.settled(self._name(shard), ends, alone)
-        self._entitled(known)
+        known = self._groups.read_settled(self._name(shard), ends, alone)
+        self._check_epoch(known)
         newest, own = known, shard == self._context.shard
         kept = known.stored if known is not None and self._is_ours(known) else None
         if kept is None or (own and self._is_stale(kept)):
@@ -222,7 +222,7 @@ class Transactions:
     def _is_stale(self, stored: StoredOffset) -> bool:
         return stored.log_id != self._context.log_id or stored.epoch < self._context.epoch
 
-    def _entitled(self, known: Progress | None) -> None:
+    def _check_epoch(self, known: Progress | None) -> None:
         """Raise a fault when an engine with a newer epoch of this log has written *known*."""
         if known is None or not self._of_this_log(known):
             return
@@ -237,7 +237,7 @@ class Transactions:
         try:
             return self._groups.read(self._name(shard), ends, stable=False)
         except KafkaException as error:
-            raise self._told(error) from error
+            raise self._translate_error(error) from error
 
     def _resume(self, ends: float) -> None:
         """Take our id again after a failure, and find the outcome of the last commit."""
@@ -259,7 +259,7 @@ class Transactions:
 
     # Writing
 
-    def _already(self, batch: Entries, count: int) -> int:
+    def _count_committed(self, batch: Entries, count: int) -> int:
         """Return how many of the first *count* rows were committed without a confirmation."""
         settled = self._settled.pop(batch.generation, frozenset())
         offsets = batch.offsets[:count] if settled else []
@@ -273,7 +273,7 @@ class Transactions:
         for _ in range(_ATTEMPTS):
             if count == done:
                 break
-            producer = self._began()
+            producer = self._begin_transaction()
             part = Slice(producer, rows[done:count], ends, self._client.batch_bytes())
             part.deliver()
             if part.fatal is not None:
@@ -281,7 +281,7 @@ class Transactions:
             if part.delivered() == count - done:
                 self._commit(producer, batch, offsets[done:count])
                 return refused._replace(rows=count)
-            error, offset, guilty = self._judged(part, producer, offsets[done:count], ends)
+            error, offset, guilty = self._explain_failure(part, producer, offsets[done:count], ends)
             self._abort(producer)
             if offset is not None:
                 # Rows before it are delivered now, none behind it (Invariant 9).
@@ -295,12 +295,12 @@ class Transactions:
         self.close()  # A new client need not repair the state of one that has lost count.
         return trouble
 
-    def _began(self) -> Producer:
+    def _begin_transaction(self) -> Producer:
         assert self._producer is not None  # noqa: S101 - deliver has entered
         self._producer.begin_transaction()
         return self._producer
 
-    def _judged(
+    def _explain_failure(
         self, part: Slice, producer: Producer, offsets: list[int], ends: float
     ) -> tuple[SinkError, int | None, int]:
         """Return why *part* failed, and the offset and the row of an entry at fault, if any."""
@@ -308,9 +308,9 @@ class Transactions:
         if failure is None and part.failures and time.monotonic() < ends:
             # The client has taken all rows back. Only a commit, which must fail now, shows why.
             try:
-                producer.commit_transaction(left(ends))
+                producer.commit_transaction(seconds_left(ends))
             except KafkaException as why:
-                return self._told(why), None, 0
+                return self._translate_error(why), None, 0
         error, offset = self._client.reason(part, offsets)
         return error, offset, failure.row if failure else 0
 
@@ -331,9 +331,9 @@ class Transactions:
             self.close()  # The next holder of the id aborts it.
             raise
 
-    def _broken(self, error: KafkaException, ends: float) -> SinkError:
+    def _recover_producer(self, error: KafkaException, ends: float) -> SinkError:
         """Return the meaning of *error*, which no row has caused, and restore the producer."""
-        told = self._told(error)
+        told = self._translate_error(error)
         why, producer = error.args[0], self._producer
         if why.txn_requires_abort() and producer is not None:
             self._unsure = None  # It was certainly not committed.
@@ -344,12 +344,12 @@ class Transactions:
             return told
         self.close()
         if why.code() in _FENCED:
-            self._find_out(max(ends, time.monotonic() + 1))
+            self._raise_if_fenced(max(ends, time.monotonic() + 1))
         return told
 
-    def _find_out(self, ends: float) -> None:
+    def _raise_if_fenced(self, ends: float) -> None:
         """Raise a fault that names the engine that has fenced us, if its epoch is newer."""
-        self._entitled(self._read(self._context.shard, ends))
+        self._check_epoch(self._read(self._context.shard, ends))
 
     def _next(self, stored: StoredOffset) -> Progress:
         self._count += 1
@@ -371,14 +371,14 @@ class Transactions:
         """Call *act* with *values* and the time left, again while the client permits a retry."""
         while True:
             try:
-                act(*values, max(0.1, left(ends)))
+                act(*values, max(0.1, seconds_left(ends)))
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() >= ends:
                     raise
             else:
                 return
 
-    def _told(self, error: KafkaException) -> SinkError:
+    def _translate_error(self, error: KafkaException) -> SinkError:
         why = error.args[0]
         text = f"{self._place}: {why.str()} ({why.name()})"
         if why.code() in _FENCED:
@@ -400,6 +400,6 @@ class Transactions:
         return f"{self._client.place()}, transactional id {self._name(self._context.shard)}"
 
 
-def _rest() -> None:
+def _wait_randomly() -> None:
     # Others do the same thing at the same time. The one with the longer wait comes second.
     threading.Event().wait(random.uniform(0.01, 0.1))  # noqa: S311 - only to be out of step

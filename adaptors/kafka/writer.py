@@ -178,7 +178,7 @@ class _Plain:
         part.settle()
         if rows:
             now = time.monotonic()
-            self._pace.waited(now - waited, now - begun)
+            self._pace.record_wait(now - waited, now - begun)
         return rows
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ class KafkaQueueReaderConfig(KafkaQueueConnection):
         return namespace
 
     @model_validator(mode="after")
-    def _fitting(self) -> Self:
+    def _check_settings(self) -> Self:
         try:
             _ = self.settings
         except ConfigError as error:

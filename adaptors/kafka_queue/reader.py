@@ -10,7 +10,7 @@ from adaptors.kafka_queue.failures import source_errors
 from adaptors.kafka_queue.measuring import Measuring
 from adaptors.kafka_queue.position import Position
 from adaptors.kafka_queue.probing import probe_queue
-from adaptors.kafka_queue.records import logged, oldest_of
+from adaptors.kafka_queue.records import oldest_of, to_message
 from adaptors.kafka_queue.unsettled import Unsettled
 from transporter.adaptor import Batch
 from transporter.errors import SourceError, TransporterError
@@ -75,22 +75,22 @@ class KafkaQueueReader:
         """
         config = self._config
         with source_errors():
-            consumer = self._opened
+            consumer = self._open_consumer
             consumer.check()
             found = consumer.receive_many(config.batch_rows, timeout, config.batch_bytes)
             lost = consumer.metrics().lost
         if lost > self._lost:
-            self._tell_lost(lost)
+            self._report_lost(lost)
         self._measure()
         if not found:
             return Batch(())
         self._batch += 1
         self._unsettled.add(self._batch, [message.id for message in found], oldest_of(found))
         topic, namespace, kind = config.queue_topic, self._namespace, config.content_type
-        messages = [logged(message, topic, namespace, kind) for message in found]
+        messages = [to_message(message, topic, namespace, kind) for message in found]
         return Batch(messages, str(Position(self._batch)))
 
-    def _tell_lost(self, lost: int) -> None:
+    def _report_lost(self, lost: int) -> None:
         offsets, self._lost = lost - self._lost, lost
         if self._resume is not None:
             self._resume.tell(
@@ -104,13 +104,13 @@ class KafkaQueueReader:
     def delivered(self, position: str, rows: Sequence[int]) -> None:
         """Ack exactly the messages that are *rows* of the batch at *position*."""
         with source_errors():
-            consumer = self._opened
+            consumer = self._open_consumer
             consumer.ack(self._unsettled.settle(Position.parse(position).batch, rows))
 
     def commit(self, position: str) -> None:
         """Ack all messages of the batches up to *position*."""
         with source_errors():
-            consumer = self._opened
+            consumer = self._open_consumer
             consumer.ack(self._unsettled.settle_through(Position.parse(position).batch))
 
     def keep_alive(self) -> None:
@@ -119,7 +119,7 @@ class KafkaQueueReader:
         Also measures the backlog, so that it is up to date while the engine does not poll.
         """
         with source_errors():
-            self._opened.check()
+            self._open_consumer.check()
         self._measure()
 
     def confirm(self) -> None:
@@ -155,7 +155,7 @@ class KafkaQueueReader:
             self._measuring.measure(self._resume, lambda: self._unsettled.oldest)
 
     @property
-    def _opened(self) -> QueueConsumer:
+    def _open_consumer(self) -> QueueConsumer:
         if self._consumer is None:
             raise SourceError(f"the reader of the queue {self._config.queue} is not open")
         return self._consumer

@@ -19,13 +19,15 @@ _NO_TIME: Final = -1
 """Kafka's value for a message without a time."""
 
 
-def logged(message: QueueMessage, topic: str, namespace: str, content_type: str | None) -> Message:
+def to_message(
+    message: QueueMessage, topic: str, namespace: str, content_type: str | None
+) -> Message:
     """Return *message* of *topic* as it is logged.
 
     Its source id, ``<topic>/<partition>/<offset>``, is that of its first delivery.
     """
     partition, offset = message.origin or message.id
-    time, headers = _timed(message)
+    time, headers = _time_and_headers(message)
     return Message(
         namespace,
         message.value,
@@ -44,7 +46,7 @@ def oldest_of(messages: Iterable[QueueMessage]) -> float | None:
     return min(times, default=None)
 
 
-def _timed(message: QueueMessage) -> tuple[int, Headers]:
+def _time_and_headers(message: QueueMessage) -> tuple[int, Headers]:
     """Return the time in ms, limited to a message's range, and the headers with our own."""
     time, headers = message.sent, message.headers
     if message.redeliveries:

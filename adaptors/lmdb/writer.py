@@ -71,9 +71,9 @@ class LmdbWriter:
         """
         self._context = context
         try:
-            progress = self._opened().progress(self._slot)
+            progress = self._open_database().progress(self._slot)
         except (lmdb.Error, OSError) as error:
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
         return progress.stored if progress else None
 
     def write(self, batch: Entries, ack: Ack) -> None:
@@ -84,7 +84,7 @@ class LmdbWriter:
         try:
             refused = self._commit(batch, ack)
         except (lmdb.Error, OSError) as error:
-            ack.fail(self._translated(error))
+            ack.fail(self._translate_error(error))
             self.close()  # A failed commit may leave the environment unusable.
         except RouteFault as error:
             ack.fail(error)
@@ -102,7 +102,7 @@ class LmdbWriter:
         """Check that the folder can be written. A database in it is not opened."""
         yield writable(self._config.path)
 
-    def _opened(self) -> _Database:
+    def _open_database(self) -> _Database:
         if self._database is None:
             self._database = _Database.open(self._config, self._context.route)
         return self._database
@@ -113,11 +113,11 @@ class LmdbWriter:
 
     def _commit(self, batch: Entries, ack: Ack) -> Rejected | None:
         """Write as many entries as possible in one transaction, ack them, and return the error."""
-        database = self._opened()
+        database = self._open_database()
         offsets = batch.offsets
 
         def body(transaction: lmdb.Transaction) -> tuple[int, Rejected | None]:
-            before = self._entitled(transaction, database)
+            before = self._check_epoch(transaction, database)
             written, refused = self._put_all(transaction, database, batch)
             written = batch.whole(written)
             if written:
@@ -131,7 +131,7 @@ class LmdbWriter:
         ack(offsets[:written])
         return refused
 
-    def _entitled(self, transaction: lmdb.Transaction, database: _Database) -> Progress | None:
+    def _check_epoch(self, transaction: lmdb.Transaction, database: _Database) -> Progress | None:
         """Return the stored progress, or raise if this epoch may no longer write."""
         text = transaction.get(self._slot, db=database.progress_db)
         if text is None:
@@ -163,7 +163,7 @@ class LmdbWriter:
             written += 1
         return written, None
 
-    def _translated(self, error: Exception) -> SinkError:
+    def _translate_error(self, error: Exception) -> SinkError:
         path = self._config.path
         if "already open in this process" in str(error):
             return RouteFault(f"{path}: another route of this process has it open: use two paths")

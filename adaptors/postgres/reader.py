@@ -60,7 +60,7 @@ class _Logged:
     left: int
     _left_table: bytearray = field(default_factory=bytearray)
 
-    def tell(self, rows: Sequence[int]) -> None:
+    def remove(self, rows: Sequence[int]) -> None:
         """Record that *rows* have left the table.
 
         Parked rows may stay for long, one of a batch: then only they are kept (Invariant 17).
@@ -378,7 +378,7 @@ class OutboxReader:
         except Fenced as error:
             self._on_fenced(error)
             return
-        logged.tell(rows)
+        logged.remove(rows)
         if not logged.left:
             del self._logged[batch]
         self._purged = max(self._purged, batch - 1)

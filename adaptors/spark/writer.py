@@ -42,7 +42,7 @@ class SparkWriter:
         if folder is None:
             return None
         self._folder = DataFolder(folder, context)
-        return self._recovered(self._folder)
+        return self._recover(self._folder)
 
     def save(self, frame: Any, part: FrameSlice) -> None:  # noqa: ANN401 - a DataFrame
         """Append *frame*."""
@@ -76,14 +76,14 @@ class SparkWriter:
         if not self._config.shared:
             _refuse_a_cluster(frame, folder.path)
         if self._unsure:
-            self._done = self._recovered(folder)
+            self._done = self._recover(folder)
             self._unsure = False
-        written = self._written(part, folder)
+        written = self._written_offset(part, folder)
         if written >= part.last:
             return
         if written >= part.first:
             frame = frame.where(f"offset > {written}")
-        aside = _made(folder, part)
+        aside = _make_aside(folder, part)
         # Not as_uri(): Hadoop does not decode a path, and would read %20 as three characters.
         self._writer(frame).option(_MARK, "false").mode("append").save(f"file://{aside}")
         if self._config.shared and written < part.first:
@@ -95,7 +95,7 @@ class SparkWriter:
             self._unsure = True
             raise SinkUnavailable(f"{folder.path}: {error}") from error
 
-    def _written(self, part: FrameSlice, folder: DataFolder) -> int:
+    def _written_offset(self, part: FrameSlice, folder: DataFolder) -> int:
         """Return the offset up to which a commit that seemed to fail has written *part*."""
         done, context = self._done, folder.context
         mine = (context.log_id, part.generation, context.run)
@@ -103,14 +103,14 @@ class SparkWriter:
             return -1  # Another run's record proves nothing about our own commit.
         return done.offset
 
-    def _recovered(self, folder: DataFolder) -> StoredOffset | None:
+    def _recover(self, folder: DataFolder) -> StoredOffset | None:
         try:
             return folder.recover()
         except OSError as error:
             raise SinkUnavailable(f"{folder.path}: {error}") from error
 
 
-def _made(folder: DataFolder, part: FrameSlice) -> Path:
+def _make_aside(folder: DataFolder, part: FrameSlice) -> Path:
     try:
         return folder.aside(part.generation, part.last)
     except OSError as error:

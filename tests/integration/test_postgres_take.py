@@ -377,10 +377,10 @@ def test_sound_rows_are_not_read_twice(
 ) -> None:
     """Only a bad row, or an array with bounds of its own, sends the reader back to the table."""
     reads: list[list[int]] = []
-    read_rows = Outbox.read
+    read_rows = Outbox.read_rows
     monkeypatch.setattr(
         Outbox,
-        "read",
+        "read_rows",
         lambda self, numbers: reads.append(list(numbers)) or read_rows(self, numbers),
     )
     reader = opened(claim=claim)
