@@ -70,8 +70,8 @@ class Place:
             return cls(str(found["file"]), file_id, files)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise SourceError(
-                f"the log holds the position {text[:100]!r} for this reader, which this file "
-                "reader has not written; give the reader another name"
+                f"the log holds the position {text[:100]!r} for this reader, which was not "
+                "written by this file reader; give the reader another name"
             ) from error
 
 

@@ -30,7 +30,7 @@ _BLOCK_BYTES: Final = 256 * 1024
 
 
 def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 # Numbers stay text: a key is spelt as in the line, and no digit limit applies.

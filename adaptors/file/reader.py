@@ -251,6 +251,8 @@ class FileReader:
         try:
             return open_regular(found.path, links=self._config.follow_links)
         except FileNotFoundError as error:
-            raise SourceUnavailable(f"{found.path}: it has just gone away") from error
+            raise SourceUnavailable(f"{found.path}: it has just disappeared") from error
         except OSError as error:
-            raise EnvironmentFault(f"{found.path}: {error.strerror}: let it be read") from error
+            raise EnvironmentFault(
+                f"{found.path}: {error.strerror}: give this user the right to read it"
+            ) from error

@@ -103,7 +103,7 @@ class FileWriter:
             return None
         if not has_length(path, self._disk):
             if self._config.rolls:
-                raise RouteFault(f"{path}: is no regular file and cannot roll: name another")
+                raise RouteFault(f"{path}: is not a regular file and cannot roll: name another")
             self._sink = Device(path, context.deadline)
             return None
         self._sink = output = Output(self._config, context, self._disk)

@@ -76,7 +76,7 @@ class Tokens:
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise RouteFault(f"{self._client.place} answered without a token: check token_url")
         if str(kind).lower() != "bearer":
-            raise RouteFault(f"{self._client.place} gives tokens that are no bearer tokens")
+            raise RouteFault(f"{self._client.place} returned a token that is not a bearer token")
         self._token = token
         self._ends = begun + _seconds_kept(fields.get("expires_in"))
 

@@ -111,7 +111,7 @@ class HttpWriter:
         rest = max(0.0, self._not_before - now)
         if rest > _MOST_REST or (rest and now + rest + self._timeout > end):
             raise SinkUnavailable(
-                f"{self._place} asked to be left alone for {math.ceil(rest * 10) / 10:g} s more",
+                f"{self._place} asked for a pause of {math.ceil(rest * 10) / 10:g} s more",
                 rest,
             )
         if rest:

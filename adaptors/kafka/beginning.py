@@ -15,7 +15,7 @@ class Edge(Enum):
     """A place that is not a number."""
 
     RECREATED = "another topic has this name now: its beginning"
-    UNKNOWN = "nobody knows a place: where ``start`` says, or the beginning of what came later"
+    UNKNOWN = "no known place: as ``start`` says, or the beginning of a later partition or topic"
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,7 +294,7 @@ class KafkaWriterConfig(KafkaConnection):
 
 def _check_topic(name: str) -> str:
     if not is_topic(name):
-        raise ValueError("is no name of a topic: letters, digits, '.', '_' and '-', at most 249")
+        raise ValueError("is not a topic name: use letters, digits, '.', '_' and '-', at most 249")
     return name
 
 

@@ -88,8 +88,8 @@ class Position:
             return cls(str(found["owner"]), topics)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise SourceError(
-                f"the log holds the position {text[:100]!r} for this reader, which no "
-                "kafka reader has written; give the reader another name"
+                f"the log holds the position {text[:100]!r} for this reader, which was not "
+                "written by a kafka reader; give the reader another name"
             ) from error
 
 

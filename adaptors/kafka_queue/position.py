@@ -28,6 +28,6 @@ class Position:
             return cls(int(loads(text)["batch"]))
         except (ValueError, TypeError, LookupError) as error:
             raise SourceError(
-                f"the log holds the position {text[:100]!r} for this reader, which no "
-                "kafka-queue reader has written; give the reader another name"
+                f"the log holds the position {text[:100]!r} for this reader, which was not "
+                "written by a kafka-queue reader; give the reader another name"
             ) from error

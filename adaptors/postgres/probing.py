@@ -40,7 +40,7 @@ def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Findin
         )
         table = locate(connection, TableName.parse(config.table), rights, config.names)
         yield Finding(f"table {table}: columns, index and rights are as they must be")
-        with faults(f"cannot look at what is beside the outbox table {table}"):
+        with faults(f"cannot look up the objects beside the outbox table {table}"):
             yield _check_terms(connection, table)
             yield _check_trigger(connection, table, config)
     if elected := look(config.elector):

@@ -109,7 +109,7 @@ class DataFolder:
             return None
         except (ValueError, TypeError, KeyError) as error:
             raise RouteFault(
-                f"{path} cannot be read: it tells which slices were written; "
+                f"{path} cannot be read: it records which slices were written; "
                 "move the folder away, or give the route another path"
             ) from error
         if stored.log_id == context.log_id and stored.epoch > context.epoch:

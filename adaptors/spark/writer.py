@@ -134,7 +134,7 @@ def _refuse_hidden_files(frame: Any, aside: Path, part: FrameSlice) -> None:  # 
     if written is None:
         # A busy driver reports late, which is not a fault of the folder.
         raise SinkUnavailable(
-            f"{aside}: Spark has not told in time how many rows tasks have written"
+            f"{aside}: Spark did not report in time how many rows the tasks have written"
         )
     if seen != written:
         raise RouteFault(
