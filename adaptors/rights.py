@@ -46,7 +46,7 @@ def make_folder(path: Path, mode: int) -> None:
         return
     if path.parent != path:
         make_folder(path.parent, mode)
-    # Readers may enter the folder; those who may write a file may also make one beside it.
+    # Readers may enter the folder. Those who may write a file may also make one beside it.
     rights = mode | (mode & 0o444) >> 2
     try:
         path.mkdir(mode=rights)

@@ -6,7 +6,7 @@ from string import Formatter
 
 
 def fields_of(template: str) -> set[str]:
-    """Return the fields in *template* as they are spelt there; a doubled brace is a literal one.
+    """Return the fields in *template* as they are spelt there. Doubled braces are literal ones.
 
     A field with a conversion or a format has these behind its name.
 

@@ -70,7 +70,7 @@ class Client:
         try:
             return kind(settings)
         except KafkaException as error:
-            shown = self.config.shown(error.args[0].str())
+            shown = self.config.redact(error.args[0].str())
             raise RouteFault(f"{self.place()}: {shown}: check the client settings") from None
 
     def was_alone(self) -> bool:
@@ -91,7 +91,7 @@ class Client:
         return {
             "log_level": 2,
             **self.config.client,
-            **self.config.secured,
+            **self.config.security_settings,
             "allow.auto.create.topics": False,
             "bootstrap.servers": self.config.bootstrap_servers,
             "error_cb": self._record_error,
@@ -138,7 +138,7 @@ class Client:
             "request.timeout.ms": milliseconds // 2,
             "topic.metadata.propagation.max.ms": milliseconds // 2,
             **self.config.client,
-            **self.config.secured,
+            **self.config.security_settings,
             "allow.auto.create.topics": False,  # A mistyped topic would be made and acked.
             "bootstrap.servers": self.config.bootstrap_servers,
             "message.max.bytes": self.config.max_message_bytes,
@@ -166,7 +166,7 @@ def seconds_left(ends: float) -> float:
     return max(0.0, ends - time.monotonic())
 
 
-def bounded(act: Callable[..., Any]) -> Callable[..., None]:
+def limit_time(act: Callable[..., Any]) -> Callable[..., None]:
     """Return *act*, whose last argument is its limit in seconds, aborted when it hangs.
 
     After its coordinator was away the client has been seen to wait for ever here, whatever
@@ -175,7 +175,7 @@ def bounded(act: Callable[..., Any]) -> Callable[..., None]:
     """
 
     @functools.wraps(act)
-    def bounded(*values: Any) -> None:  # noqa: ANN401 - those of act
+    def limit_time(*values: Any) -> None:  # noqa: ANN401 - those of act
         failed: list[BaseException] = []
 
         def run() -> None:
@@ -192,4 +192,4 @@ def bounded(act: Callable[..., Any]) -> Callable[..., None]:
         if failed:
             raise failed[0]
 
-    return bounded
+    return limit_time

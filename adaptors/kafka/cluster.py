@@ -56,7 +56,7 @@ class Cluster:
                 {
                     "log_level": 2,
                     **config.client,
-                    **config.secured,
+                    **config.security_settings,
                     **own,
                     "bootstrap.servers": config.bootstrap_servers,
                     "error_cb": self._record_error,

@@ -146,14 +146,14 @@ class KafkaConnection(AdaptorConfig):
         if (self.ssl_ca or self.ssl_key) and protocol not in {"ssl", "sasl_ssl"}:
             raise ValueError("ssl_* needs security_protocol ssl or sasl_ssl")
         given = {_ALIASES.get(name, name) for name in self.client}
-        told = given & self.secured.keys()
+        told = given & self.security_settings.keys()
         if twice := sorted(name for name, key in _NAMES.items() if key in told):
             raise ValueError(f"given here and in client: {', '.join(twice)}")
         return self
 
     @model_validator(mode="after")
     def _check_tokens(self) -> Self:
-        given = {**self.client, **self.secured}
+        given = {**self.client, **self.security_settings}
         mechanisms = {given.get(name) for name in ("sasl.mechanism", "sasl.mechanisms")}
         unsecured = str(given.get("enable.sasl.oauthbearer.unsecure.jwt", "")).lower() == "true"
         if "OAUTHBEARER" in mechanisms and not asks_a_provider(given) and not unsecured:
@@ -161,17 +161,17 @@ class KafkaConnection(AdaptorConfig):
         return self
 
     @property
-    def secured(self) -> dict[str, Value]:
+    def security_settings(self) -> dict[str, Value]:
         """The client's settings for TLS and SASL, with its own names and as plain text."""
         return dict(self._pairs())
 
-    def shown(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Return *text* without the values of settings, because the client quotes refused ones."""
-        return without_values({**self.client, **self.secured}, text)
+        return without_values({**self.client, **self.security_settings}, text)
 
     def without_secrets(self, text: str) -> str:
         """Return *text* without the values of settings that are secrets."""
-        return without_secrets({**self.client, **self.secured}, text)
+        return without_secrets({**self.client, **self.security_settings}, text)
 
     def _pairs(self) -> Iterator[tuple[str, Value]]:
         for name, key in _NAMES.items():

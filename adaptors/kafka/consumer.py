@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def consumer_of(
-    config: KafkaReaderConfig, heard: Callable[..., None], told: Callable[..., None]
+    config: KafkaReaderConfig, on_error: Callable[..., None], on_commit: Callable[..., None]
 ) -> Any:  # noqa: ANN401 - the library has no types
-    """Return a consumer that reports errors to *heard* and results of commits to *told*."""
+    """Return a consumer that reports errors to *on_error* and results of commits to *on_commit*."""
     return Consumer(
         {
             "fetch.queue.backoff.ms": 10,  # 4 times as fast as the default of a second
@@ -33,7 +33,7 @@ def consumer_of(
             "socket.timeout.ms": 15_000,
             "topic.metadata.refresh.interval.ms": 30_000,
             **config.client,
-            **config.secured,
+            **config.security_settings,
             "bootstrap.servers": config.bootstrap_servers,
             "group.id": config.group,
             "auto.offset.reset": "error",
@@ -42,8 +42,8 @@ def consumer_of(
             "enable.partition.eof": True,
             "isolation.level": config.isolation,
             "partition.assignment.strategy": "cooperative-sticky",
-            "error_cb": heard,
-            "on_commit": told,
+            "error_cb": on_error,
+            "on_commit": on_commit,
             "logger": ClientLog(f"{__name__}.client", config.without_secrets),
         }
     )

@@ -108,7 +108,7 @@ class Slice:
             self.fatal = _fatal_of(error)
             self.unsettled = 1
 
-    def delivered(self) -> int:
+    def count_delivered(self) -> int:
         """Return the number of rows, from the first on, that are certainly delivered."""
         if not self.failures and not self.unsettled:
             return self.sent

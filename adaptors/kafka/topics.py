@@ -1,4 +1,4 @@
-"""Lookup of topics, and creation of missing ones where the settings ask for it."""
+"""Lookup of topics, and creation of missing ones where the settings permit it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Topics:
     """Topics that are looked up before anything is sent to them. Not thread-safe.
 
     By default brokers create each topic that a client names. So the clients here
-    ask them not to, and a mistyped topic is found missing.
+    forbid it, and a mistyped topic is found missing.
     """
 
     def __init__(self, client: Client, *, create: CreateTopics | None) -> None:

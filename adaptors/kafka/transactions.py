@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from adaptors.kafka.client import bounded, seconds_left
+from adaptors.kafka.client import limit_time, seconds_left
 from adaptors.kafka.failures import is_fault, sink_error
 from adaptors.kafka.progress import Groups, Progress
 from adaptors.kafka.slice import Slice
@@ -278,7 +278,7 @@ class Transactions:
             part.deliver()
             if part.fatal is not None:
                 raise KafkaException(part.fatal)
-            if part.delivered() == count - done:
+            if part.count_delivered() == count - done:
                 self._commit(producer, batch, offsets[done:count])
                 return refused._replace(rows=count)
             error, offset, guilty = self._explain_failure(part, producer, offsets[done:count], ends)
@@ -365,7 +365,7 @@ class Transactions:
     def _keep(self, producer: Producer, place: TopicPartition, group: str, ends: float) -> None:
         own = group == self._name(self._context.shard)
         member = self._member if own else membership(group)
-        self._call(ends, bounded(producer.send_offsets_to_transaction), [place], member)
+        self._call(ends, limit_time(producer.send_offsets_to_transaction), [place], member)
 
     def _call(self, ends: float, act: Callable[..., Any], *values: object) -> None:
         """Call *act* with *values* and the time left, again while the client permits a retry."""

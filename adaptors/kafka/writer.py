@@ -154,7 +154,7 @@ class _Plain:
             part = Slice(self._connect(), rows, ends, client.batch_bytes())
             end = done + len(rows)
             rows = self._settle(part, outgoing, end)
-            delivered = part.delivered()
+            delivered = part.count_delivered()
             if delivered < len(part.rows):
                 told = client.reason(part, offsets[done:end])
                 if part.fatal is not None:

@@ -50,7 +50,7 @@ class KafkaQueueConnection(KafkaConnection):
             bootstrap_servers=self.bootstrap_servers,
             queue_topic=self.queue_topic,
             max_message_bytes=self.max_message_bytes,
-            client={**_QUIET, **self.client, **self.secured},
+            client={**_QUIET, **self.client, **self.security_settings},
             **more,
         )
 
