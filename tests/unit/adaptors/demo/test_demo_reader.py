@@ -1,4 +1,4 @@
-"""What the demo reader makes up, and how fast."""
+"""Messages and rate of the demo reader."""
 
 from __future__ import annotations
 

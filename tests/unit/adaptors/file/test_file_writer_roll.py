@@ -1,4 +1,4 @@
-"""Where the file writer begins the next file."""
+"""The lines at which the file writer begins the next file."""
 
 from __future__ import annotations
 

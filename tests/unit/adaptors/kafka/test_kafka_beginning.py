@@ -1,4 +1,4 @@
-"""Where a partition begins: the log's word, the group's word, or neither."""
+"""The place where a partition begins: the log's, the group's, or neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Kafka settings are taken, and which are refused."""
+"""Accepted and refused Kafka settings."""
 
 from __future__ import annotations
 

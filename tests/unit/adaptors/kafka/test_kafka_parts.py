@@ -1,4 +1,4 @@
-"""How a batch is divided into parts, and how many rows are in one."""
+"""The division of a batch into parts, and the rows in one."""
 
 from __future__ import annotations
 

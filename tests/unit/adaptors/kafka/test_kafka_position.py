@@ -1,4 +1,4 @@
-"""The position of a Kafka reader: what is kept of each partition, and of which topic it is."""
+"""The position of a Kafka reader: its partitions, and their topics' identities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Kafka reader without brokers: what a commit settles, and what it costs."""
+"""The Kafka reader without brokers: the effect and the cost of a commit."""
 
 from __future__ import annotations
 

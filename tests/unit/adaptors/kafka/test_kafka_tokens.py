@@ -1,4 +1,4 @@
-"""Tokens of an OpenID provider, which the Kafka client asks for without our help."""
+"""Tokens of an OpenID provider, which the Kafka client fetches by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gaps: which ids below the highest one are still waited for."""
+"""Gaps: the ids below the highest one that may still get a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pace: when the next look is due, and when it is a sweep."""
+"""Pace: the times of looks and of sweeps."""
 
 from __future__ import annotations
 

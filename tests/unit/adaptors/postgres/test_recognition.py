@@ -1,4 +1,4 @@
-"""Recognition: which logged batches may still be in the table, and which rows they hold."""
+"""Recognition: logged batches whose rows may still be in the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data folder: each slice is added once, whatever ends a writer between two of its steps."""
+"""A data folder: each slice is added once, wherever a writer is killed."""
 
 from __future__ import annotations
 
