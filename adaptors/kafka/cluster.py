@@ -198,4 +198,4 @@ def translate_refusal(config: KafkaConnection, place: str) -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        raise EnvironmentFault(f"{place}: {config.shown(error.args[0].str())}") from None
+        raise EnvironmentFault(f"{place}: {config.redact(error.args[0].str())}") from None
