@@ -1,4 +1,4 @@
-"""Whether a file or a folder can be made where a writer's settings have it."""
+"""Checks that a file or a folder can be made at the path in a writer's settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def writable(path: Path) -> Finding:
-    """Tell whether *path*, which may not be there yet, can be written, and what room is left."""
+    """Report whether *path*, which may not exist yet, can be written, and the room left there."""
     nearest = next(each for each in (path, *path.parents) if os.path.lexists(each))
     if nearest != path and not nearest.is_dir():
         return Finding(f"{path}: {nearest} is not a directory", "problem")

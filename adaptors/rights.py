@@ -1,4 +1,4 @@
-"""Files and folders that a writer makes: with the rights of its setting, whatever the umask is."""
+"""Files and folders made by writers, with the rights of the settings whatever the umask is."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FileMode = Literal["0600", "0640", "0644", "0660", "0664"]
-"""Who may read and write a file, as ``chmod`` takes it. Its owner always may do both."""
+"""Permissions to read and write a file, as ``chmod`` takes them. Its owner always has both."""
 
 
 def bits(mode: FileMode) -> int:
-    """Return *mode* as system calls take it."""
+    """Return *mode* in the form that system calls take."""
     return int(mode, 8)
 
 
 def open_file(path: Path, flags: int, mode: int) -> int:
-    """Return a descriptor of *path* that no child process keeps; a file made now has *mode*.
+    """Open *path* and return a descriptor that no child process inherits.
 
-    One that was there keeps its own rights.
+    A file created by this call has *mode*. An existing file keeps its own rights.
     """
     flags |= os.O_CLOEXEC
     if not flags & os.O_CREAT:
@@ -32,21 +32,21 @@ def open_file(path: Path, flags: int, mode: int) -> int:
             raise
         # Through a link to nowhere a file is still made here, with less than *mode* at worst.
         return os.open(path, flags, mode)
-    # The umask may have taken some of it away.
+    # The umask may have removed some bits of *mode*.
     os.fchmod(descriptor, mode)
     return descriptor
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """Make *path* and the missing folders above it, open to those who may read files of *mode*.
+    """Make *path* and its missing parents, open to those who may read files of *mode*.
 
-    What is there keeps its rights.
+    Existing folders keep their rights.
     """
     if path.is_dir():
         return
     if path.parent != path:
         make_folder(path.parent, mode)
-    # Readers enter it, and those who may write a file may also make one beside it.
+    # Readers may enter the folder. Those who may write a file may also make one beside it.
     rights = mode | (mode & 0o444) >> 2
     try:
         path.mkdir(mode=rights)

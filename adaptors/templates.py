@@ -1,4 +1,4 @@
-"""Texts with fields, such as ``shop.{namespace}``, in the settings of adaptors."""
+"""Templates with fields, such as ``shop.{namespace}``, in the settings of adaptors."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from string import Formatter
 
 
 def fields_of(template: str) -> set[str]:
-    """Return the fields in *template* as they stand there; two braces in a row stand for one.
+    """Return the fields in *template* as they are spelt there. Doubled braces are literal ones.
 
-    A field with a conversion or a format has these behind its name. Raise
-    :class:`ValueError`, which does not repeat it, for a brace without a partner.
+    A field with a conversion or a format has these behind its name.
+
+    Raises:
+        ValueError: A brace has no partner. The message does not repeat *template*.
     """
     try:
         parts = [*Formatter().parse(template)]

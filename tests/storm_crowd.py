@@ -33,7 +33,7 @@ class WatchedReader(KafkaReader):
     def open(self, resume: Resume) -> None:
         super().open(resume)
         assert self._group is not None
-        begun = self._group._begun
+        begun = self._group._hold_assigned
 
         def told(partitions: list[TopicPartition]) -> list[TopicPartition]:
             starts = begun(partitions)
@@ -41,7 +41,7 @@ class WatchedReader(KafkaReader):
             resume.tell("partitions-begun", begins=where)
             return starts
 
-        self._group._begun = told  # type: ignore[method-assign]
+        self._group._hold_assigned = told  # type: ignore[method-assign]
 
 
 class Crowd:

@@ -10,13 +10,13 @@ from transporter.adaptor import AdaptorConfig
 
 
 class DemoReaderConfig(AdaptorConfig):
-    """How much is made up, and how fast."""
+    """The amount and the rate of demo messages."""
 
     rate: Annotated[float, Field(gt=0, le=1_000_000)] = 20.0
     """Messages a second."""
 
     count: Annotated[int, Field(ge=0)] | None = None
-    """Messages in all, over every run; without it there is no end."""
+    """Messages in all, over every run. Without it there is no end."""
 
     seed: int = 0
     """The same seed makes the same messages."""

@@ -1,4 +1,4 @@
-"""Makes up the orders of a shop, to try pipelines with."""
+"""Reader of invented orders of a shop, to try pipelines with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transporter.adaptor import AdaptorConfig, Resume
 
 _MOST: Final = 1000
-"""Messages in a batch, at most."""
+"""Maximum messages in a batch."""
 
 _CUSTOMERS: Final = ("Ada", "Grace", "Alan", "Edsger", "Barbara", "Zoë", "José", "Mei")
 _GOODS: Final = (("tea", 450), ("coffee", 1290), ("cup", 800), ("kettle", 3999), ("honey", 675))
@@ -24,24 +24,24 @@ _CARRIERS: Final = ("post", "bike", "van")
 
 
 class DemoReader:
-    """Reads orders that were never placed, at a steady rate.
+    """Reader of orders that were never placed, at a steady rate.
 
-    The messages depend on the seed and their number alone, times excepted; the
-    position is the number of messages made, so a restart goes on with the next.
-    After a pause it goes on at its rate: it does not catch up.
+    The messages depend on the seed and their number alone, times excepted. The
+    position is the number of messages made, so a restart continues with the next.
+    After a pause it continues at its rate: it does not catch up.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = DemoReaderConfig
 
     def __init__(self, config: DemoReaderConfig) -> None:
-        """Make messages as *config* says."""
+        """Keep *config*."""
         self._config = config
         self._number = 0
         self._due = 0.0
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
 
     def open(self, resume: Resume) -> None:
-        """Go on behind the newest logged message."""
+        """Continue behind the newest logged message."""
         self._number = int(resume.position or 0)
         self._due = time.monotonic()
 
@@ -54,15 +54,15 @@ class DemoReader:
             self._pause.wait(min(wait, timeout))
             if wait > timeout:
                 return Batch([])
-        return self._made(self._now_due(time.monotonic()))
+        return self._make_batch(self._count_due(time.monotonic()))
 
     def commit(self, position: str) -> None:
-        """Nothing has to be forgotten: messages are made on demand."""
+        """Do nothing, because messages are made on demand."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing, because nothing is open."""
 
-    def _now_due(self, now: float) -> int:
+    def _count_due(self, now: float) -> int:
         rate = self._config.rate
         due = max(1, 1 + int((now - self._due) * rate))
         count = min(due, _MOST)
@@ -71,7 +71,7 @@ class DemoReader:
             return count
         return min(count, self._config.count - self._number)
 
-    def _made(self, count: int) -> Batch:
+    def _make_batch(self, count: int) -> Batch:
         first, self._number = self._number, self._number + count
         timestamp = time.time_ns() // 1000
         messages = [
@@ -82,11 +82,11 @@ class DemoReader:
 
 
 def order_message(seed: int, number: int, timestamp: int = 0) -> Message:
-    """Return message *number*: orders are placed two by two, then shipped two by two."""
+    """Return message *number*. Orders are placed two by two, then shipped two by two."""
     group, part = divmod(number, 4)
     order = 2 * group + part % 2
     choose = random.Random(f"{seed}/{order}")  # noqa: S311 - made-up goods are no secret
-    placed = _placed(choose, 1000 + order)
+    placed = _placed_order(choose, 1000 + order)
     shipped = {"id": 1000 + order, "carrier": choose.choice(_CARRIERS)}
     return Message(
         namespace="orders.placed" if part < 2 else "orders.shipped",  # noqa: PLR2004 - first two of four
@@ -97,7 +97,7 @@ def order_message(seed: int, number: int, timestamp: int = 0) -> Message:
     )
 
 
-def _placed(choose: random.Random, order: int) -> dict[str, object]:
+def _placed_order(choose: random.Random, order: int) -> dict[str, object]:
     goods = choose.sample(_GOODS, choose.randint(1, 3))
     basket = [(sku, choose.randint(1, 4), cents) for sku, cents in goods]
     return {

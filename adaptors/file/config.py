@@ -11,25 +11,26 @@ from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
 
 
 class FileReaderConfig(AdaptorConfig):
-    """Which lines become messages, and what of them is the key."""
+    """The lines that become messages, and the field that is the key."""
 
     path: LocalPath
-    """A file of JSON lines; its name may hold ``*``, ``?`` and ``[…]``."""
+    """A file of JSON lines. Its name may hold ``*``, ``?`` and ``[…]``."""
 
     namespace: Annotated[str, Field(min_length=1)] | None = None
-    """Namespace of every message; without it the file's name without its suffix."""
+    """Namespace of every message. By default the file's name without its suffix."""
 
     key: Annotated[str, Field(min_length=1)] | None = None
     """Name of the field, at the top of the document, whose value is the key."""
 
     follow: bool = False
-    """Wait for more at the end, instead of ending there."""
+    """Wait for more lines at the end, instead of ending there."""
 
     follow_links: bool = False
-    """Read what symbolic links lead to. Whoever can make one there then chooses what is read."""
+    """Read the targets of symbolic links. A user with rights to make one there can then choose
+    the files that are read."""
 
     batch_rows: Annotated[int, Field(ge=1)] = 1000
-    """Lines in a batch, at most."""
+    """Maximum lines in a batch."""
 
     batch_bytes: Annotated[Size, Field(ge=1)] = 1024**2
     """Bytes after which a batch ends, with the line that reaches them."""
@@ -39,19 +40,19 @@ class FileReaderConfig(AdaptorConfig):
 
 
 class FileWriterConfig(AdaptorConfig):
-    """Where the lines go, what is in them, and where the next file begins."""
+    """Destination and content of the lines, and the beginnings of further files."""
 
     path: Literal["-"] | LocalPath
-    """The file that lines are appended to; ``-`` for standard output."""
+    """The file that lines are appended to, or ``-`` for standard output."""
 
     format: Literal["json", "data"] = "json"
     """``json``: the whole entry, one object a line. ``data``: its data and nothing else."""
 
     exact_after: Literal["kill", "power-cut"] = "kill"
-    """What may happen without a line being repeated; ``power-cut`` costs a second sync a slice."""
+    """Event that repeats no line. ``power-cut`` costs a second sync a slice."""
 
     mode: FileMode = "0600"
-    """Rights of the files it makes, whatever the umask is; what is there keeps its own."""
+    """Rights of the files it makes, whatever the umask is. Existing files keep their own."""
 
     roll_bytes: Annotated[Size, Field(ge=1)] | None = None
     """Begin the next numbered file before a line that would make this one larger."""

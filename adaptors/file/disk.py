@@ -23,9 +23,9 @@ _LOCK_LOOK_SECONDS: Final = 0.01
 
 
 class Disk:
-    """Files as the operating system has them; each method is one system call that changes one.
+    """Files of the operating system. Each method is one system call that changes one.
 
-    Whoever wants to see a writer killed or refused at any of them derives from it. ``mode`` is
+    Tests derive from it to kill a writer, or refuse a call, at any of them. ``mode`` is
     that of the files and folders it makes.
     """
 
@@ -37,13 +37,13 @@ class Disk:
 
     @cached_property
     def boot(self) -> str:
-        """Name of this run of the machine; empty where the system does not tell."""
+        """Name of this run of the machine, empty where the system has none."""
         with suppress(OSError):
             return _BOOT.read_text(encoding="ascii").strip()
         return ""
 
     def open(self, path: Path, flags: int) -> int:
-        """Return a descriptor of *path* that no child process keeps."""
+        """Return a descriptor of *path* that no child process inherits."""
         return open_file(path, flags, self.mode)
 
     def make_folder(self, path: Path) -> None:
@@ -51,13 +51,13 @@ class Disk:
         make_folder(path, self.mode)
 
     def status(self, path: Path) -> os.stat_result | None:
-        """Return what *path* is; ``None`` when nothing has that name."""
+        """Return the status of *path*, or ``None`` when nothing has that name."""
         with suppress(FileNotFoundError):
             return path.stat()
         return None
 
     def read(self, descriptor: int, size: int, byte: int) -> bytes:
-        """Return up to *size* bytes at *byte*; fewer only at the end of the file."""
+        """Return up to *size* bytes at *byte*, fewer only at the end of the file."""
         return os.pread(descriptor, size, byte)
 
     def append(self, descriptor: int, text: memoryview) -> int:
@@ -94,13 +94,14 @@ def append_all(disk: Disk, descriptor: int, text: bytes) -> None:
 
 
 @contextmanager
-def alone(descriptor: int, seconds: float, place: object) -> Iterator[None]:
-    """Keep other writers out of *place*, whose lock is that of *descriptor*.
+def exclusive_lock(descriptor: int, seconds: float, place: object) -> Iterator[None]:
+    """Block other writers of *place*, whose lock is that of *descriptor*.
 
-    :raises SinkTimeout: when another one holds it for *seconds*.
+    Raises:
+        SinkTimeout: Another writer holds the lock for *seconds*.
     """
     deadline = time.monotonic() + seconds
-    pause = threading.Event()  # never set; flock has no deadline of its own
+    pause = threading.Event()  # never set, because flock has no deadline of its own
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Which files are there, and how far each is known to be read."""
+"""The files in the folder, and the progress in each file that was read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEAD_BYTES: Final = 1024
-"""How much of a file's beginning, as far as it was read, tells it from another one."""
+"""Bytes of a file's beginning, as far as it was read, that distinguish it from another one."""
 
 _LINK: Final = "it is a symbolic link; name the file itself, or set follow_links"
 _IRREGULAR: Final = "it is not a regular file"
@@ -27,7 +27,7 @@ _DIGITS: Final = re.compile("([0-9]+)")
 
 
 class Found(NamedTuple):
-    """A file that is there; *id* is its inode, with the device if that is not the folder's."""
+    """An existing file. *id* is its inode, with the device if that is not the folder's."""
 
     name: str
     path: Path
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
 
 class Known(NamedTuple):
-    """How far a file was read, and a digest of its beginning up to there."""
+    """The progress in a file, and a digest of its beginning up to there."""
 
     byte: int
     head: str
@@ -60,7 +60,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what ``str`` has written; raise ``SourceError`` for anything else."""
+        """Parse the text that ``str`` wrote, or raise ``SourceError`` for anything else."""
         try:
             found = json.loads(text)
             files = {each: Known(int(at), str(head)) for each, (at, head) in found["files"].items()}
@@ -70,40 +70,41 @@ class Place:
             return cls(str(found["file"]), file_id, files)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise SourceError(
-                f"the log holds the position {text[:100]!r} for this reader, which this file "
-                "reader has not written; give the reader another name"
+                f"the log holds the position {text[:100]!r} for this reader, which was not "
+                "written by this file reader; give the reader another name"
             ) from error
 
 
 def in_order(name: str) -> tuple[list[str | int], str]:
-    """Return by what names are sorted: numbers in them count as numbers."""
+    """Return a sort key for *name* in which numbers count as numbers."""
     parts = _DIGITS.split(name)
     return [int(part) if index % 2 else part for index, part in enumerate(parts)], name
 
 
-def matching(path: Path, *, links: bool) -> tuple[list[Found], dict[str, str]]:
-    """Return the files whose names *path* means, in natural order, and why others are refused.
+def matching_files(path: Path, *, links: bool) -> tuple[list[Found], dict[str, str]]:
+    """Return the files whose names match *path*, in natural order, and why others are refused.
 
-    Only regular files are read, and no link unless *links* are: whoever may put a file into
-    the folder must not choose which file the reader opens elsewhere, or hold it with a pipe.
+    Only regular files are read, and no link unless *links* are. Otherwise a user with rights to
+    the folder could choose files elsewhere for the reader, or block it with a pipe.
     """
     names = [path.name] if os.path.lexists(path) else _names(path.parent, path.name)
-    return _listed(path.parent, sorted(names, key=in_order), links=links)
+    return _list_files(path.parent, sorted(names, key=in_order), links=links)
 
 
-def renamed(folder: Path, file_id: str, *, links: bool) -> list[Found]:
+def find_renamed(folder: Path, file_id: str, *, links: bool) -> list[Found]:
     """Return the files of *folder* that have *file_id*, whatever their names are."""
-    found, _ = _listed(folder, _names(folder, "*"), links=links)
+    found, _ = _list_files(folder, _names(folder, "*"), links=links)
     return [each for each in found if each.id == file_id]
 
 
 def open_regular(path: Path, *, links: bool) -> BinaryIO:
-    """Open the regular file at *path*; no pipe is waited for, no link followed unless *links* are.
+    """Open the regular file at *path*, without waiting for a pipe, or following links by default.
 
-    :raises SourceUnavailable: when it is something else by now.
-    :raises OSError: when it may not be read.
+    Raises:
+        SourceUnavailable: It is something else by now.
+        OSError: It may not be read.
     """
-    # Opening a pipe would wait for its writer; a regular file takes no notice of O_NONBLOCK.
+    # Opening a pipe would wait for its writer. O_NONBLOCK has no effect on a regular file.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     flags |= 0 if links else os.O_NOFOLLOW
     try:
@@ -119,7 +120,7 @@ def open_regular(path: Path, *, links: bool) -> BinaryIO:
 
 
 def left_behind(found: Iterable[Found]) -> set[str]:
-    """Return the ids of those files in natural order that are left: a later one was changed since.
+    """Return the ids of files that are left, because a later one in natural order changed since.
 
     A file that is rotated to a later name is older, and does not count.
     """
@@ -138,7 +139,7 @@ def head_of(descriptor: int, byte: int) -> str:
 
 
 def is_same(descriptor: int, known: Known) -> bool:
-    """Tell whether an open file is still the one of which *known* was read, and not shorter."""
+    """Return whether an open file is still the one of *known*, and not shorter than that."""
     return (
         os.fstat(descriptor).st_size >= known.byte and head_of(descriptor, known.byte) == known.head
     )
@@ -148,8 +149,10 @@ def _names(folder: Path, pattern: str) -> list[str]:
     return [found.name for found in folder.glob(pattern)]
 
 
-def _listed(folder: Path, names: list[str], *, links: bool) -> tuple[list[Found], dict[str, str]]:
-    # The device may have another number after each start of the machine.
+def _list_files(
+    folder: Path, names: list[str], *, links: bool
+) -> tuple[list[Found], dict[str, str]]:
+    # The device's number may differ after each start of the machine.
     device = folder.stat().st_dev if names else 0
     found: list[Found] = []
     refused: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Reading lines with their places, and what a line means. Nothing here opens a file."""
+"""Reading of lines with their places, and their conversion to messages. Opens no file."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 _SKIP_BYTES: Final = 1024**2
 _BLOCK_BYTES: Final = 256 * 1024
-"""How much is read at once: more than a batch of usual lines, for the rest is read again."""
+"""Bytes read at once: more than a batch of usual lines, because the rest is read again."""
 
 
 def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
-# Numbers stay text: a key is what the line says, and no digit limit applies.
+# Numbers stay text: a key is spelt as in the line, and no digit limit applies.
 _DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_constant)
 
 
 class Line(NamedTuple):
-    """A line without its end, the byte where it begins, and why it cannot be used, if so."""
+    """A line without its end, the byte where it begins, and its flaw, if any."""
 
     data: bytes
     start: int
@@ -47,9 +47,9 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines by their parts, for a tuple for each costs as much as reading it.
+    """Lines as columns, because a tuple for each line costs as much as reading it.
 
-    ``problems`` says of those that cannot be used why, by their index.
+    ``problems`` holds the flaws of unusable lines by their index.
     """
 
     data: list[bytes] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Lines:
             yield Line(data, start, self.problems.get(index))
 
     def add(self, line: Line) -> None:
-        """Put *line* behind the others, unless it is blank."""
+        """Append *line*, unless it is blank."""
         if not line.data or line.data.isspace():
             return
         if line.problem is not None:
@@ -73,9 +73,9 @@ class Lines:
         self.starts.append(line.start)
 
     def add_whole(self, data: list[bytes], start: int) -> None:
-        """Put those lines of *data* behind the others that are not blank; the first is at *start*.
+        """Append those lines of *data* that are not blank. The first is at *start*.
 
-        Each ended with one byte, and nothing is wrong with any.
+        Each ended with one byte, and none has a flaw.
         """
         starts = accumulate((len(each) + 1 for each in data), initial=start)
         if all(data) and not any(map(bytes.isspace, data)):
@@ -87,7 +87,7 @@ class Lines:
 
 
 class Origin(NamedTuple):
-    """What all lines of a file share; ``key`` names the field that holds the key."""
+    """Values that all lines of a file share. ``key`` names the field that holds the key."""
 
     namespace: str
     file: str
@@ -98,13 +98,13 @@ class Origin(NamedTuple):
 def read_lines(file: BinaryIO, rows: int, size: int, limit: int, *, partial: bool) -> Lines:
     """Return the next lines of *file*: at most *rows*, and none behind *size* bytes of them.
 
-    Blank ones are passed over. None, and no move, when there is no whole one. A
+    Blank lines are skipped. Without a whole line there are none, and the file's place stays. A
     last line without an end counts when *partial*. Of a line of more than *limit*
     bytes only the first *limit* are kept.
     """
     found, place, room = Lines(), file.tell(), size
     while room > 0 and (count := len(found)) < rows:
-        whole = _whole(file, rows - count, room)
+        whole = _whole_lines(file, rows - count, room)
         if whole and max(map(len, whole)) <= limit:
             found.add_whole(whole, place)
             place += sum(map(len, whole)) + len(whole)
@@ -116,27 +116,29 @@ def read_lines(file: BinaryIO, rows: int, size: int, limit: int, *, partial: boo
                 break
             found.add(line)
             place = file.tell()
-        room -= sum(map(len, found.data[count:]))  # blank ones take none
+        room -= sum(map(len, found.data[count:]))  # blank lines take no room
     return found
 
 
-def _whole(file: BinaryIO, rows: int, room: int) -> list[bytes]:
-    """Return lines of the next block that have ends, through the one that takes up *room*."""
+def _whole_lines(file: BinaryIO, rows: int, room: int) -> list[bytes]:
+    """Return lines of the next block that have ends, through the one that fills *room*."""
     lines = file.read(_BLOCK_BYTES).split(b"\n", rows)
-    lines.pop()  # what has no end here, or is one too many
+    lines.pop()  # text that has no end here, or is one line too many
     return lines[: bisect_left(list(accumulate(map(len, lines))), room) + 1]
 
 
 def _single(file: BinaryIO, start: int, limit: int, *, partial: bool) -> Line | None:
-    """Return the line that begins at *start*, where *file* stands, however long it is."""
+    """Return the line that begins at *start*, the place of *file*, however long it is."""
     data = file.readline(limit + 1)
     if data.endswith(b"\n"):
         return Line(data[:-1], start)
-    return _unended(file, data, start, limit, partial=partial)
+    return _unended_line(file, data, start, limit, partial=partial)
 
 
-def _unended(file: BinaryIO, data: bytes, start: int, limit: int, *, partial: bool) -> Line | None:
-    """Return the line that begins with *data*, longer than the limit or the last."""
+def _unended_line(
+    file: BinaryIO, data: bytes, start: int, limit: int, *, partial: bool
+) -> Line | None:
+    """Return the line that begins with *data*, which is longer than the limit or the last."""
     rest = data
     while rest and not rest.endswith(b"\n"):
         rest = file.readline(_SKIP_BYTES)
@@ -149,33 +151,33 @@ def _unended(file: BinaryIO, data: bytes, start: int, limit: int, *, partial: bo
 
 
 def batch_of(lines: Lines, origin: Origin) -> pa.RecordBatch:
-    """Return *lines* as messages; one that is not JSON carries an error header instead."""
+    """Return *lines* as messages. A line that is not JSON carries an error header instead."""
     try:
         keys = _quick_keys(lines, origin.key)
     except ValueError:
-        # A quick look finds fault with more than is wrong, and does not say what it is.
+        # The quick parser refuses more than is wrong, and does not give the reason.
         return messages_to_batch([message_of(line, origin) for line in lines])
     count = len(lines)
     columns = {
-        "namespace": _repeated(origin.namespace, "namespace", count),
-        "op": _repeated("insert", "op", count),
-        "phase": _repeated("sync", "phase", count),
+        "namespace": _repeat(origin.namespace, "namespace", count),
+        "op": _repeat("insert", "op", count),
+        "phase": _repeat("sync", "phase", count),
         "key": pa.array(keys, pa.binary()),
-        "timestamp": _repeated(origin.timestamp, "timestamp", count),
+        "timestamp": _repeat(origin.timestamp, "timestamp", count),
         "source_id": pa.array([f"{origin.file}:{start}" for start in lines.starts], pa.string()),
         "data": pa.array(lines.data, pa.binary()),
-        "content_type": _repeated(JSON, "content_type", count),
+        "content_type": _repeat(JSON, "content_type", count),
         "headers": pa.array([()] * count, HEADERS_TYPE),
     }
     return pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)
 
 
-def _repeated(value: object, column: str, count: int) -> pa.Array:
+def _repeat(value: object, column: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, MESSAGE_SCHEMA.field(column).type), count)
 
 
 def _quick_keys(lines: Lines, name: str | None) -> list[bytes | None]:
-    """Return the keys of *lines*; raise :class:`ValueError` when this is no way to find them."""
+    """Return the keys of *lines*, or raise :class:`ValueError` when this cannot find them."""
     if lines.problems:
         raise ValueError("some cannot be used")
     if name is not None:
@@ -192,14 +194,14 @@ def _quick_key(data: bytes, name: str) -> bytes | None:
         return None
     if type(value) is str:
         return value.encode()
-    # Other numbers are not what the line says: 1.10, -0, 2 ** 70.
+    # Other numbers would not be spelt as in the line: 1.10, -0, 2 ** 70.
     if type(value) is int and value:
         return b"%d" % value
     raise ValueError("no text and no plain number")
 
 
 def message_of(line: Line, origin: Origin) -> Message:
-    """Return *line* as a message; one that is not JSON carries an error header instead."""
+    """Return *line* as a message. A line that is not JSON carries an error header instead."""
     problem, found = line.problem, None
     if problem is None:
         try:
@@ -224,7 +226,7 @@ def _document(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def _key(document: Any, name: str | None) -> bytes | None:  # noqa: ANN401 - any JSON value
-    """Return the key of *document*: text as it is, a number as it is written."""
+    """Return the key of *document*: text as it is, a number as it is spelt."""
     value = document.get(name) if name is not None and isinstance(document, dict) else None
     if value is None:
         return None

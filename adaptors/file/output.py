@@ -1,4 +1,4 @@
-"""A file whose length is kept with the offset that it stands for."""
+"""A file whose length is stored together with the offset at that length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from adaptors.file.disk import alone, append_all
+from adaptors.file.disk import append_all, exclusive_lock
 from adaptors.file.progress import (
     END_BYTES,
     SIZE,
@@ -24,7 +24,7 @@ from adaptors.file.progress import (
     put_slice,
     put_state,
 )
-from adaptors.file.rolling import number_of, numbered, shard_path
+from adaptors.file.rolling import number_of, numbered_path, shard_path
 from transporter.errors import RouteFault
 
 if TYPE_CHECKING:
@@ -43,19 +43,19 @@ _MADE: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
 
 class Output:
-    """A regular file, or numbered ones, that hold each line once whatever ends a writer.
+    """A regular file, or numbered ones, that hold each line once however a writer ends.
 
-    In this order: the lines, a sync, the length with its offset, and a sync of
-    that if it is to outlive the machine. What lies behind the length that was
-    kept last was never acked; it is cut off before anything else is written,
-    and copied aside first unless it is known to be ours. A length that was not
-    synced counts until the machine is started again; after that nothing is cut
-    by it. The lock is that of the progress file, for the lines' own file
-    changes. Every method but :meth:`close` expects :meth:`alone`.
+    The order is: the lines, a sync, the length with its offset, and a sync of
+    that if it is to outlive the machine. Bytes behind the last stored length
+    were never acked. They are cut off before anything else is written,
+    and copied aside first unless they are certainly ours. A length that was not
+    synced counts until the machine is started again. After that nothing is cut
+    by it. The lock is that of the progress file, because the lines' own file
+    changes. Every method but :meth:`close` requires :meth:`exclusive_lock`.
     """
 
     def __init__(self, config: FileWriterConfig, context: WriterContext, disk: Disk) -> None:
-        """Write for *context* what *config* says; :meth:`open` comes first."""
+        """Write for *context* according to *config*. :meth:`open` comes first."""
         self._path = shard_path(config.path, context.shard, context.shards)  # type: ignore[arg-type]
         self._rolls, self._always = config.rolls, config.exact_after == "power-cut"
         self._context, self._disk = context, disk
@@ -64,40 +64,41 @@ class Output:
         self._known: tuple[bytes, State | None] = b"", None
 
     def open(self) -> None:
-        """Open the progress file, and make it and its folder when they are not there."""
+        """Open the progress file, and make it and its folder when they do not exist."""
         self._disk.make_folder(self._path.parent)
         self._progress = self._disk.open(self._progress_path, os.O_RDWR | os.O_CREAT)
 
     def close(self) -> None:
-        """Close what is open; safe to call twice."""
+        """Close all files. Safe to call twice."""
         self._leave()
         progress, self._progress = self._progress, -1
         if progress >= 0:
             os.close(progress)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep every other writer out, so that slices stay together and can be taken back."""
+    def exclusive_lock(self) -> Iterator[None]:
+        """Block every other writer, so that slices stay together and can be taken back."""
         while True:
-            with alone(self._progress, self._context.deadline, self._path):
+            with exclusive_lock(self._progress, self._context.deadline, self._path):
                 status = self._disk.status(self._progress_path)
                 if status is not None and status.st_ino == os.fstat(self._progress).st_ino:
                     yield
                     return
-            self.close()  # It was taken away, and with it what our lock is worth.
+            self.close()  # It was removed, and our lock on it no longer protects anything.
             self.open()
 
     def state(self) -> State:
-        """Return the state of the file that lines go to now, made so where it is not.
+        """Return the state of the present file, after bringing the file into that state.
 
-        :raises RouteFault: when lines that were acked are missing.
+        Raises:
+            RouteFault: Lines that were acked are missing.
         """
         content = self._content()
         if not content or content != self._known[0]:
-            self._known = content, self._found(content)
+            self._known = content, self._newest_state(content)
         return self._whole(self._known[1], content)
 
-    def entitle(self, state: State) -> None:
+    def check_epoch(self, state: State) -> None:
         """Raise :class:`RouteFault` when a newer epoch has written *state*."""
         stored = state.stored_for(self._context)
         if stored is not None and stored.epoch > self._context.epoch:
@@ -108,42 +109,43 @@ class Output:
 
     def next_file(self, state: State) -> State:
         """Return the state of the file that follows the one of *state*, which is empty."""
-        return self._begun(state)
+        return self._begin_next(state)
 
     def commit(self, state: State, part: Part, generation: int) -> State:
-        """Append the lines of *part*; return the new state when they are on disk.
+        """Append the lines of *part*, and return the new state when they are on disk.
 
-        :raises OSError: when that cannot be; then it has taken them back.
+        Raises:
+            OSError: That failed, and the lines were taken back.
         """
         before = state.length
         text = part.text
         if before and self._disk.read(self._descriptor, 1, before - 1) != b"\n":
-            text = b"\n" + text  # Somebody else's last line; ours have ends.
+            text = b"\n" + text  # The last line is another writer's, because ours have ends.
         try:
             self._put(put_slice(Slice(state.turn, len(text), crc32c(text))))
             append_all(self._disk, self._descriptor, text)
             self._disk.sync(self._descriptor)
-            return self._kept(self._grown(state, text, part, generation), durable=False)
+            return self._store(self._grow(state, text, part, generation), durable=False)
         except OSError:
-            # What cannot be taken back now is cut off before the next slice.
+            # Lines that cannot be taken back now are cut off before the next slice.
             with suppress(OSError):
                 self._disk.cut(self._descriptor, before)
             with suppress(OSError):
                 self._put(put_state(replace(state, turn=state.turn + 2)))
             raise
 
-    def _grown(self, state: State, text: bytes, part: Part, generation: int) -> State:
+    def _grow(self, state: State, text: bytes, part: Part, generation: int) -> State:
         known = state.stored_for(self._context)
         stored = self._context.stored(generation, part.offsets[-1], known)
         length = state.length + len(text)
         grown = replace(state, length=length, end=self._end(length), period=part.period)
         return grown.with_stored(stored)
 
-    def _kept(self, state: State, *, durable: bool = True) -> State:
-        """Write *state* as the next turn and return it; wait until it is on disk, if need be.
+    def _store(self, state: State, *, durable: bool = True) -> State:
+        """Write *state* as the next turn and return it, after waiting for the disk if need be.
 
-        It need not be when only a kill matters, but for the one that says so:
-        what has lines behind it that were acked must not be taken for the newest.
+        Against a kill alone no wait is needed, except for the state that first relies on this:
+        a state with acked lines behind it must not be taken for the newest.
         """
         boot = self._disk.boot
         kept = replace(state, turn=state.turn + 1, boot=boot, synced=self._always or not boot)
@@ -162,7 +164,7 @@ class Output:
     def _content(self) -> bytes:
         return self._disk.read(self._progress, SIZE, 0)
 
-    def _found(self, content: bytes) -> State | None:
+    def _newest_state(self, content: bytes) -> State | None:
         try:
             return newest(content)
         except RouteFault as error:
@@ -172,28 +174,28 @@ class Output:
             ) from None
 
     def _whole(self, state: State | None, content: bytes) -> State:
-        """Return *state* once its file is as long as it says, or that of the file in its place."""
+        """Return *state* once its file has its length, or the state of the file in its place."""
         if state is None:
             return self._first()
         path = self._path.with_name(state.file)
         status = self._disk.status(path)
         if status is None or status.st_ino != state.inode:
-            return self._begun(state)
+            return self._begin_next(state)
         self._enter(path, status.st_ino)
         if status.st_size != state.length:
-            state = self._mended(state, status.st_size, content)
+            state = self._repair(state, status.st_size, content)
         if self._rolls != (number_of(self._path, state.file) is not None):
-            return self._begun(state)
+            return self._begin_next(state)
         return state
 
     def _first(self) -> State:
         self._put(blank())
-        return self._begun(State(0, "", 0, 0, 0))
+        return self._begin_next(State(0, "", 0, 0, 0))
 
-    def _mended(self, state: State, size: int, content: bytes) -> State:
-        """Return the state of the open file, which is *size* bytes long and should not be."""
+    def _repair(self, state: State, size: int, content: bytes) -> State:
+        """Return the state of the open file, which has *size* bytes, unlike *state*."""
         if size == 0:
-            return self._kept(replace(state, length=0, end=self._end(0)))
+            return self._store(replace(state, length=0, end=self._end(0)))
         if size < state.length:
             raise RouteFault(
                 f"{self._path.with_name(state.file)}: has {size} bytes, and {state.length} were "
@@ -202,17 +204,17 @@ class Output:
             )
         unsure = not state.synced and state.boot != self._disk.boot
         if unsure or self._end(state.length) != state.end:
-            # A power cut may have left a state from before lines that were acked; or it was
-            # edited in place, or is another file with this inode number. Nothing of it is cut.
-            return self._kept(replace(state, length=size, end=self._end(size)))
-        if not self._ours(state, size, content):
+            # A power cut may have left a state from before lines that were acked. Or the file was
+            # edited in place, or is another one with this inode number. Nothing of it is cut.
+            return self._store(replace(state, length=size, end=self._end(size)))
+        if not self._is_ours(state, size, content):
             self._set_aside(state, size)
         self._disk.cut(self._descriptor, state.length)
         self._disk.sync(self._descriptor)
         return state
 
-    def _ours(self, state: State, size: int, content: bytes) -> bool:
-        """Tell whether all behind the length of *state* is the slice that was being written."""
+    def _is_ours(self, state: State, size: int, content: bytes) -> bool:
+        """Return whether all behind the length of *state* is the slice that was being written."""
         tail = being_written(content)
         if tail is None or (tail.turn, tail.size) != (state.turn, size - state.length):
             return False
@@ -222,7 +224,7 @@ class Output:
         return crc == tail.crc
 
     def _set_aside(self, state: State, size: int) -> None:
-        """Copy what lies behind the length of *state* to a file of its own."""
+        """Copy the bytes behind the length of *state* to a file of their own."""
         number = 1
         while True:
             path = self._path.with_name(f"{state.file}.cut-{number}")
@@ -253,10 +255,10 @@ class Output:
         size = min(length, END_BYTES)
         return crc32c(self._disk.read(self._descriptor, size, length - size))
 
-    def _begun(self, state: State) -> State:
+    def _begin_next(self, state: State) -> State:
         """Open the file that follows that of *state*, and return its own state.
 
-        Without numbers that is whatever has the name now; with them a new one.
+        Without numbers that is the file that has the name now, with numbers a new one.
         """
         self._leave()
         path = self._next_numbered(state) if self._rolls else self._path
@@ -264,7 +266,7 @@ class Output:
         status = os.fstat(self._descriptor)
         # Lines are only as durable as the names of their file and of its progress.
         self._disk.sync_folder(path.parent)
-        return self._kept(
+        return self._store(
             replace(
                 state,
                 file=path.name,
@@ -275,14 +277,14 @@ class Output:
         )
 
     def _next_numbered(self, state: State) -> Path:
-        """Return the first name behind all that were ever used; an empty file has not been."""
+        """Return the first name behind all that were ever used. An empty file's name is unused."""
         names = os.listdir(self._path.parent)  # noqa: PTH208 - names are wanted, not paths
         numbers = [number_of(self._path, name) or 0 for name in (*names, state.file)]
-        newest_name = numbered(self._path, max(numbers))
+        newest_name = numbered_path(self._path, max(numbers))
         status = self._disk.status(newest_name)
         if status is not None and not status.st_size and newest_name.name != state.file:
             return newest_name
-        return numbered(self._path, max(numbers) + 1)
+        return numbered_path(self._path, max(numbers) + 1)
 
     def _enter(self, path: Path, inode: int | None) -> None:
         if inode is not None and inode == self._inode:
@@ -298,9 +300,9 @@ class Output:
 
 
 def has_length(path: Path, disk: Disk) -> bool:
-    """Tell whether *path* is a regular file, or is to become one; a process's own streams are not.
+    """Return whether *path* is, or will be, a regular file and not a stream of the process.
 
-    What those lead to may be a file, but nothing can be kept beside it.
+    A stream may lead to a file, but nothing can be stored beside it.
     """
     if str(path) in _STREAMS or str(path.parent) in _STREAM_FOLDERS:
         return False

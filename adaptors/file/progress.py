@@ -1,9 +1,9 @@
-r"""What a file's length stands for, kept beside it: ``<path>.progress``.
+r"""The offsets that a file's length stands for, stored beside it: ``<path>.progress``.
 
 Three places in a file that never grows. Two hold whole states and are written
 in turn, so that one of them is whole whatever a crash does to the other. The
-third names the slice that is being written; nothing rests on it but whether a
-copy is kept of what is cut off.
+third names the slice that is being written. It only decides whether bytes that are
+cut off are copied first.
 
 ::
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".progress"
 VERSION: Final = 1
 END_BYTES: Final = 4096
-"""How much of a file's end tells it from another file with its inode number."""
+"""Bytes of a file's end that distinguish it from another file with its inode number."""
 
 _PAGE: Final = 4096
 _STATE: Final = 2 * _PAGE
@@ -44,13 +44,18 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Up to where a file was written, and which offsets that stands for.
+    """The length up to which a file was written, and the offsets of that.
 
-    ``end`` is the CRC-32C of the last bytes before ``length``, at most
-    :data:`END_BYTES`; ``period`` is when the period of the file's newest entry
-    began, in µs since 1970. ``boot`` is the run of the machine that wrote it, and
-    ``synced`` whether lines behind it were only acked when a newer state was on
-    disk. ``stored`` has the one that wrote last at its end.
+    Attributes:
+        turn: The number of the state.
+        file: The name of the file.
+        inode: The file's inode number.
+        length: The file's length in bytes.
+        end: The CRC-32C of the last bytes before ``length``, at most :data:`END_BYTES`.
+        period: The beginning of the period of the file's newest entry, in µs since 1970.
+        boot: The run of the machine that wrote the state.
+        synced: Whether lines behind it were only acked when a newer state was on disk.
+        stored: The offsets, with that of the last writer at the end.
     """
 
     turn: int
@@ -64,7 +69,7 @@ class State:
     stored: tuple[StoredOffset, ...] = ()
 
     def stored_for(self, context: WriterContext) -> StoredOffset | None:
-        """Return how far the writer of *context* has come, if this file knows."""
+        """Return the stored offset for the writer of *context*, if there is one."""
         wanted = (context.log_id, context.route, context.shard)
         return next((one for one in self.stored if _owner(one) == wanted), None)
 
@@ -76,7 +81,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What is being written behind the state of ``turn``: so many bytes with this CRC-32C."""
+    """The slice being written behind the state of ``turn``: so many bytes with this CRC-32C."""
 
     turn: int
     size: int
@@ -85,7 +90,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Bytes of the progress file, and where they go."""
+    """Bytes of the progress file, and their place in it."""
 
     text: bytes
     byte: int
@@ -97,7 +102,7 @@ def blank() -> Put:
 
 
 def put_state(state: State) -> Put:
-    """Return *state* for its place; who wrote longest ago is left out when there is no room."""
+    """Return *state* for its place. The oldest offsets are dropped when there is no room."""
     parts = {"version": VERSION, **_parts(state), "stored": [_parts(one) for one in state.stored]}
     while len(text := _line(parts)) > _STATE:
         parts["stored"] = parts["stored"][1:]
@@ -112,12 +117,13 @@ def put_slice(slice_: Slice) -> Put:
 
 
 def newest(content: bytes) -> State | None:
-    """Return the newest state in *content*; ``None`` when it never held a durable one.
+    """Return the newest state in *content*, or ``None`` when it never held a durable one.
 
     That is so until the second turn: the first one, and the blanks that were
     there before, may be torn as long as nothing was acked.
 
-    :raises RouteFault: when it holds no whole state any more, or one of another version.
+    Raises:
+        RouteFault: It no longer holds a whole state, or holds one of another version.
     """
     found = [_fields(content[at : at + _STATE]) for at in (0, _STATE)]
     states = [_state(fields) for fields in found if fields is not None]
@@ -139,7 +145,7 @@ def _owner(stored: StoredOffset) -> tuple[str, str, int]:
 
 
 def _parts(value: State | Slice | StoredOffset) -> dict[str, Any]:
-    """Return the fields of *value* as they are; ``asdict`` copies deeply, at ten times the cost."""
+    """Return the fields of *value*. ``asdict`` copies deeply, at ten times the cost."""
     return {name: getattr(value, name) for name in value.__slots__}
 
 

@@ -1,4 +1,4 @@
-"""Reads JSON lines from files."""
+"""Reader of JSON lines from files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from adaptors.file.known import (
     Found,
     Known,
     Place,
+    find_renamed,
     head_of,
     in_order,
     is_same,
     left_behind,
-    matching,
+    matching_files,
     open_regular,
-    renamed,
 )
 from adaptors.file.lines import Lines, Origin, batch_of, read_lines
 from transporter.adaptor import Batch, EndOfSource, Finding
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from transporter.adaptor import AdaptorConfig, Resume
 
 _LOOK_SECONDS: Final = 0.1
-"""How often the end of a followed file is looked at; no portable call waits for it."""
+"""Interval of checks for the end of a followed file, because no portable call waits for it."""
 
 _CUT: Final = "it was cut short or overwritten: it is read from its beginning"
 _GONE: Final = "it is gone from its folder: what was not read of it is lost"
 
 
 class FileReader:
-    """Reads the lines of one file, or of several in the order of their names, as messages.
+    """Reader of the lines of one file, or of several in the order of their names, as messages.
 
-    ``data`` is the line, byte for byte. Blank lines are passed over; a line that
+    ``data`` is the line, byte for byte. Blank lines are skipped. A line that
     is not JSON becomes a message with an error header. Numbers in names count as
     numbers.
 
-    A file is known by device, inode and its beginning, not by its name. So one that
+    A file is identified by device, inode and its beginning, not by its name. So one that
     was renamed is read on where it was left, and one that was replaced, cut short or
-    overwritten is read from its beginning. With ``follow`` the folder is looked at
+    overwritten is read from its beginning. With ``follow`` the folder is checked
     whenever an end was reached: for files that are new, whatever their names, and
     for those that have grown. A last line without an end is read when a file with a
     later name, or another one with its own name, was changed since.
@@ -54,22 +54,23 @@ class FileReader:
     Config: ClassVar[type[AdaptorConfig]] = FileReaderConfig
 
     def __init__(self, config: FileReaderConfig) -> None:
-        """Read what *config* names."""
+        """Keep *config*."""
         self._config = config
         self._file: BinaryIO | None = None
         self._place = Place()
         self._quiet: dict[str, tuple[int, int, bool]] = {}
         """Size and time of the files in which nothing was found to read, and if they were left."""
         self._refused: dict[str, str] = {}
-        """What stands in the folder and is not read, and why; told when it is first seen."""
+        """Refused files in the folder, with the reason. Reported when first seen."""
         self._resume: Resume
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
 
     def open(self, resume: Resume) -> None:
-        """Go on at the newest logged position, in the file that holds it.
+        """Continue at the newest logged position, in the file that holds it.
 
-        :raises SourceUnavailable: when no file is there, and none is waited for.
-        :raises EnvironmentFault: when it may not be read, or is not a regular file.
+        Raises:
+            SourceUnavailable: No file exists, and ``follow`` does not wait for one.
+            EnvironmentFault: It may not be read, or is not a regular file.
         """
         self._resume, self._place, self._quiet, self._refused = resume, Place(), {}, {}
         found = self._look()
@@ -97,18 +98,18 @@ class FileReader:
             self._pause.wait(min(left, _LOOK_SECONDS))
 
     def commit(self, position: str) -> None:
-        """Nothing is forgotten: the files stay as they are."""
+        """Do nothing, because the files stay as they are."""
 
     def close(self) -> None:
-        """Close the file; safe to call twice."""
+        """Close the file. Safe to call twice."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def probe(self) -> Iterable[Finding]:
-        """Look which files there are, and whether they may be read."""
+        """Check which files exist, and whether they may be read."""
         path = self._config.path
-        found, refused = matching(path, links=self._config.follow_links)
+        found, refused = matching_files(path, links=self._config.follow_links)
         for name, problem in refused.items():
             yield Finding(f"{name}: {problem}", "problem" if name == path.name else "warning")
         for each in found:
@@ -133,7 +134,7 @@ class FileReader:
             left = not self._config.follow or self._is_left(status.st_mtime_ns)
             lines = self._lines(self._file, partial=left)
         known = self._place.files.get(self._place.id)
-        # Looked at behind the read: what was overwritten before it has another beginning now.
+        # Checked after the read: a file overwritten before it has another beginning now.
         if known is not None and not is_same(self._file.fileno(), known):
             self._lose(known, _CUT)
             self.close()
@@ -155,7 +156,7 @@ class FileReader:
         )
 
     def _is_left(self, changed: int) -> bool:
-        """Tell whether the file, *changed* then, is left: see :func:`left_behind`.
+        """Return whether the file, *changed* then, is left: see :func:`left_behind`.
 
         It keeps the name with which it was begun, which may be another file's by now.
         """
@@ -173,18 +174,18 @@ class FileReader:
         del self._place.files[self._place.id]
 
     def _find(self, found: list[Found]) -> None:
-        """Go on in the file of the position, which may have another name by now."""
+        """Continue in the file of the position, which may have another name by now."""
         place, config = self._place, self._config
         known = place.files[place.id]
         there = [each for each in found if each.id == place.id]
-        for each in there or renamed(config.path.parent, place.id, links=config.follow_links):
+        for each in there or find_renamed(config.path.parent, place.id, links=config.follow_links):
             if self._is_known(each):
                 self._enter(each, place.file)
                 return
         self._lose(known, _CUT if there else _GONE)
 
     def _advance(self) -> bool:
-        """Leave the file, whose end was reached, if there is another to go on with."""
+        """Leave the file, whose end was reached, if there is another to continue with."""
         following = self._next()
         if following is None:
             return False
@@ -193,8 +194,8 @@ class FileReader:
         return True
 
     def _look(self) -> list[Found]:
-        """Return the files that are there, and report what is refused for the first time."""
-        found, refused = matching(self._config.path, links=self._config.follow_links)
+        """Return the files in the folder, and report those that are refused for the first time."""
+        found, refused = matching_files(self._config.path, links=self._config.follow_links)
         for name, problem in refused.items():
             if name not in self._refused:
                 self._resume.tell("file-refused", file=name, problem=problem)
@@ -202,24 +203,24 @@ class FileReader:
         return found
 
     def _next(self) -> Found | None:
-        """Return the first file, in natural order, of which something is not read."""
+        """Return the first file, in natural order, that has something to read."""
         found = self._look()
         mine = self._place.id if self._file is not None else None
         left = left_behind(found)
         others = (each for each in found if each.id != mine)
-        following = next((each for each in others if self._unread(each, each.id in left)), None)
+        following = next((each for each in others if self._has_unread(each, each.id in left)), None)
         if following is not None:
             self._forget_all_but({each.id for each in found} | {self._place.id})
         return following
 
     def _forget_all_but(self, there: set[str]) -> None:
-        """Forget the files that are gone; the position would grow for ever with them."""
+        """Forget the files that are gone, because the position would grow for ever with them."""
         files, quiet = self._place.files, self._quiet
         self._place.files = {each: known for each, known in files.items() if each in there}
         self._quiet = {each: state for each, state in quiet.items() if each in there}
 
-    def _unread(self, found: Found, left: bool) -> bool:  # noqa: FBT001 - one of its properties
-        """Tell whether *found* is new, has grown, is left, or is another file by now."""
+    def _has_unread(self, found: Found, left: bool) -> bool:  # noqa: FBT001 - one of its properties
+        """Return whether *found* is new, has grown, is left, or is another file by now."""
         state = found.size, found.changed, left
         if self._quiet.get(found.id) == state:
             return False
@@ -233,23 +234,25 @@ class FileReader:
         known = self._place.files.get(found.id)
         if known is None:
             return False
-        with self._opened(found) as file:
+        with self._open_file(found) as file:
             return is_same(file.fileno(), known)
 
     def _enter(self, found: Found, name: str) -> None:
-        """Open *found*, which was begun as *name*, and go to where it was left."""
+        """Open *found*, which was begun as *name*, and seek to the place where it was left."""
         self._place.file, self._place.id = name, found.id
-        self._file = self._opened(found)
+        self._file = self._open_file(found)
         known = self._place.files.get(found.id)
         if known is not None and is_same(self._file.fileno(), known):
             self._file.seek(known.byte)
         else:
             self._place.files.pop(found.id, None)
 
-    def _opened(self, found: Found) -> BinaryIO:
+    def _open_file(self, found: Found) -> BinaryIO:
         try:
             return open_regular(found.path, links=self._config.follow_links)
         except FileNotFoundError as error:
-            raise SourceUnavailable(f"{found.path}: it has just gone away") from error
+            raise SourceUnavailable(f"{found.path}: it has just disappeared") from error
         except OSError as error:
-            raise EnvironmentFault(f"{found.path}: {error.strerror}: let it be read") from error
+            raise EnvironmentFault(
+                f"{found.path}: {error.strerror}: give this user the right to read it"
+            ) from error

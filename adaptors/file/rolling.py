@@ -1,7 +1,7 @@
-"""Which file a line goes to. Nothing here opens a file.
+"""Assignment of lines to numbered files. Opens no file.
 
-That depends on the lines and never on where a slice begins or ends: lines that
-are delivered again after a crash go to the file in which they would have been.
+It depends on the lines and never on where a slice begins or ends: lines that
+are redelivered after a crash go to the same file as before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DIGITS: Final = 10
 
 
 class Group(NamedTuple):
-    """The lines of one entry, which stay together; a step may make several of one."""
+    """The lines of one entry, which stay together. A step may make several of one entry."""
 
     offset: int
     logged_at: int
@@ -27,9 +27,9 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines for one file, of the entries at ``offsets``; ``fresh``: for the next file.
+    """Lines for one file, of the entries at ``offsets``. ``fresh`` means the next file.
 
-    ``period`` is the file's with these lines in it, as µs since 1970 at which it began.
+    ``period`` is the file's period with these lines in it, by its beginning in µs since 1970.
     """
 
     text: bytes
@@ -40,7 +40,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """When the next file begins; ``every`` in µs, ``None``: never for that reason."""
+    """The limits of a file. ``every`` is in µs. ``None`` means that there is no such limit."""
 
     size: int | None = None
     every: int | None = None
@@ -50,7 +50,7 @@ class Roll:
         held: list[Group] = []
         room, fresh = self._room(length), False
         for group in groups:
-            began = max(period, self._began(group.logged_at))
+            began = max(period, self._period_start(group.logged_at))
             filled = length > 0 or bool(held)
             if filled and (began > period or len(group.text) > room):
                 if held:
@@ -64,7 +64,7 @@ class Roll:
     def _room(self, length: int) -> float:
         return float("inf") if self.size is None else self.size - length
 
-    def _began(self, logged_at: int) -> int:
+    def _period_start(self, logged_at: int) -> int:
         return 0 if self.every is None else logged_at - logged_at % self.every
 
 
@@ -74,19 +74,19 @@ def _part(groups: list[Group], *, fresh: bool, period: int) -> Part:
 
 
 def shard_path(path: Path, shard: int, shards: int) -> Path:
-    """Return the file of one of *shards* workers; *path* itself for the only one."""
+    """Return the file of one of *shards* workers, which is *path* itself for the only one."""
     if shards == 1:
         return path
     return path.with_name(f"{path.stem}.shard-{shard}{path.suffix}")
 
 
-def numbered(path: Path, number: int) -> Path:
-    """Return the name of the file *number* of *path*; names sort as the numbers do."""
+def numbered_path(path: Path, number: int) -> Path:
+    """Return the name of the file *number* of *path*. Names sort as the numbers do."""
     return path.with_name(f"{path.stem}.{number:0{_DIGITS}}{path.suffix}")
 
 
 def number_of(path: Path, name: str) -> int | None:
-    """Return the number that *name* has among the files of *path*; ``None`` for any other name."""
+    """Return the number of *name* among the files of *path*, or ``None`` for any other name."""
     pattern = rf"{re.escape(path.stem)}\.([0-9]{{{_DIGITS}}}){re.escape(path.suffix)}"
     found = re.fullmatch(pattern, name)
     return int(found[1]) if found else None

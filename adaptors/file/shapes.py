@@ -25,7 +25,7 @@ _DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constan
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TERMINAL: Final = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal may take for a command, and JSON allows as it is."""
+"""Characters that a terminal may take for a command, and that JSON allows unescaped."""
 
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]|\xc2[\x80-\x9f]")
 
@@ -33,9 +33,9 @@ _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]|\xc2[\x80-\x9f]")
 def json_line(entry: Entry) -> bytes:
     """Return the whole *entry* as one line of JSON, without the line's end.
 
-    Data that is JSON stands there as it is, digit for digit; other data as
-    ``text`` when it is UTF-8 and as ``base64`` when it is not. A tombstone has
-    none of the three. No byte of it is a control character.
+    Data that are JSON stay as they are, digit for digit. Other data become
+    ``text`` when they are UTF-8 and ``base64`` when they are not. A tombstone has
+    none of the three. No byte of the line is a control character.
     """
     message = entry.message
     head = {
@@ -56,10 +56,10 @@ def json_line(entry: Entry) -> bytes:
 
 
 def data_line(entry: Entry, *, terminal: bool) -> bytes:
-    r"""Return the data of *entry* and nothing else; empty for a tombstone.
+    r"""Return the data of *entry* and nothing else, empty for a tombstone.
 
-    For a *terminal* control characters are written as ``\x1b`` and the like;
-    otherwise the bytes are untouched, so data with line ends takes several lines.
+    For a *terminal* control characters are written as ``\x1b`` and the like.
+    Otherwise the bytes are untouched, so data with line ends take several lines.
     """
     data = entry.message.data or b""
     if not terminal:
@@ -75,7 +75,7 @@ def _data(data: bytes | None) -> str:
     except UnicodeDecodeError:
         return f',"base64":"{base64.b64encode(data).decode()}"}}'
     if _is_json(text):
-        # Between tokens line ends mean nothing, and inside text JSON has none.
+        # Line ends have no meaning between JSON tokens, and cannot occur inside JSON strings.
         one_line = text.replace("\n", " ").replace("\r", " ")
         return f',"data":{one_line}}}'
     return f',"text":{_ENCODER.encode(text)}}}'

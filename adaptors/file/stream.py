@@ -1,4 +1,4 @@
-"""What has no length: standard output, pipes and devices."""
+"""Outputs without a length: standard output, pipes and devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from adaptors.file.disk import alone
+from adaptors.file.disk import exclusive_lock
 from transporter.errors import SinkTimeout
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class StandardOutput:
     """The engine's standard output. It is flushed, may block, and stays open."""
 
     def terminal(self) -> bool:
-        """Tell whether a terminal shows what is written."""
+        """Return whether a terminal shows the output."""
         return sys.stdout.isatty()
 
     def write(self, text: bytes) -> None:
@@ -33,30 +33,32 @@ class StandardOutput:
 
 
 class Device:
-    """A pipe or a device. What was written in part stays: nothing can be taken back."""
+    """A pipe or a device. A partial write stays, because nothing can be taken back."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         """Open *path*, whose reader has *seconds* for each slice.
 
-        :raises OSError: when it may not be written, or is a pipe that nobody reads.
+        Raises:
+            OSError: It may not be written, or is a pipe without a reader.
         """
         self._path, self._seconds = path, seconds
-        # A pipe without a reader would hold the opening, and a full one the writing, for ever.
+        # A pipe without a reader would block the opening, and a full one the writing, for ever.
         flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         self._descriptor = os.open(path, flags)
 
     def terminal(self) -> bool:
-        """Tell whether it is a terminal."""
+        """Return whether it is a terminal."""
         return os.isatty(self._descriptor)
 
     def write(self, text: bytes) -> None:
         """Write *text*, together.
 
-        :raises SinkTimeout: when its reader takes too long.
+        Raises:
+            SinkTimeout: Its reader takes too long.
         """
         deadline = time.monotonic() + self._seconds
         view = memoryview(text)
-        with alone(self._descriptor, self._seconds, self._path):
+        with exclusive_lock(self._descriptor, self._seconds, self._path):
             while view:
                 with suppress(BlockingIOError):
                     view = view[os.write(self._descriptor, view) :]
@@ -64,7 +66,7 @@ class Device:
                 self._wait(deadline - time.monotonic())
 
     def close(self) -> None:
-        """Close it; safe to call twice."""
+        """Close it. Safe to call twice."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Appends entries to a file, to numbered files, or to standard output, as lines."""
+"""Writer of entries as lines to a file, to numbered files, or to standard output."""
 
 from __future__ import annotations
 
@@ -31,46 +31,46 @@ _PASSING: Final = {
     errno.EIO,
     errno.EAGAIN,
     errno.ESTALE,
-    errno.ENXIO,  # a pipe that nobody reads yet
+    errno.ENXIO,  # a pipe without a reader yet
     errno.EPIPE,
 }
 _offset: Final = attrgetter("offset")
 
 
 class FileWriter:
-    """Writes one line an entry, and acks when the lines are on disk.
+    """Writer of one line an entry, which acks when the lines are on disk.
 
-    In a regular file each line is there once, in order, whatever ends this
-    process (with ``exact_after: power-cut`` also the machine): the file's length
-    is kept with the offset that it stands for, and what lies behind it is cut
-    off at the next start. Several
-    routes and processes may share a file: each slice stays together. Standard
-    output, pipes and devices have no length; a slice may be repeated there.
+    In a regular file each line is there once, in order, however this
+    process ends (with ``exact_after: power-cut`` also the machine): the file's length
+    is stored with its offset, and bytes behind it are cut off at the next start. Several
+    routes and processes may share a file, because each slice stays together. Standard
+    output, pipes and devices have no length, so a slice may be repeated there.
 
-    A replay appends again what it delivers again. Not promised: a parked entry
+    A replay appends redelivered entries again. Not promised: a parked entry
     that is being retried as the process ends may come twice. Not thread-safe.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = FileWriterConfig
 
     def __init__(self, config: FileWriterConfig, disk: Disk | None = None) -> None:
-        """Keep *config*; files are opened by :meth:`open`, through *disk*."""
+        """Keep *config*. Files are opened by :meth:`open`, through *disk*."""
         self._config, self._disk = config, disk or Disk(bits(config.mode))
         every = config.roll_every
         self._roll = Roll(config.roll_bytes, None if every is None else round(every * 1e6))
         self._sink: Output | Device | StandardOutput | None = None
 
     def open(self, context: WriterContext) -> StoredOffset | None:
-        """Open the file, cut off what was never acked, and return the offset that it stands for.
+        """Open the file, cut off bytes that were never acked, and return the stored offset.
 
-        :raises SinkUnavailable: when the disk is full, or nobody reads the pipe.
-        :raises SinkTimeout: when another writer holds it.
-        :raises RouteFault: when it may not be written, or lines are missing from it.
+        Raises:
+            SinkUnavailable: The disk is full, or the pipe has no reader.
+            SinkTimeout: Another writer holds it.
+            RouteFault: It may not be written, or lines are missing from it.
         """
         try:
-            return self._opened(context)
+            return self._open(context)
         except OSError as error:
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
 
     def write(self, batch: Entries, ack: Ack) -> None:
         """Append *batch* and wait until it is on disk."""
@@ -81,34 +81,34 @@ class FileWriter:
                 self._sink.write(self._text(batch, terminal=self._sink.terminal()))
                 ack.all()
         except OSError as error:
-            ack.fail(self._translated(error))
+            ack.fail(self._translate_error(error))
         except SinkError as error:
             ack.fail(error)
 
     def close(self) -> None:
-        """Close the file; safe to call twice. Standard output stays open."""
+        """Close the file. Safe to call twice. Standard output stays open."""
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
 
     def probe(self) -> Iterable[Finding]:
-        """Look whether the file can be written, and what room there is."""
+        """Check that the file can be written, and report the room."""
         path = self._config.path
         yield Finding("standard output") if path == "-" else writable(path)
 
-    def _opened(self, context: WriterContext) -> StoredOffset | None:
+    def _open(self, context: WriterContext) -> StoredOffset | None:
         path = self._config.path
         if path == "-":
             self._sink = StandardOutput()
             return None
         if not has_length(path, self._disk):
             if self._config.rolls:
-                raise RouteFault(f"{path}: is no regular file and cannot roll: name another")
+                raise RouteFault(f"{path}: is not a regular file and cannot roll: name another")
             self._sink = Device(path, context.deadline)
             return None
         self._sink = output = Output(self._config, context, self._disk)
         output.open()
-        with output.alone():
+        with output.exclusive_lock():
             return output.state().stored_for(context)
 
     def _append(self, output: Output, batch: Entries, ack: Ack) -> None:
@@ -116,9 +116,9 @@ class FileWriter:
             ack.all()
             return
         lines = self._groups(batch) if self._config.rolls else self._text(batch)
-        with output.alone():
+        with output.exclusive_lock():
             state = output.state()
-            output.entitle(state)
+            output.check_epoch(state)
             for part in self._parts(lines, batch, state):
                 if part.fresh:
                     state = output.next_file(state)
@@ -140,7 +140,7 @@ class FileWriter:
 
     def _text(self, batch: Entries, *, terminal: bool = False) -> bytes:
         if self._config.format == "data" and not terminal:
-            # As _line has it; without an object for each entry it takes a tenth of the time.
+            # As in _line. Without an object for each entry it takes a tenth of the time.
             return b"".join([b"%b\n" % (data or b"") for data in batch.batch["data"].to_pylist()])
         return b"".join(self._line(entry, terminal=terminal) + b"\n" for entry in batch)
 
@@ -149,7 +149,7 @@ class FileWriter:
             return json_line(entry)
         return data_line(entry, terminal=terminal)
 
-    def _translated(self, error: OSError) -> SinkError:
+    def _translate_error(self, error: OSError) -> SinkError:
         place = "standard output" if self._config.path == "-" else self._config.path
         text = f"{place}: {error.strerror or error}"
         if error.errno in _PASSING:

@@ -1,4 +1,4 @@
-"""What an answer means for entries, a slice or a route."""
+"""Meaning of an answer for entries, a slice or a route."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x20\x7f-\x9f\u200b-\u200f\u2028-\u202e\u20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the receiver said: names of *headers* may be in any case; *text* is bounded."""
+    """A receiver's answer. Names in *headers* may be in any case, and *text* is bounded."""
 
     status: int
     headers: Mapping[str, str]
@@ -40,17 +40,17 @@ class Answer:
 
 
 def is_ack(answer: Answer) -> bool:
-    """Tell whether the receiver has taken what it was sent."""
+    """Return whether the receiver has accepted the request."""
     return HTTPStatus(200) <= answer.status < HTTPStatus(300)
 
 
 def is_gone(answer: Answer) -> bool:
-    """Tell whether the receiver has nothing at the URL: then a DELETE has nothing to do."""
+    """Return whether the receiver has nothing at the URL, so that a DELETE has nothing to do."""
     return answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
-def described(answer: Answer, place: str, hidden: Sequence[str] = ()) -> str:
-    """Return that *place* gave *answer*, with the beginning of its text but nothing *hidden*."""
+def describe(answer: Answer, place: str, hidden: Sequence[str] = ()) -> str:
+    """Describe *answer* of *place*, with the beginning of its text but nothing *hidden*."""
     status = answer.status
     return f"{place} answered {status}{_phrase(status)}{_excerpt(answer.text, hidden)}"
 
@@ -58,12 +58,13 @@ def described(answer: Answer, place: str, hidden: Sequence[str] = ()) -> str:
 def sink_error(
     answer: Answer, place: str, offset: int | None = None, hidden: Sequence[str] = ()
 ) -> SinkError:
-    """Translate an *answer* of *place* that is no ack; *offset* is the entry's it was alone about.
+    """Translate an *answer* of *place* that is not an ack.
 
-    The beginning of the answer's text is shown, without the secrets in *hidden*.
+    *offset* is that of the entry if the request had only one. The beginning of the answer's
+    text is shown, without the secrets in *hidden*.
     """
     status = answer.status
-    text = described(answer, place, hidden)
+    text = describe(answer, place, hidden)
     if status in _FAULTS:
         return RouteFault(f"{text}: check the url, the method and the headers")
     if status == _TIMED_OUT:
@@ -76,9 +77,9 @@ def sink_error(
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that the receiver asks to be left alone; 0 when it does not.
+    """Return the seconds of the receiver's ``Retry-After``, or 0 without one.
 
-    A date counts from the receiver's own ``Date``, so its clock need not be ours.
+    A date counts from the receiver's own ``Date``, so its clock may differ from ours.
     """
     asked = (headers.get("Retry-After") or "").strip()
     if _SECONDS.fullmatch(asked):
@@ -104,7 +105,7 @@ def _phrase(status: int) -> str:
 
 
 def _excerpt(text: bytes, hidden: Sequence[str]) -> str:
-    """Return the beginning of *text* on one line, in quotes; nothing of nothing."""
+    """Return the beginning of *text* on one line, in quotes, or an empty text without one."""
     shown = text.decode(errors="replace")
     for each in hidden:
         shown = shown.replace(each, "***")

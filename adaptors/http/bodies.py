@@ -1,4 +1,4 @@
-"""Entries as requests: where they go, what is in them, and which entries they settle."""
+"""Entries as requests: their addresses, their bodies, and the entries that they settle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, quote_from_bytes
 
 from adaptors.file.shapes import json_line
-from adaptors.http.targets import filled
+from adaptors.http.targets import fill_url
 from adaptors.templates import fields_of
 from transporter.errors import Rejected
 from transporter.trace_context import PARENT, STATE, trace_context
@@ -31,7 +31,7 @@ _FRAMES: Final = {
     "entries": (b"[", b",", b"]", "application/json"),
     "lines": (b"", b"\n", b"\n", "application/x-ndjson"),
 }
-"""What stands before, between and behind the entries of a format, and its media type."""
+"""Bytes before, between and behind the entries of a format, and its media type."""
 
 
 class Address(NamedTuple):
@@ -43,14 +43,14 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: *rows* entries of the batch, from the first that no request before it holds."""
+    """One request for *rows* entries, from the first that no earlier request holds."""
 
     rows: int
     address: Address
     body: bytes
     headers: dict[str, str]
     offset: int | None
-    """The entry that it is about, when it is about one alone."""
+    """The offset of its entry, if there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +62,22 @@ class Row:
 
 
 class Requests:
-    """Makes the requests of a writer. The same entries always make the same ones, byte for byte."""
+    """The requests of a writer. The same entries always make the same ones, byte for byte."""
 
     def __init__(self, config: HttpWriterConfig, route: str) -> None:
-        """Make them as *config* says, for the entries of *route*."""
+        """Make requests according to *config*, for the entries of *route*."""
         self._config, self._route = config, route
         self._url = config.url.get_secret_value()
-        # Nothing of an entry is in most URLs.
+        # Most URLs have no fields, so their path is the same for all entries.
         self._path = None if fields_of(self._url) else config.target.path
 
     def of(self, batch: Entries) -> Iterator[Request]:
-        """Yield *batch* as requests, in order; each has entries of one address only.
+        """Yield *batch* as requests, in order, each with entries of one address only.
 
-        Raise :class:`Rejected` at an entry that cannot be one; those before it were
-        yielded.
+        Raises:
+            Rejected: An entry cannot be sent. The entries before it were yielded.
         """
-        rows, refused = self._addressed(map(Row, batch.row_ids(), batch))
+        rows, refused = self._address_rows(map(Row, batch.row_ids(), batch))
         origin = f"{batch.log_id}/{self._route}/{batch.generation}"
         for address, run in groupby(rows, key=lambda each: each[0]):
             for found, body, headers in self._bodies([row for _, row in run], batch.generation):
@@ -85,8 +85,10 @@ class Requests:
         if refused is not None:
             raise refused
 
-    def _addressed(self, rows: Iterable[Row]) -> tuple[list[tuple[Address, Row]], Rejected | None]:
-        """Return the *rows* before the first that has no address, each with its own, and why."""
+    def _address_rows(
+        self, rows: Iterable[Row]
+    ) -> tuple[list[tuple[Address, Row]], Rejected | None]:
+        """Return *rows* before the first without an address, with theirs, and the error if any."""
         found: list[tuple[Address, Row]] = []
         for row in rows:
             try:
@@ -99,12 +101,12 @@ class Requests:
         method = self._config.methods.get(message.op, self._config.method)
         if self._path is not None:
             return Address(method, self._path)
-        return Address(method, filled(self._url, message.namespace, message.key).path)
+        return Address(method, fill_url(self._url, message.namespace, message.key).path)
 
     def _bodies(
         self, rows: Sequence[Row], generation: int
     ) -> Iterator[tuple[Sequence[Row], bytes, dict[str, str]]]:
-        """Yield rows that go together, their body, and the headers that tell of it."""
+        """Yield rows that go together, their body, and the headers about it."""
         config = self._config
         if config.format == "data":
             for row in rows:
@@ -126,7 +128,7 @@ class Requests:
         origin: str,
     ) -> Request:
         first, last = rows[0].entry.offset, rows[-1].entry.offset
-        # With what is in it: after a change of the route's steps the same range is another request.
+        # Includes a digest: after a change of the route's steps the same range is another request.
         content = hashlib.sha256("\n".join(row.id for row in rows).encode() + b"\n" + body)
         key = f'"{quote(origin)}/{first}-{last}/{content.hexdigest()[:16]}"'
         headers = {**headers, **_trace_headers(rows), "Idempotency-Key": key}
@@ -137,7 +139,7 @@ class Requests:
 
 
 def _cuts(pieces: Sequence[bytes], most: int, room: int, between: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row of each request and the one behind its last, as the limits allow."""
+    """Yield the first row of each request and the one behind its last, within the limits."""
     first = used = 0
     for at, piece in enumerate(pieces):
         size = len(piece) + between
@@ -151,7 +153,7 @@ def _cuts(pieces: Sequence[bytes], most: int, room: int, between: int) -> Iterat
 
 
 def _whole(row: Row, generation: int) -> bytes:
-    """Return the entry as a JSON object: as the file writer's, with what tells of redeliveries."""
+    """Return the entry as a JSON object like the file writer's, with data about redeliveries."""
     head = {
         "id": row.id,
         "generation": generation,
@@ -169,7 +171,7 @@ def _trace_headers(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _document_headers(row: Row, generation: int) -> dict[str, str]:
-    """Return the headers of a request whose body is the data, byte for byte: what else there is.
+    """Return the headers with the rest of an entry whose data are the body, byte for byte.
 
     Text is percent-encoded UTF-8. A tombstone has no ``Content-Type``, and an empty body.
     """

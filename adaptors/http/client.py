@@ -1,4 +1,4 @@
-"""One connection to the receiver, kept alive, and requests that end in time."""
+"""One persistent connection to the receiver, and requests that end in time."""
 
 from __future__ import annotations
 
@@ -30,50 +30,51 @@ if TYPE_CHECKING:
     from transporter.errors import SinkError
 
 MOST_READ: Final = 64 * 1024
-"""Bytes of an answer's body that are read; behind more the connection is closed."""
+"""Maximum bytes of an answer's body. If there are more the connection is closed."""
 
 _TIMEOUTS: Final = (TimeoutError, ConnectTimeoutError, ReadTimeoutError)
 _CHUNK: Final = 8192
 _FAREWELL_SECONDS: Final = 1.0
-"""How long a close waits for a request that was given up: its socket is shut already."""
+"""Longest wait of a close for an abandoned request, whose socket is shut already."""
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: ([0-9]{3})")
 _REFUSED: Final = frozenset({400, 401, 403, 405, 407})
 """Answers of a proxy that will be the same next time."""
 
 
 class Client:
-    """Sends one request after another to one origin, over one connection, perhaps by a proxy.
+    """A client for successive requests to one origin, over one connection, perhaps by a proxy.
 
-    A connection that the receiver has closed meanwhile is seen before it is
-    used, and made anew. One that it closes in the very moment of sending makes
-    the request fail: whether it was taken is unknown, so nothing is sent twice here.
+    A connection that the receiver has closed meanwhile is detected before its
+    use, and replaced. If the receiver closes one at the moment of sending, the request fails.
+    It is unknown whether it was accepted, so nothing is sent twice here.
 
-    Not thread-safe. No request outlives its time but where the system's name
-    resolution or connecting hangs; then nothing is ever sent of it.
+    Not thread-safe. No request outlives its time, except where the system's name
+    resolution or connecting hangs. Then nothing of it is ever sent.
     """
 
     def __init__(self, target: Target, tls: Tls, proxy: Proxy | None, role: str) -> None:
-        """Talk to the origin of *target*, with *tls* when that is https; connects later.
+        """Prepare for the origin of *target*, with *tls* for https. Connects later.
 
-        *role* is what people call whoever is there.
+        *role* names the receiver in messages to people.
         """
         self._target, self._tls, self._proxy = target, tls, proxy
         through = f" through the proxy {proxy.place}" if proxy else ""
         self.place = f"{role} {target.place}{through}"
         self._connection: HTTPConnection | None = None
-        self._left: _Exchange | None = None
+        self._abandoned: _Exchange | None = None
 
     def ask(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float
     ) -> Answer:
         """Send a request and return the whole answer.
 
-        :raises SinkTimeout: when that takes longer than *seconds*, in all.
-        :raises SinkUnavailable: when the receiver cannot be reached, is not the
-            one that its certificate should name, or does not answer to the end.
+        Raises:
+            SinkTimeout: The request took longer than *seconds*, in all.
+            SinkUnavailable: The receiver cannot be reached, does not match its certificate, or
+                does not answer to the end.
         """
         end = time.monotonic() + seconds
-        self._await_left(seconds)
+        self._await_abandoned(seconds)
         if self._connection is None or not self._connection.is_connected:
             self.close()
             self._connection = self._connect()
@@ -83,19 +84,19 @@ class Client:
             headers = {**headers, **self._proxy.headers}
         try:
             exchange = _Exchange(self._connection, (method, path, body, headers))
-        except RuntimeError as error:  # no room for a thread: no entry's doing
+        except RuntimeError as error:  # no room for a thread, which is not an entry's fault
             raise SinkUnavailable(f"{self.place}: {error}") from error
         if not exchange.wait(end - time.monotonic()):
-            self._connection, self._left = None, exchange
+            self._connection, self._abandoned = None, exchange
             raise SinkTimeout(f"{self.place}: no answer within {round(seconds, 2):g} s")
         if exchange.error is not None:
             self.close()
-            raise self._translated(exchange.error, seconds) from exchange.error
+            raise self._translate_error(exchange.error, seconds) from exchange.error
         assert exchange.answer is not None  # noqa: S101 - it ended without an error
         return exchange.answer
 
     def reach(self, seconds: float) -> None:
-        """Connect, send nothing, and close; raises as :meth:`ask`.
+        """Connect, send nothing, and close. Raises as :meth:`ask`.
 
         *seconds* bound each step of it: the connection, the proxy's answer, TLS.
         """
@@ -104,20 +105,20 @@ class Client:
         try:
             connection.connect()
         except (OSError, HTTPException, HTTPError) as error:
-            raise self._translated(error, seconds) from error
+            raise self._translate_error(error, seconds) from error
         finally:
             connection.close()
 
     def close(self) -> None:
-        """Close the connection; safe to call twice."""
+        """Close the connection. Safe to call twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-        if self._left is not None and self._left.ended(_FAREWELL_SECONDS):
-            self._left = None
+        if self._abandoned is not None and self._abandoned.join(_FAREWELL_SECONDS):
+            self._abandoned = None
 
     def _connect(self) -> HTTPConnection:
-        """Return a new connection, which is made when it is first used."""
+        """Return a new connection, which connects with its first use."""
         target, proxy = self._target, self._proxy
         host, port = (proxy or target).host, (proxy or target).port
         if target.scheme == "http":
@@ -127,13 +128,13 @@ class Client:
             connection.set_tunnel(target.host, target.port, proxy.headers)
         return connection
 
-    def _await_left(self, seconds: float) -> None:
-        """See to it that at most one request that was given up is ever left."""
-        if self._left is not None and not self._left.wait(seconds):
+    def _await_abandoned(self, seconds: float) -> None:
+        """Ensure that there is at most one abandoned request."""
+        if self._abandoned is not None and not self._abandoned.wait(seconds):
             raise SinkTimeout(f"{self.place}: the attempt before still waits for a connection")
-        self._left = None
+        self._abandoned = None
 
-    def _translated(self, error: Exception, seconds: float) -> SinkError:
+    def _translate_error(self, error: Exception, seconds: float) -> SinkError:
         place = self.place
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = error.verify_message or error
@@ -154,7 +155,7 @@ class Client:
 
 
 def _refused_tunnel(place: str, status: int) -> SinkError:
-    """Return what it means that a proxy has answered *status*; its words are left out."""
+    """Return the error for a proxy's answer with *status*, without its text."""
     text = f"{place}: the proxy answered {status}"
     if status in _REFUSED:
         return RouteFault(f"{text}: check the setting proxy, and what the proxy allows")
@@ -162,10 +163,10 @@ def _refused_tunnel(place: str, status: int) -> SinkError:
 
 
 class _Exchange:
-    """A request in a thread of its own, so that it can be given up whatever it waits for.
+    """A request in a thread of its own, so that it can be abandoned whatever it waits for.
 
-    Time limits of a socket count anew with every byte that comes, and the
-    system's name resolution knows none.
+    Time limits of a socket start again with every byte that comes, and the
+    system's name resolution has none.
     """
 
     def __init__(
@@ -181,11 +182,11 @@ class _Exchange:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end; after *seconds* give up, cut the connection, and return ``False``."""
-        if self.ended(seconds):
+        """Wait for the end, or after *seconds* cut the connection and return ``False``."""
+        if self.join(seconds):
             return True
         self._given_up = True
-        # While it talks with a proxy the connection alone knows the socket.
+        # During the exchange with a proxy only the connection has the socket.
         sock = self._socket or self._connection.sock
         if sock is not None:
             with suppress(OSError):
@@ -193,10 +194,10 @@ class _Exchange:
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
         return False
 
-    def ended(self, seconds: float) -> bool:
-        """Wait for the end, at most *seconds*; tell whether it has come.
+    def join(self, seconds: float) -> bool:
+        """Wait for the end, at most *seconds*, and return whether it has come.
 
-        The connection of a request that was given up is closed then.
+        The connection of an abandoned request is closed then.
         """
         self._thread.join(max(0.0, seconds))
         if self._thread.is_alive():
@@ -208,14 +209,14 @@ class _Exchange:
     def _run(self) -> None:
         try:
             self.answer = self._ask()
-        except Exception as error:  # noqa: BLE001 - raised again, by whoever waits for it
+        except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
             self.error = error
 
     def _ask(self) -> Answer:
         connection = self._connection
         if connection.sock is None:
             connection.connect()
-        # First the socket, then the look: whoever gives up does it the other way round.
+        # First the socket, then the check. The waiting thread uses the opposite order.
         self._socket = connection.sock
         if self._given_up:
             raise TimeoutError
@@ -228,9 +229,9 @@ class _Exchange:
         return answer
 
     def _send(self) -> OSError | None:
-        """Send the request; return why not all of it was, when the receiver did not want more.
+        """Send the request, and return the error if the receiver stopped reading it.
 
-        It may have refused a body that it has not read to its end, and its answer tells why.
+        It may have refused a body before reading its end, and its answer then has the reason.
         """
         method, path, body, headers = self._request
         try:
@@ -249,7 +250,7 @@ class _Exchange:
             while chunk := response.read(_CHUNK):
                 text += chunk
                 if len(text) > MOST_READ:
-                    connection.close()  # What is left of the answer must not be read as the next.
+                    connection.close()  # The answer's rest must not be read as the next answer.
                     break
         finally:
             response.close()

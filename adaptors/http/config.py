@@ -11,7 +11,7 @@ from urllib.parse import quote_plus, unquote
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from adaptors.http.targets import FIELDS, basic, filled, proxy_of, target_of
+from adaptors.http.targets import FIELDS, basic, fill_url, proxy_of, target_of
 from adaptors.templates import fields_of
 from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
 from transporter.message import OPS
@@ -34,13 +34,13 @@ OWNED: Final = {
     "tracestate": "the entries decide",
     "transfer-encoding": "the body decides",
 }
-"""Headers, in lower case, that the writer sends itself, and why each is refused."""
+"""Headers, in lower case, that the writer sends itself, with the reason for refusing each."""
 
 OWNED_PREFIX: Final = "entry-"
-"""Headers that begin so tell of the entry in the format ``data``."""
+"""Prefix of the headers that describe the entry in the format ``data``."""
 
 OWNED_PARAMETERS: Final = frozenset({"client_id", "client_secret", "grant_type", "scope"})
-"""Parameters of a request for a token that ``parameters`` cannot be."""
+"""Parameters of a request for a token that ``parameters`` cannot hold."""
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?")
@@ -54,34 +54,34 @@ _SHORTEST_SECRET: Final = 4
 Method = Literal["POST", "PUT", "PATCH", "DELETE"]
 
 
-def _template(url: SecretStr) -> SecretStr:
+def _check_template(url: SecretStr) -> SecretStr:
     text = url.get_secret_value()
     if fields_of(text) - FIELDS:
         raise ValueError(
             "may hold the fields {namespace} and {key} and no other; write {{ and }} for braces"
         )
-    if len({filled(text, sample, sample.encode()).origin for sample in "ab"}) > 1:
+    if len({fill_url(text, sample, sample.encode()).origin for sample in "ab"}) > 1:
         raise ValueError("may hold fields in its path and query only")
     return url
 
 
-def _fixed(url: SecretStr) -> SecretStr:
+def _check_url(url: SecretStr) -> SecretStr:
     target_of(url.get_secret_value())
     return url
 
 
-def _proxy(url: SecretStr) -> SecretStr:
+def _check_proxy(url: SecretStr) -> SecretStr:
     proxy_of(url.get_secret_value())
     return url
 
 
-def _parameters(parameters: dict[str, str]) -> dict[str, str]:
+def _check_parameters(parameters: dict[str, str]) -> dict[str, str]:
     if owned := sorted(parameters.keys() & OWNED_PARAMETERS):
         raise ValueError(f"these have settings of their own, or are fixed: {', '.join(owned)}")
     return parameters
 
 
-def _headers(headers: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
+def _check_headers(headers: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
     names = [name.lower() for name in headers]
     if not all(_TOKEN.fullmatch(name) for name in headers):
         raise ValueError("holds a name that no header may have")
@@ -98,8 +98,8 @@ def _headers(headers: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
     return headers
 
 
-def _hidden(headers: object) -> object:
-    """Make secrets of the values whose header's name says that they are some."""
+def _hide_secrets(headers: object) -> object:
+    """Turn values into secrets where the header's name suggests one."""
     if not isinstance(headers, dict):
         return headers
     return {
@@ -115,60 +115,60 @@ def plain(value: str | SecretStr) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def _op(op: str) -> str:
+def _check_op(op: str) -> str:
     if op not in OPS:
         raise ValueError(f"is not an operation; there are {', '.join(OPS)}")
     return op
 
 
 class OAuth2(AdaptorConfig):
-    """How access tokens are had by client credentials (RFC 6749)."""
+    """Access tokens by client credentials (RFC 6749)."""
 
-    token_url: Annotated[SecretStr, AfterValidator(_fixed)]
+    token_url: Annotated[SecretStr, AfterValidator(_check_url)]
     """The token endpoint."""
 
     client_id: Annotated[str, Field(min_length=1)]
-    """The name under which the endpoint knows this client."""
+    """The client's id at the endpoint."""
 
     client_secret: Annotated[SecretStr, Field(min_length=1)]
-    """The secret that goes with it."""
+    """The secret that belongs to it."""
 
     scope: Annotated[str, Field(min_length=1)] | None = None
-    """Scopes to ask for, separated by blanks."""
+    """Scopes to request, separated by blanks."""
 
-    parameters: Annotated[dict[str, str], AfterValidator(_parameters)] = Field(
+    parameters: Annotated[dict[str, str], AfterValidator(_check_parameters)] = Field(
         default_factory=dict, repr=False
     )
     """Further parameters of the request, such as ``audience``."""
 
     client_auth: Literal["basic", "post"] = "basic"
-    """Where client_id and client_secret are sent: in the header, or in the body."""
+    """Place of client_id and client_secret: ``basic`` for the header, ``post`` for the body."""
 
     @property
     def target(self) -> Target:
-        """Where tokens are asked for."""
+        """The token endpoint."""
         return target_of(self.token_url.get_secret_value())
 
 
 class HttpWriterConfig(AdaptorConfig):
-    """Where requests go, what is in them, and how long they may take."""
+    """Destination, content and time limits of requests."""
 
-    url: Annotated[SecretStr, AfterValidator(_template)]
-    """Where entries are sent: ``http://`` or ``https://``, without a user or password. In path and
+    url: Annotated[SecretStr, AfterValidator(_check_template)]
+    """Destination of entries: ``http://`` or ``https://``, without a user or password. In path and
     query ``{namespace}`` and ``{key}`` stand for those of the entry."""
 
     method: Method = "POST"
     """The request's method."""
 
-    methods: dict[Annotated[str, AfterValidator(_op)], Method] = Field(default_factory=dict)
-    """Methods by the entry's operation, where another one is wanted, as in ``delete: DELETE``."""
+    methods: dict[Annotated[str, AfterValidator(_check_op)], Method] = Field(default_factory=dict)
+    """Methods by the entry's operation, where they differ, as in ``delete: DELETE``."""
 
     format: Literal["entries", "lines", "data"] = "entries"
     """``entries``: an array of whole entries as JSON. ``lines``: the same, one a line.
     ``data``: a request for each entry, whose body is its data."""
 
     headers: Annotated[
-        dict[str, str | SecretStr], BeforeValidator(_hidden), AfterValidator(_headers)
+        dict[str, str | SecretStr], BeforeValidator(_hide_secrets), AfterValidator(_check_headers)
     ] = Field(default_factory=dict, repr=False)
     """Further headers of every request, such as ``Authorization``."""
 
@@ -176,25 +176,25 @@ class HttpWriterConfig(AdaptorConfig):
     """Send an access token in ``Authorization``, fetched by client credentials."""
 
     compression: Literal["none", "gzip"] = "none"
-    """How bodies are compressed; ``batch_bytes`` counts them as they were before."""
+    """Compression of bodies. ``batch_bytes`` counts them uncompressed."""
 
     batch_rows: Annotated[int, Field(ge=1, le=100_000)] = 500
-    """Most entries in a request."""
+    """Maximum entries in a request."""
 
     batch_bytes: Annotated[Size, Field(ge=1, le=256 * 1024**2)] = 1024**2
-    """Most bytes in a request's body; a larger entry has a request of its own."""
+    """Maximum bytes in a request's body. A larger entry has a request of its own."""
 
     timeout: Annotated[Duration, Field(gt=0, le=3600)] = 10.0
-    """How long a request may take, all in all; at most a quarter of the route's slice_timeout."""
+    """Time limit of a whole request. At most a quarter of the route's slice_timeout."""
 
     retry_after_max: Annotated[Duration, Field(ge=0, le=86_400)] = 300.0
-    """Longest time that a Retry-After of the receiver is obeyed."""
+    """Longest time for which a Retry-After of the receiver is followed."""
 
     ca_file: LocalPath | None = None
     """Certificates (PEM) to trust for https, in place of the system's."""
 
     cert_file: LocalPath | None = None
-    """Certificate (PEM) to show to an https receiver, with those that lead to its authority."""
+    """Certificate (PEM) to present to an https receiver, with the chain to its authority."""
 
     key_file: LocalPath | None = None
     """Private key (PEM) of ``cert_file``."""
@@ -202,12 +202,12 @@ class HttpWriterConfig(AdaptorConfig):
     key_password: Annotated[SecretStr, Field(min_length=1, max_length=1024)] | None = None
     """Password of ``key_file``."""
 
-    proxy: Annotated[SecretStr, AfterValidator(_proxy)] | None = None
+    proxy: Annotated[SecretStr, AfterValidator(_check_proxy)] | None = None
     """Proxy on the way to the receiver and the token endpoint: ``http://user:password@host:port``.
     """
 
     @model_validator(mode="after")
-    def _nothing_without_effect(self) -> Self:
+    def _check_effects(self) -> Self:
         for name in ("ca_file", "cert_file"):
             if getattr(self, name) is not None and not self.wants_tls:
                 raise ValueError(
@@ -218,7 +218,7 @@ class HttpWriterConfig(AdaptorConfig):
         return self
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _check_pairs(self) -> Self:
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file go together")
         if self.key_password is not None and self.key_file is None:
@@ -229,12 +229,12 @@ class HttpWriterConfig(AdaptorConfig):
 
     @property
     def target(self) -> Target:
-        """Where the requests go; with fields in the URL, the path of an example."""
-        return filled(self.url.get_secret_value(), "namespace", b"key")
+        """Destination of the requests. With fields in the URL, the path of an example."""
+        return fill_url(self.url.get_secret_value(), "namespace", b"key")
 
     @property
     def wants_tls(self) -> bool:
-        """Whether the receiver or the token endpoint speaks TLS."""
+        """Whether the receiver or the token endpoint uses TLS."""
         targets = [self.target, *([self.oauth2.target] if self.oauth2 else [])]
         return any(target.scheme == "https" for target in targets)
 
@@ -245,7 +245,7 @@ class HttpWriterConfig(AdaptorConfig):
 
 
 def secrets_of(config: HttpWriterConfig) -> tuple[str, ...]:
-    """Return what the receiver may repeat and nobody should see, the longest first."""
+    """Return the secrets to redact where the receiver repeats them, the longest first."""
     url = config.url.get_secret_value()
     found = {url}
     for literal, *_ in Formatter().parse(_ORIGIN.sub("", url)):
@@ -275,7 +275,7 @@ def _oauth2_secrets(oauth2: OAuth2) -> Iterator[str]:
 
 
 def _parts(value: str) -> Iterator[str]:
-    """Yield a secret value, what follows its scheme, and a password that is in that."""
+    """Yield a secret value, the part behind its scheme, and a password inside that."""
     scheme, _, rest = value.partition(" ")
     yield value
     yield rest.strip()

@@ -1,4 +1,4 @@
-"""Places that requests go to: what a URL names, and the proxy on the way."""
+"""Destinations of requests: the parts of a URL, and the proxy on the way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEPARATOR: Final = re.compile(r"[/\\]")
 
 
 class Target(NamedTuple):
-    """Where a request goes: an origin, and the path with its query at it."""
+    """Destination of a request: an origin, and the path with its query at it."""
 
     scheme: str
     host: str
@@ -30,12 +30,12 @@ class Target(NamedTuple):
 
     @property
     def origin(self) -> tuple[str, str, int]:
-        """What must be equal for credentials to be sent."""
+        """The parts that must be equal before credentials are sent."""
         return self.scheme, self.host.lower(), self.port
 
     @property
     def place(self) -> str:
-        """Host and port for people; a path or query may hold a secret, and is left out."""
+        """Host and port for people. Path and query are left out, because they may hold a secret."""
         return _place(self.host, self.port)
 
 
@@ -54,7 +54,7 @@ class Proxy(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that the proxy wants."""
+        """The headers for the proxy."""
         if not self.user:
             return {}
         return {"Proxy-Authorization": basic(self.user, self.password)}
@@ -66,12 +66,13 @@ def basic(user: str, password: str) -> str:
 
 
 def target_of(url: str) -> Target:
-    """Return where *url* leads.
+    """Return the destination of *url*.
 
-    Raise :class:`ValueError`, which does not repeat it, when it is no absolute
-    HTTP URL, or holds a user, a password or a fragment.
+    Raises:
+        ValueError: *url* is not an absolute HTTP URL, or holds a user, a password or a
+            fragment. The message does not repeat it.
     """
-    found = _parsed(url)
+    found = _parse(url)
     if found.scheme not in _PORTS or not found.host or _BLANK.search(url):
         raise ValueError("must begin with http:// or https://, a host, and hold no blanks")
     if found.auth is not None:
@@ -84,11 +85,12 @@ def target_of(url: str) -> Target:
     return Target(found.scheme, found.host.strip("[]"), port, found.request_uri)
 
 
-def filled(url: str, namespace: str, key: bytes | None) -> Target:
-    """Return where *url* leads with *namespace* and *key* in its fields, percent-encoded.
+def fill_url(url: str, namespace: str, key: bytes | None) -> Target:
+    """Return the destination of *url* with *namespace* and *key* in its fields, percent-encoded.
 
-    Raise :class:`ValueError`, which repeats neither, when one of them is
-    missing or empty, or would lead to another folder of the receiver.
+    Raises:
+        ValueError: One of them is missing or empty, or would lead to another folder of the
+            receiver. The message repeats neither.
     """
     fields = fields_of(url)
     values = {"namespace": quote(namespace, safe=""), "key": quote_from_bytes(key or b"", safe="")}
@@ -104,10 +106,11 @@ def filled(url: str, namespace: str, key: bytes | None) -> Target:
 def proxy_of(url: str) -> Proxy:
     """Return the proxy at *url*.
 
-    Raise :class:`ValueError`, which does not repeat it, when it is no
-    ``http://`` URL with a host, or has more behind that than a port.
+    Raises:
+        ValueError: *url* is not an ``http://`` URL with a host, or has more behind that than a
+            port. The message does not repeat it.
     """
-    found = _parsed(url)
+    found = _parse(url)
     if found.scheme != "http" or not found.host or _BLANK.search(url) or found.port == 0:
         raise ValueError("must be http://, perhaps user:password@, a host and a port")
     if found.path not in (None, "/") or found.query is not None or found.fragment is not None:
@@ -117,7 +120,7 @@ def proxy_of(url: str) -> Proxy:
     return Proxy(found.host.strip("[]"), port, unquote(user), unquote(password))
 
 
-def _parsed(url: str) -> Url:
+def _parse(url: str) -> Url:
     try:
         return parse_url(url)
     except LocationParseError:

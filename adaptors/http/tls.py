@@ -1,4 +1,4 @@
-"""Certificates for TLS: those that are trusted, and the one that we show."""
+"""Certificates for TLS: the trusted ones, and the client's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Seen = tuple[tuple[int, ...] | None, ...]
 
 
 class Tls:
-    """Makes the TLS contexts of a writer; files that were replaced are read again.
+    """The TLS contexts of a writer. Files that were replaced are read again.
 
     Not thread-safe.
     """
@@ -28,22 +28,23 @@ class Tls:
         self._seen: _Seen = ()
 
     def context(self) -> ssl.SSLContext:
-        """Return what the next connection is made with.
+        """Return the context of the next connection.
 
-        :raises RouteFault: when a file cannot be used.
-        :raises SinkUnavailable: the same, when it could be before: it may be on
-            its way to be replaced.
+        Raises:
+            RouteFault: A file cannot be used.
+            SinkUnavailable: A file that could be used before cannot be used now, because it may
+                be about to be replaced.
         """
-        seen = self._look()
+        seen = self._file_states()
         if self._context is None or seen != self._seen:
-            self._context, self._seen = self._made(), seen
+            self._context, self._seen = self._make_context(), seen
         return self._context
 
-    def _look(self) -> _Seen:
+    def _file_states(self) -> _Seen:
         config = self._config
         return tuple(map(_state, (config.ca_file, config.cert_file, config.key_file)))
 
-    def _made(self) -> ssl.SSLContext:
+    def _make_context(self) -> ssl.SSLContext:
         ca_file, cert_file = self._config.ca_file, self._config.cert_file
         try:
             context = ssl.create_default_context(cafile=ca_file)
@@ -65,7 +66,7 @@ class Tls:
         config = self._config
         assert config.cert_file is not None  # noqa: S101 - whoever calls has looked
         password = config.key_password.get_secret_value() if config.key_password else ""
-        # Without a password the library would ask for one at the terminal.
+        # Without a password the library would prompt for one at the terminal.
         context.load_cert_chain(config.cert_file, config.key_file, password)
 
     def _unusable(self, text: str) -> RouteFault | SinkUnavailable:
@@ -73,7 +74,7 @@ class Tls:
 
 
 def _state(path: Path | None) -> tuple[int, ...] | None:
-    """Return what changes with the content of the file at *path*; ``None`` without a file."""
+    """Return values that change with the file's content, or ``None`` without a file."""
     if path is None:
         return None
     try:

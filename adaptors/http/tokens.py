@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus, urlencode
 
-from adaptors.http.answers import described, is_ack, sink_error
+from adaptors.http.answers import describe, is_ack, sink_error
 from adaptors.http.targets import basic
 from transporter.errors import RouteFault, SinkUnavailable
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 _EARLY_SECONDS: Final = 30.0
 _EARLY_SHARE: Final = 0.1
-"""A token is replaced so long, or this share of its time, before it expires: what is less."""
+"""A token is replaced so long, or this share of its time, before it expires, if that is less."""
 
 _TOKEN: Final = re.compile(r"[!-~]+")
 
 
 class Tokens:
-    """Fetches a token, and keeps it until shortly before it expires. Not thread-safe."""
+    """A token that is fetched, and kept until shortly before it expires. Not thread-safe."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Tokens:
         heed: Callable[[Answer], float],
         hidden: Sequence[str],
     ) -> None:
-        """Fetch nothing yet; *heed* is given each answer that asks to come again later.
+        """Fetch nothing yet. *heed* is called with each answer that may ask for a pause.
 
         Nothing of *hidden* is ever shown.
         """
@@ -47,21 +47,22 @@ class Tokens:
 
     @property
     def token(self) -> str:
-        """The newest token; empty before the first."""
+        """The newest token, or an empty text before the first."""
         return self._token
 
     def header(self, seconds: float) -> str:
         """Return the header ``Authorization`` for a request that is sent now.
 
-        :raises SinkUnavailable: when no token can be had now, within *seconds*.
-        :raises RouteFault: when the endpoint refuses, or answers with no token.
+        Raises:
+            SinkUnavailable: No token can be fetched now, within *seconds*.
+            RouteFault: The endpoint refuses, or answers without a token.
         """
         if not self._token or time.monotonic() >= self._ends:
             self._fetch(seconds)
         return f"Bearer {self._token}"
 
     def forget(self) -> None:
-        """Fetch another token for the next request: this one was refused."""
+        """Fetch another token for the next request, because this one was refused."""
         self._ends = 0.0
 
     def _fetch(self, seconds: float) -> None:
@@ -69,22 +70,22 @@ class Tokens:
         path = self._config.target.path
         answer = self._client.ask("POST", path, self._body(), self._headers(), seconds)
         if not is_ack(answer):
-            raise self._refused(answer)
+            raise self._refusal(answer)
         fields = _fields(answer.text)
         token, kind = fields.get("access_token"), fields.get("token_type", "Bearer")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise RouteFault(f"{self._client.place} answered without a token: check token_url")
         if str(kind).lower() != "bearer":
-            raise RouteFault(f"{self._client.place} gives tokens that are no bearer tokens")
+            raise RouteFault(f"{self._client.place} returned a token that is not a bearer token")
         self._token = token
-        self._ends = begun + _kept(fields.get("expires_in"))
+        self._ends = begun + _seconds_kept(fields.get("expires_in"))
 
-    def _refused(self, answer: Answer) -> Exception:
+    def _refusal(self, answer: Answer) -> Exception:
         error = sink_error(answer, self._client.place, hidden=self._hidden)
         if error.retriable:
             wait = self._heed(answer)
             return SinkUnavailable(str(error), wait) if wait else error
-        text = described(answer, self._client.place, self._hidden)
+        text = describe(answer, self._client.place, self._hidden)
         return RouteFault(f"{text}: check the settings of oauth2")
 
     def _headers(self) -> dict[str, str]:
@@ -94,7 +95,7 @@ class Tokens:
             "Content-Type": "application/x-www-form-urlencoded",
         }
         if self._config.client_auth == "basic":
-            # Section 2.3.1 wants both encoded as in a form.
+            # Section 2.3.1 requires both encoded as in a form.
             user, secret = map(quote_plus, self._credentials())
             headers["Authorization"] = basic(user, secret)
         return headers
@@ -119,8 +120,8 @@ def _fields(text: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _kept(expires_in: object) -> float:
-    """Return the seconds that a token is kept; without a time until it is refused."""
+def _seconds_kept(expires_in: object) -> float:
+    """Return the seconds for which a token is kept. Without a time it is kept until refused."""
     try:
         seconds = float(str(expires_in))
     except ValueError:

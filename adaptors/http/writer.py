@@ -1,4 +1,4 @@
-"""Sends entries to an HTTP receiver, a batch a request."""
+"""Writer of entries to an HTTP receiver, one batch a request."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 _MOST_REDIRECTS: Final = 3
 _PROBE_SECONDS: Final = 5.0
 _MOST_REST: Final = 5.0
-"""Seconds of a Retry-After that are slept off within a slice; a pause waits for that, too."""
+"""Longest Retry-After that is slept through within a slice, while a pause must wait for it."""
 
 
 class HttpWriter:
-    """Delivers entries in order, each request answered with 2xx before the next is sent.
+    """Writer that delivers entries in order, and sends each request after the last one's 2xx.
 
     Delivery is at least once: a request whose answer did not come, or not to
     its end, is sent again with the same ids. Not thread-safe.
 
-    Not promised: that a request that was given up does not arrive any more. It
+    Not promised: that an abandoned request can no longer arrive. It
     may, even behind later ones, with entries that were acked since.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = HttpWriterConfig
 
     def __init__(self, config: HttpWriterConfig) -> None:
-        """Keep *config*; the connection is made by the first request."""
+        """Keep *config*. The connection is made by the first request."""
         self._config = config
         self._target = config.target
         self._hidden = secrets_of(config)
@@ -55,27 +55,28 @@ class HttpWriter:
         self._not_before = 0.0
 
     def open(self, context: WriterContext) -> StoredOffset | None:
-        """Prepare to connect; only entries are ever sent, so nothing is sent here.
+        """Prepare to connect. Only entries are ever sent, so nothing is sent here.
 
-        :raises RouteFault: when a file of certificates or the key cannot be used.
+        Raises:
+            RouteFault: A file of certificates or the key cannot be used.
         """
         self._requests, self._seconds = Requests(self._config, context.route), context.deadline
-        # Half of the time is there to begin requests in, half for the last of them to end.
+        # Requests begin in the first half of the time. The second half is for the last one's end.
         self._timeout = min(self._config.timeout, context.deadline / 2)
-        # Invariant 20: of a malformed answer urllib3 warns with the whole URL.
+        # Invariant 20: urllib3's warning of a malformed answer holds the whole URL.
         logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
-        self._clients = self._made()
+        self._clients = self._make_clients()
         if (oauth2 := self._config.oauth2) is not None:
             self._tokens = Tokens(oauth2, self._clients[-1], self._heed, self._hidden)
         return None
 
     def probe(self) -> Iterable[Finding]:
-        """Connect to the receiver, and to the token endpoint; nothing is sent."""
-        for client in self._made():
+        """Connect to the receiver, and to the token endpoint, and send nothing."""
+        for client in self._make_clients():
             client.reach(_PROBE_SECONDS)
             yield Finding(f"{client.place} takes connections; nothing was sent")
 
-    def _made(self) -> list[Client]:
+    def _make_clients(self) -> list[Client]:
         """Return the clients of the receiver and of the token endpoint, if there is one."""
         tls, oauth2 = Tls(self._config), self._config.oauth2
         if self._config.wants_tls:
@@ -99,18 +100,18 @@ class HttpWriter:
             ack.fail(error, error.offset if isinstance(error, Rejected) else None)
 
     def close(self) -> None:
-        """Close the connections; safe to call twice."""
+        """Close the connections. Safe to call twice."""
         clients, self._clients = self._clients, []
         for client in clients:
             client.close()
 
     def _rest(self, end: float) -> None:
-        """Wait while the receiver is to be left alone, if that is short and leaves enough time."""
+        """Wait for the end of a Retry-After, if that is short and leaves enough time."""
         now = time.monotonic()
         rest = max(0.0, self._not_before - now)
         if rest > _MOST_REST or (rest and now + rest + self._timeout > end):
             raise SinkUnavailable(
-                f"{self._place} asked to be left alone for {math.ceil(rest * 10) / 10:g} s more",
+                f"{self._place} asked for a pause of {math.ceil(rest * 10) / 10:g} s more",
                 rest,
             )
         if rest:
@@ -138,33 +139,33 @@ class HttpWriter:
         raise error
 
     def _heed(self, answer: Answer) -> float:
-        """Leave the receiver alone for as long as *answer* asks; return these seconds."""
+        """Obey the Retry-After of *answer*, and return its seconds."""
         wait = min(retry_after(answer.headers), self._config.retry_after_max)
         self._not_before = time.monotonic() + wait
         return wait
 
     def _answer(self, request: Request) -> Answer:
-        """Send *request* and return the answer; a token that is refused is replaced once."""
+        """Send *request* and return the answer. A token that is refused is replaced once."""
         end = time.monotonic() + self._timeout
-        answer = self._followed(request, end)
+        answer = self._follow_redirects(request, end)
         if answer.status == UNAUTHORIZED and self._tokens is not None:
             self._tokens.forget()
-            answer = self._followed(request, end)
+            answer = self._follow_redirects(request, end)
         return answer
 
-    def _followed(self, request: Request, end: float) -> Answer:
+    def _follow_redirects(self, request: Request, end: float) -> Answer:
         """Send *request*, after redirects that lead to the same origin, and return the answer."""
         method, path = request.address
         headers = {"User-Agent": "transporter", **self._headers(end), **request.headers}
         for _ in range(_MOST_REDIRECTS + 1):
-            answer = self._clients[0].ask(method, path, request.body, headers, _left(end))
+            answer = self._clients[0].ask(method, path, request.body, headers, _seconds_left(end))
             if answer.status not in REDIRECTS:
                 return answer
-            path = self._redirected(path, answer.headers)
+            path = self._redirect_path(path, answer.headers)
         raise RouteFault(f"{self._place} redirected more than {_MOST_REDIRECTS} times: check url")
 
-    def _redirected(self, path: str, headers: Mapping[str, str]) -> str:
-        """Return the path of the new place; it is never told: it may hold a secret."""
+    def _redirect_path(self, path: str, headers: Mapping[str, str]) -> str:
+        """Return the path of the new place, which is never shown, because it may hold a secret."""
         here = self._target
         base = f"{here.scheme}://{here.place}{path}"
         try:
@@ -181,7 +182,7 @@ class HttpWriter:
     def _headers(self, end: float) -> dict[str, str]:
         headers = {name: plain(value) for name, value in self._config.headers.items()}
         if self._tokens is not None:
-            headers["Authorization"] = self._tokens.header(_left(end))
+            headers["Authorization"] = self._tokens.header(_seconds_left(end))
         return headers
 
     @property
@@ -189,6 +190,6 @@ class HttpWriter:
         return self._clients[0].place
 
 
-def _left(end: float) -> float:
+def _seconds_left(end: float) -> float:
     """Return the seconds until the monotonic time *end*."""
     return max(0.0, end - time.monotonic())

@@ -1,4 +1,4 @@
-"""Where a partition begins that was just assigned to us. Pure."""
+"""The place from which a newly assigned partition is read. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Edge(Enum):
     """A place that is not a number."""
 
     RECREATED = "another topic has this name now: its beginning"
-    UNKNOWN = "nobody knows a place: where ``start`` says, or the beginning of what came later"
+    UNKNOWN = "no known place: as ``start`` says, or the beginning of a later partition or topic"
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What this reader writes beside an offset that it commits to the group.
+    """Metadata that this reader commits to the group beside an offset.
 
-    ``logged`` is the next offset behind what the log held then; the committed
-    one is greater when no record lies between, only ends of transactions.
+    ``logged`` is the next offset behind the records that the log held then. The committed
+    offset is greater when no record lies between, only ends of transactions.
     """
 
     owner: str
@@ -36,7 +36,7 @@ class Mark:
 
     @classmethod
     def parse(cls, text: str | None) -> Self | None:
-        """Return the mark that is *text*; ``None`` when another program wrote it, or nothing."""
+        """Parse the mark *text*, or return ``None`` for text of another program or none."""
         try:
             found = json.loads(text or "")
             return cls(found["transporter"], found["topic"], found["logged"])
@@ -46,7 +46,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What the group remembers of a partition."""
+    """The group's commit for a partition."""
 
     place: Place
     mark: Mark | None
@@ -55,14 +55,14 @@ class Committed:
 def beginning(
     position: Position, topic: str, topic_id: str, partition: int, committed: Committed | None
 ) -> Place | Edge:
-    """Return where to begin, from what the log and the group remember.
+    """Return the place to begin at, from the log's position and the group's commit.
 
-    The log's place counts when the group's was left by this very reader, or when
-    there is none. Otherwise somebody else has read on, or an operator has reset
-    the group: then the group's counts. Places of a topic that is gone count for
-    nothing, and the one that took its name is read from its beginning.
+    The log's place counts when the group's was committed by this very reader, or when
+    there is none. Otherwise another member has read on, or an operator has reset
+    the group. Then the group's place counts. Places of a deleted topic do not count,
+    and the topic that took its name is read from its beginning.
     """
-    gone = position.recreated(topic, topic_id)
+    gone = position.is_recreated(topic, topic_id)
     if committed and committed.mark and _is_other(committed.mark.topic_id, topic_id):
         committed, gone = None, True
     logged = position.place(topic, topic_id, partition)

@@ -1,4 +1,4 @@
-"""What the brokers know of topics, asked apart from the records."""
+"""Queries to the brokers about topics, apart from the records."""
 
 from __future__ import annotations
 
@@ -26,94 +26,97 @@ if TYPE_CHECKING:
     from adaptors.kafka.config import KafkaConnection
 
 REQUEST_SECONDS: Final = 10.0
-"""How long an answer of the brokers is waited for."""
+"""Time limit of a query to the brokers."""
 
 _GLANCE_SECONDS: Final = 5.0
-"""The same for what operators are shown: without it nothing is known, and it is asked again."""
+"""Time limit of queries for operators. After it the answer is unknown, and the query repeated."""
 
 _HEAR_SECONDS: Final = 0.2
-"""Seconds between two looks for a reason that makes waiting useless, such as a wrong password."""
+"""Seconds between two checks for an error that makes waiting useless, such as a bad password."""
 
 _ALL_DOWN: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 - a public code
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
-"""What brokers that know no topic ids give as one."""
+"""Topic id from brokers that have no topic ids."""
 
 
 class Cluster:
-    """Answers questions about topics; each waits at most ten seconds.
+    """Queries about topics, each of at most ten seconds. Used by one thread at a time.
 
-    Every method raises ``SourceUnavailable`` when no answer comes, and
-    ``EnvironmentFault`` when the brokers refuse one. Used by one thread at a time.
+    Raises:
+        SourceUnavailable: From every method, when no answer comes.
+        EnvironmentFault: From every method, when the brokers refuse to answer.
     """
 
     def __init__(self, config: KafkaConnection, place: str, **own: object) -> None:
-        """Make a client, with settings of its *own*; it connects when it is first asked."""
+        """Make a client, with settings of its *own*. It connects with the first query."""
         self._place = place
         self._trouble: KafkaError | None = None
-        with built(config, place):
+        with translate_refusal(config, place):
             self._admin: Any = AdminClient(
                 {
                     "log_level": 2,
                     **config.client,
-                    **config.secured,
+                    **config.security_settings,
                     **own,
                     "bootstrap.servers": config.bootstrap_servers,
-                    "error_cb": self._heard,
+                    "error_cb": self._record_error,
                     "logger": ClientLog(__name__, config.without_secrets),
                 }
             )
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the id of each of *topics* that is there; empty where brokers know none."""
-        return {name: _shown(str(each.topic_id)) for name, each in self._described(topics).items()}
+        """Return the id of each of *topics* that exists, empty where brokers have no ids."""
+        return {
+            name: _spell_id(str(each.topic_id)) for name, each in self._describe(topics).items()
+        }
 
     def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
-        """Return the partitions of those of *topics* that are there."""
+        """Return the partitions of those of *topics* that exist."""
         return [
             TopicPartition(name, partition.id)
-            for name, topic in self._described(topics).items()
+            for name, topic in self._describe(topics).items()
             for partition in topic.partitions
         ]
 
-    def described(self, topics: Iterable[str]) -> dict[str, Any]:
-        """Return what the brokers tell of those of *topics* that are there, and our rights."""
-        return self._described(topics, rights=True)
+    def describe_with_rights(self, topics: Iterable[str]) -> dict[str, Any]:
+        """Return the brokers' descriptions of those of *topics* that exist, with our rights."""
+        return self._describe(topics, rights=True)
 
-    def _described(self, topics: Iterable[str], *, rights: bool = False) -> dict[str, Any]:
+    def _describe(self, topics: Iterable[str], *, rights: bool = False) -> dict[str, Any]:
         names = sorted(set(topics))
         found: dict[str, Any] = {}
         if not names:
             return found
-        with self._asking():
+        with self._translate_errors():
             asked = self._admin.describe_topics(
                 TopicCollection(names),
                 include_authorized_operations=rights,
                 request_timeout=REQUEST_SECONDS,
             )
         for name, future in asked.items():
-            with self._asking(KafkaError.UNKNOWN_TOPIC_OR_PART):
+            with self._translate_errors(KafkaError.UNKNOWN_TOPIC_OR_PART):
                 found[name] = self._answer(future)
         return found
 
     def matching(self, pattern: str) -> list[str]:
-        """Return the topics whose names *pattern* is found in, sorted."""
-        with self._asking():
+        """Return the topics whose names match *pattern* anywhere, sorted."""
+        with self._translate_errors():
             return matching(list(self._admin.list_topics(timeout=REQUEST_SECONDS).topics), pattern)
 
     def ends(
         self, partitions: Iterable[TopicPartition], isolation: str
     ) -> dict[tuple[str, int], int]:
-        """Return behind which offset each of *partitions* ends, as far as *isolation* reads."""
+        """Return the offset behind the end of each of *partitions*, as far as *isolation* reads."""
         found: dict[tuple[str, int], int] = {}
-        with self._asking():
+        with self._translate_errors():
             asked = self._list_ends(partitions, isolation, REQUEST_SECONDS)
         for partition, future in asked.items():
-            with self._asking():
+            with self._translate_errors():
                 found[partition.topic, partition.partition] = self._answer(future).offset
         return found
 
     def ask_ends(self, partitions: Iterable[TopicPartition], isolation: str) -> Ends:
-        """Return the same as a question, whose answer nobody has to wait for."""
+        """Return the same as a query whose answer need not be awaited."""
         return Ends(self._list_ends(partitions, isolation, _GLANCE_SECONDS))
 
     def _list_ends(
@@ -130,7 +133,7 @@ class Cluster:
         return asked
 
     def _answer(self, future: Future[Any]) -> Any:  # noqa: ANN401 - the library has no types
-        """Return the answer, or raise as soon as it is known that none will come."""
+        """Return the answer, or raise as soon as it is certain that none will come."""
         while True:
             try:
                 return future.result(_HEAR_SECONDS)
@@ -139,19 +142,19 @@ class Cluster:
                 if self._trouble is not None and is_fault(self._trouble):
                     raise KafkaException(self._trouble) from None
 
-    def _heard(self, error: KafkaError) -> None:
-        """Keep the reason for which no answer comes: a right, a certificate, a name, a port."""
+    def _record_error(self, error: KafkaError) -> None:
+        """Keep the reason for missing answers: a right, a certificate, a name, a port."""
         known = self._trouble
         if known is None or (error.code() != _ALL_DOWN and not is_fault(known)):
             self._trouble = error
 
     @contextmanager
-    def _asking(self, but: int | None = None) -> Iterator[None]:
-        """Translate what fails inside the block; an error with the code *but* is passed over."""
+    def _translate_errors(self, but: int | None = None) -> Iterator[None]:
+        """Translate errors raised inside the block, and ignore one with the code *but*."""
         try:
             yield
             self._admin.poll(0)
-            self._trouble = None  # Whatever it was, there is an answer.
+            self._trouble = None  # The answer proves that it has passed.
         except KafkaException as error:
             asked = error.args[0]
             if asked.code() == but:
@@ -165,17 +168,18 @@ class Ends:
     """The ends of partitions, once the brokers have answered. Implements ``Question``."""
 
     def __init__(self, asked: dict[TopicPartition, Future[Any]]) -> None:
-        """Keep what was *asked*."""
+        """Keep the queries that were *asked*."""
         self._asked = asked
 
     def done(self) -> bool:
-        """Return whether all answers are there, or known not to come."""
+        """Return whether each query has an answer or an error."""
         return all(future.done() for future in self._asked.values())
 
     def result(self) -> dict[tuple[str, int], int]:
-        """Return the offset behind each partition.
+        """Return the offset behind the end of each partition.
 
-        :raises KafkaException: when there is no answer about one of them.
+        Raises:
+            KafkaException: One of the queries has failed.
         """
         return {
             (partition.topic, partition.partition): future.result().offset
@@ -183,15 +187,15 @@ class Ends:
         }
 
 
-def _shown(topic_id: str) -> str:
+def _spell_id(topic_id: str) -> str:
     """Return *topic_id* as Kafka's own tools write it."""
     return "" if topic_id == _NO_ID else topic_id.replace("/", "_").replace("+", "-")
 
 
 @contextmanager
-def built(config: KafkaConnection, place: str) -> Iterator[None]:
-    """Translate the client's refusal of a setting; its values are not shown."""
+def translate_refusal(config: KafkaConnection, place: str) -> Iterator[None]:
+    """Translate the client's refusal of a setting, without the settings' values."""
     try:
         yield
     except KafkaException as error:
-        raise EnvironmentFault(f"{place}: {config.shown(error.args[0].str())}") from None
+        raise EnvironmentFault(f"{place}: {config.redact(error.args[0].str())}") from None

@@ -1,4 +1,4 @@
-"""What a consumer group is told: how far the log holds each partition."""
+"""Commits to a consumer group of the places up to which the log holds each partition."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _OTHERS: Final = {
     KafkaError.REBALANCE_IN_PROGRESS,
     KafkaError.UNKNOWN_MEMBER_ID,
 }
-"""How a group that has members refuses a commit by somebody else."""
+"""Errors for a commit by a client outside a group that has members."""
 COMMIT_PATIENCE: Final = 60.0
-"""Seconds for which commits may fail before the reader begins anew."""
+"""Seconds for which commits may fail before the reader begins again."""
 
 
 class Commits:
-    """Commits what is due of the partitions that are *held*, with a mark of this reader.
+    """Commits for the partitions that are *held*, with a mark of this reader.
 
-    A commit that fails is due again with the next one; the log knows its place
+    A commit that fails is due again with the next one. The log has its place
     without it. Used by one thread at a time.
     """
 
@@ -48,20 +48,21 @@ class Commits:
         place: str,
         held: Mapping[tuple[str, int], Held],
     ) -> None:
-        """Commit as *consumer*; *held* changes with the assignment, *position* with commits."""
+        """Commit by *consumer*. *held* changes with the assignment, *position* with commits."""
         self._config, self._consumer, self._position = config, consumer, position
         self._place, self._held = place, held
         self._silent_since: float | None = None
 
-    def settled(self, held: Held) -> bool:
-        """Tell whether the group may know of all that was ever handed out of *held*."""
+    def is_settled(self, held: Held) -> bool:
+        """Return whether the group may get everything that was ever handed out of *held*."""
         known = self._position().place(held.topic, held.topic_id, held.partition)
         return known == (held.handed or held.logged)
 
-    def tell(self) -> None:
-        """Commit what is due; the answer comes later, to :meth:`heard`.
+    def commit_due(self) -> None:
+        """Commit the due places. The result comes later, to :meth:`record_result`.
 
-        Raise ``SourceUnavailable`` when none has been taken for a minute.
+        Raises:
+            SourceUnavailable: No commit has been accepted for a minute.
         """
         due = self._due(self._held.values())
         if not due:
@@ -76,24 +77,24 @@ class Commits:
         self._consumer.commit(offsets=self._marks(due), asynchronous=True)
 
     def pin(self, starts: list[Held]) -> None:
-        """Commit *starts* before the group has a member; with one it is the member's to say."""
+        """Commit *starts* before the group has members. Later only a member can commit."""
         try:
             self._consumer.commit(offsets=self._marks(starts), asynchronous=False)
         except KafkaException as error:
             if error.args[0].code() not in _OTHERS:
                 raise
 
-    def tell_of(self, gone: list[Held]) -> None:
-        """Commit what is due of partitions that are about to be somebody else's, and wait."""
+    def commit_revoked(self, gone: list[Held]) -> None:
+        """Commit the due places of partitions that move to another member, and wait."""
         if due := self._due(gone):
             try:
                 self._consumer.commit(offsets=self._marks(due), asynchronous=False)
             except KafkaException as error:
-                # Not lost: whoever reads on repeats what this log already has.
+                # Nothing is lost: the next member repeats records that this log already has.
                 _LOG.warning("%s: cannot commit at a rebalance: %s", self._place, error.args[0])
 
-    def tell_last(self) -> None:
-        """Commit what is due, and wait for the answer as long as a close may take."""
+    def commit_last(self) -> None:
+        """Commit the due places, and wait for the result as long as a close may take."""
         deadline = monotonic() + _CLOSE_SECONDS
         due = self._due(self._held.values())
         if not due:
@@ -101,14 +102,14 @@ class Commits:
         try:
             self._consumer.commit(offsets=self._marks(due), asynchronous=True)
             while monotonic() < deadline and self._due(due):
-                self._consumer.poll(0.05)  # What it gives was never handed out, and comes again.
+                self._consumer.poll(0.05)  # Its record was never handed out, and is redelivered.
         except KafkaException as error:
             _LOG.warning("%s: cannot commit at the close: %s", self._place, error.args[0])
 
-    def heard(
+    def record_result(
         self, error: KafkaError | None, partitions: Iterable[TopicPartition]
     ) -> list[KafkaError]:
-        """Take note of what became of a commit; return what has failed."""
+        """Record the result of a commit, and return the errors."""
         failures: list[KafkaError] = []
         for partition in partitions:
             failed = partition.error or error
@@ -130,7 +131,7 @@ class Commits:
     def _due(self, held: Iterable[Held]) -> list[Held]:
         found = []
         for each in held:
-            if each.logged is None and self.settled(each):
+            if each.logged is None and self.is_settled(each):
                 each.logged = each.handed
             if each.due is not None and each.due != each.told:
                 found.append(each)

@@ -48,7 +48,7 @@ OWNED: Final = {
     "request.required.acks": "every message waits for all in-sync replicas",
     "transactional.id": "use transactional",
 }
-"""librdkafka settings that the writer's promises rest on, and why each is refused."""
+"""librdkafka settings that the writer's promises rest on, with the reason for refusing each."""
 
 READER_OWNED: Final = {
     "auto.commit.enable": "only what is durable in the log is committed",
@@ -68,7 +68,7 @@ READER_OWNED: Final = {
     "partition.assignment.strategy": "the reader relies on cooperative-sticky",
     "topic.blacklist": "use pattern",
 }
-"""librdkafka settings that the reader's promises rest on, and why each is refused."""
+"""librdkafka settings that the reader's promises rest on, with the reason for refusing each."""
 
 ENTRY_ID: Final = "transporter-entry-id"
 SOURCE_ID: Final = "transporter-source-id"
@@ -86,7 +86,7 @@ _NAMES: Final = {
     "ssl_key": "ssl.key.location",
     "ssl_key_password": "ssl.key.password",
 }
-"""Our settings, and what librdkafka calls them."""
+"""Our settings, with librdkafka's names."""
 
 _SWITCH: Final = TypeAdapter(bool)
 
@@ -94,16 +94,16 @@ _ALIASES: Final = {"sasl.mechanisms": "sasl.mechanism"}
 
 
 class KafkaConnection(AdaptorConfig):
-    """Brokers, TLS and SASL. Whatever else the client can be told goes into ``client``."""
+    """Brokers, TLS and SASL. All other settings of the client go into ``client``."""
 
     bootstrap_servers: Annotated[str, Field(min_length=1)]
     """Brokers to start from: ``host:port``, comma-separated."""
 
     security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] | None = None
-    """How to talk to the brokers; without it ``plaintext``, or what ``client`` says."""
+    """Protocol to the brokers. By default ``plaintext``, or the protocol in ``client``."""
 
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
-    """How user name and password are proved, or that a token is sent in their place; needs a
+    """Proof of user name and password, or ``OAUTHBEARER`` for a token in their place. Needs a
     ``security_protocol`` with SASL."""
 
     username: Annotated[str, Field(min_length=1)] | None = None
@@ -113,11 +113,11 @@ class KafkaConnection(AdaptorConfig):
     """Password for SASL."""
 
     ssl_ca: LocalPath | None = None
-    """PEM file of the authorities that the brokers' certificates are checked against;
-    without it the system's own."""
+    """PEM file of the authorities that sign the brokers' certificates. By default the system's
+    own."""
 
     ssl_certificate: LocalPath | None = None
-    """PEM file with the certificate that we show."""
+    """PEM file with the client's certificate."""
 
     ssl_key: LocalPath | None = None
     """PEM file with the private key of ``ssl_certificate``."""
@@ -129,7 +129,7 @@ class KafkaConnection(AdaptorConfig):
     """Further librdkafka settings, such as ``socket.timeout.ms`` or ``client.id``."""
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _check_pairs(self) -> Self:
         protocol = self.security_protocol
         if (self.username is None) != (self.password is None):
             raise ValueError("username and password go together")
@@ -146,14 +146,14 @@ class KafkaConnection(AdaptorConfig):
         if (self.ssl_ca or self.ssl_key) and protocol not in {"ssl", "sasl_ssl"}:
             raise ValueError("ssl_* needs security_protocol ssl or sasl_ssl")
         given = {_ALIASES.get(name, name) for name in self.client}
-        told = given & self.secured.keys()
+        told = given & self.security_settings.keys()
         if twice := sorted(name for name, key in _NAMES.items() if key in told):
             raise ValueError(f"given here and in client: {', '.join(twice)}")
         return self
 
     @model_validator(mode="after")
-    def _some_tokens(self) -> Self:
-        given = {**self.client, **self.secured}
+    def _check_tokens(self) -> Self:
+        given = {**self.client, **self.security_settings}
         mechanisms = {given.get(name) for name in ("sasl.mechanism", "sasl.mechanisms")}
         unsecured = str(given.get("enable.sasl.oauthbearer.unsecure.jwt", "")).lower() == "true"
         if "OAUTHBEARER" in mechanisms and not uses_oidc_provider(given) and not unsecured:
@@ -161,17 +161,17 @@ class KafkaConnection(AdaptorConfig):
         return self
 
     @property
-    def secured(self) -> dict[str, Value]:
-        """The settings of the client for TLS and SASL, with its own names and as plain text."""
+    def security_settings(self) -> dict[str, Value]:
+        """The client's settings for TLS and SASL, with its own names and as plain text."""
         return dict(self._pairs())
 
-    def shown(self, text: str) -> str:
-        """Return *text* without the values of settings: the client repeats what it refuses."""
-        return without_values({**self.client, **self.secured}, text)
+    def redact(self, text: str) -> str:
+        """Return *text* without the values of settings, because the client quotes refused ones."""
+        return without_values({**self.client, **self.security_settings}, text)
 
     def without_secrets(self, text: str) -> str:
         """Return *text* without the values of settings that are secrets."""
-        return without_secrets({**self.client, **self.secured}, text)
+        return without_secrets({**self.client, **self.security_settings}, text)
 
     def _pairs(self) -> Iterator[tuple[str, Value]]:
         for name, key in _NAMES.items():
@@ -183,24 +183,24 @@ class KafkaConnection(AdaptorConfig):
 
 
 LEAST_BACKOFF: Final = 100
-"""What the client has by default; it asks for a coordinator three times at this distance."""
+"""The client's default in ms. It queries a coordinator three times at this interval."""
 
 
 class CreateTopics(AdaptorConfig):
-    """What topics are like that the writer creates."""
+    """Settings of the topics that the writer creates."""
 
     partitions: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    """How many partitions they have; without it as many as the brokers' default."""
+    """Number of partitions. By default the brokers' own default."""
 
     replication: Annotated[int, Field(ge=1, le=2**15 - 1)] | None = None
-    """How many replicas each partition has; without it as many as the brokers' default."""
+    """Number of replicas of each partition. By default the brokers' own default."""
 
     config: dict[str, Value] = Field(default_factory=dict)
     """Settings of the topics, such as ``cleanup.policy``."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """The topics' settings as brokers read them."""
+        """The topics' settings in the brokers' form."""
         return {name: _setting_text(value) for name, value in self.config.items()}
 
 
@@ -208,8 +208,8 @@ def _setting_text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _on_or_off(value: object) -> object:
-    """Make settings of a switch, also one that a variable gives: the brokers' defaults, or none."""
+def _parse_switch(value: object) -> object:
+    """Turn a switch, which a variable may give, into settings: the brokers' defaults, or none."""
     if value is None or isinstance(value, dict | CreateTopics):
         return value
     try:
@@ -219,34 +219,35 @@ def _on_or_off(value: object) -> object:
 
 
 class KafkaWriterConfig(KafkaConnection):
-    """Where the messages go, and how the client gets there."""
+    """Destination of the messages, and settings of the client."""
 
     topic: Annotated[str, Field(min_length=1)] = "{namespace}"
-    """The topic; ``{namespace}`` stands for the entry's namespace."""
+    """The topic. ``{namespace}`` stands for the entry's namespace."""
 
     max_message_bytes: Annotated[Size, Field(ge=1000, le=1_000_000_000)] = 16 * 1024**2
-    """Largest message the client sends. The default leaves it to the topic's own limit."""
+    """Largest message that the client sends. The default leaves it to the topic's own limit."""
 
     create_topics: Annotated[
-        CreateTopics | None, BeforeValidator(_on_or_off, json_schema_input_type=bool | CreateTopics)
+        CreateTopics | None,
+        BeforeValidator(_parse_switch, json_schema_input_type=bool | CreateTopics),
     ] = None
     """Create topics that are missing: ``true`` with the brokers' defaults, or a mapping of
     ``partitions``, ``replication`` and ``config``. Without it, wait for them."""
 
     id_headers: bool = False
-    """Add headers with the entry's id and its source id behind the entry's own."""
+    """Add headers with the entry's id and its source id behind the entry's own headers."""
 
     transactional: bool = False
-    """Send each slice in one transaction, together with how far the route has come: effectively
+    """Send each slice in one transaction, together with the route's progress: effectively
     once for consumers that read committed messages only."""
 
     progress_topic: str | None = None
-    """A topic that exists; how far a transactional route has come is committed for its partition
-    0. Nothing is written to it. Without it ``topic``, which must be a fixed one then."""
+    """A topic that exists. A transactional route's progress is committed for its partition 0.
+    Nothing is written to it. By default ``topic``, which must then be a fixed one."""
 
     @field_validator("topic")
     @classmethod
-    def _only_known_fields(cls, topic: str) -> str:
+    def _check_fields(cls, topic: str) -> str:
         if fields_of(topic) - {"namespace"}:
             raise ValueError("a topic may hold the field {namespace} and no other")
         if not is_topic(topic.format(namespace="n")):
@@ -255,16 +256,16 @@ class KafkaWriterConfig(KafkaConnection):
 
     @field_validator("client")
     @classmethod
-    def _nothing_owned(cls, client: dict[str, Value]) -> dict[str, Value]:
+    def _check_client(cls, client: dict[str, Value]) -> dict[str, Value]:
         return _refuse(client, OWNED, "writer")
 
     @field_validator("progress_topic")
     @classmethod
-    def _known_name(cls, topic: str | None) -> str | None:
-        return topic if topic is None else _known_topic(topic)
+    def _check_name(cls, topic: str | None) -> str | None:
+        return topic if topic is None else _check_topic(topic)
 
     @model_validator(mode="after")
-    def _some_place(self) -> Self:
+    def _check_progress(self) -> Self:
         if self.progress_topic is not None and not self.transactional:
             raise ValueError("progress_topic needs transactional: true")
         if self.transactional and self.progress_place is None:
@@ -282,7 +283,7 @@ class KafkaWriterConfig(KafkaConnection):
 
     @property
     def fixed_topic(self) -> str | None:
-        """The topic, when it is the same for every entry."""
+        """The topic, if it is the same for every entry."""
         return None if "{" in self.topic else self.topic
 
     @property
@@ -291,76 +292,76 @@ class KafkaWriterConfig(KafkaConnection):
         return self.progress_topic or self.fixed_topic
 
 
-def _known_topic(name: str) -> str:
+def _check_topic(name: str) -> str:
     if not is_topic(name):
-        raise ValueError("is no name of a topic: letters, digits, '.', '_' and '-', at most 249")
+        raise ValueError("is not a topic name: use letters, digits, '.', '_' and '-', at most 249")
     return name
 
 
 class KafkaReaderConfig(KafkaConnection):
-    """Which topics are read, as which group, from where on, and what the messages are called."""
+    """Topics, group, beginning and namespace of a Kafka reader."""
 
-    topics: tuple[Annotated[str, AfterValidator(_known_topic)], ...] = ()
+    topics: tuple[Annotated[str, AfterValidator(_check_topic)], ...] = ()
     """The topics to read."""
 
     pattern: Annotated[str, Field(min_length=1)] | None = None
-    """Instead of ``topics``: a regular expression (RE2) that is found in the names of the topics
-    to read; new ones are noticed within half a minute. Names that begin with ``__`` never match.
-    """
+    """Instead of ``topics``: a regular expression (RE2) that matches anywhere in the names of
+    the topics to read. New topics are noticed within half a minute. Names that begin with
+    ``__`` never match."""
 
     group: Annotated[str, Field(min_length=1, max_length=249)]
-    """The consumer group. Engines with the same one share the partitions."""
+    """The consumer group. Engines with the same group share the partitions."""
 
     namespace: Annotated[str, Field(min_length=1)] = "{topic}"
-    """Namespace of the messages; ``{topic}`` stands for the topic."""
+    """Namespace of the messages. ``{topic}`` stands for the topic."""
 
     content_type: Annotated[str, Field(min_length=1)] | None = JSON
-    """What the values are; ``null`` when nobody knows. They are not looked at."""
+    """Content type of the values, or ``null`` if unknown. The values are not parsed."""
 
     start: Literal["earliest", "latest"] = "earliest"
-    """Where topics begin that are there when the group begins. Partitions that are added later,
-    and topics that a pattern finds later, are read from their beginning."""
+    """Place at which existing topics begin when the group begins. Partitions that are added
+    later, and topics that a pattern finds later, are read from their beginning."""
 
     on_out_of_range: Literal["stop", "earliest", "latest"] = "stop"
-    """What to do when the records to be read next are gone, or were never there: ``stop`` with
-    an error, or go on at the partition's beginning or end, with a warning."""
+    """Reaction when the next records are gone, or were never there: ``stop`` with
+    an error, or continue at the partition's beginning or end, with a warning."""
 
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
-    """Whether records of transactions that are open or were aborted are left out."""
+    """Whether records of open or aborted transactions are left out."""
 
     follow: bool = True
-    """Wait for more at the end, instead of ending there."""
+    """Wait for more records at the end, instead of ending there."""
 
     batch_rows: Annotated[int, Field(ge=1, le=100_000)] = 10_000
-    """Most messages of one batch."""
+    """Maximum messages of one batch."""
 
     batch_bytes: Annotated[Size, Field(ge=1, le=256 * 1024**2)] = 8 * 1024**2
-    """Bytes of values after which a batch takes no more; up to 1000 messages may exceed it."""
+    """Bytes of values after which a batch is complete. Up to 1000 messages may exceed it."""
 
     commit_interval: Annotated[Duration, Field(ge=0, le=3600)] = 1.0
-    """Time between two commits to the group; the log's own position is never behind."""
+    """Time between two commits to the group. The log's own position is never behind."""
 
     @field_validator("namespace")
     @classmethod
-    def _only_the_topic(cls, namespace: str) -> str:
+    def _check_fields(cls, namespace: str) -> str:
         if fields_of(namespace) - {"topic"}:
             raise ValueError("a namespace may hold the field {topic} and no other")
         return namespace
 
     @field_validator("pattern")
     @classmethod
-    def _expression(cls, pattern: str | None) -> str | None:
+    def _check_pattern(cls, pattern: str | None) -> str | None:
         if pattern is not None:
             matching([], pattern)
         return pattern
 
     @field_validator("client")
     @classmethod
-    def _nothing_owned(cls, client: dict[str, Value]) -> dict[str, Value]:
+    def _check_client(cls, client: dict[str, Value]) -> dict[str, Value]:
         return _refuse(client, READER_OWNED, "reader")
 
     @model_validator(mode="after")
-    def _some_topics(self) -> Self:
+    def _check_topics(self) -> Self:
         if bool(self.topics) == (self.pattern is not None):
             raise ValueError("name the topics to read, or give a pattern for their names")
         if twice := sorted({name for name in self.topics if self.topics.count(name) > 1}):
@@ -369,14 +370,15 @@ class KafkaReaderConfig(KafkaConnection):
 
 
 def is_topic(name: str) -> bool:
-    """Tell whether Kafka allows *name* as the name of a topic."""
+    """Return whether Kafka allows *name* as the name of a topic."""
     return _TOPIC.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def matching(names: list[str], pattern: str) -> list[str]:
-    """Return those of *names*, sorted, in which *pattern* is found, without internal topics.
+    """Return those of *names*, sorted, that match *pattern* anywhere, without internal topics.
 
-    Raise :class:`ValueError` when it is no regular expression.
+    Raises:
+        ValueError: *pattern* is not a regular expression.
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that most pipelines do without
 
@@ -386,14 +388,14 @@ def matching(names: list[str], pattern: str) -> list[str]:
     try:
         found = pc.match_substring_regex(column, pattern=pattern).to_pylist()
     except pa.ArrowInvalid as error:
-        # Behind RE2's reason comes a piece of the pattern, which may hold a secret.
+        # RE2's reason is followed by a piece of the pattern, which may hold a secret.
         reason = str(error).removeprefix("Invalid regular expression: ").partition(": ")[0]
         raise ValueError(f"is not a regular expression that RE2 reads: {reason}") from None
     return [name for name, matches in zip(known, found, strict=False) if matches]
 
 
 def _refuse(client: dict[str, Value], owned: Mapping[str, str], who: str) -> dict[str, Value]:
-    """Return *client*; raise :class:`ValueError` when it holds a setting that is *owned*."""
+    """Return *client*, or raise :class:`ValueError` when it holds a setting that is *owned*."""
     if found := sorted(client.keys() & owned.keys()):
         reasons = "; ".join(f"{name}: {owned[name]}" for name in found)
         raise ValueError(f"the {who} sets these itself: {reasons}")

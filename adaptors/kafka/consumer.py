@@ -1,4 +1,4 @@
-"""The consumer that a reader uses, and how it says places."""
+"""The consumer that a reader uses, and conversions between its partitions and our places."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 def consumer_of(
-    config: KafkaReaderConfig, heard: Callable[..., None], told: Callable[..., None]
+    config: KafkaReaderConfig, on_error: Callable[..., None], on_commit: Callable[..., None]
 ) -> Any:  # noqa: ANN401 - the library has no types
-    """Return a consumer that *heard* of errors and *told* of commits belong to."""
+    """Return a consumer that reports errors to *on_error* and results of commits to *on_commit*."""
     return Consumer(
         {
             "fetch.queue.backoff.ms": 10,  # 4 times as fast as the default of a second
             "log_level": 2,
-            "queued.max.messages.kbytes": 32 * 1024,  # Invariant 17: what waits in the client
-            # An engine that was killed is replaced this soon; the client's own threads beat.
+            "queued.max.messages.kbytes": 32 * 1024,  # Invariant 17: the client's own queue
+            # A killed engine is replaced this soon. The client's own threads send heartbeats.
             "session.timeout.ms": 10_000,
             "socket.timeout.ms": 15_000,
             "topic.metadata.refresh.interval.ms": 30_000,
             **config.client,
-            **config.secured,
+            **config.security_settings,
             "bootstrap.servers": config.bootstrap_servers,
             "group.id": config.group,
             "auto.offset.reset": "error",
@@ -42,8 +42,8 @@ def consumer_of(
             "enable.partition.eof": True,
             "isolation.level": config.isolation,
             "partition.assignment.strategy": "cooperative-sticky",
-            "error_cb": heard,
-            "on_commit": told,
+            "error_cb": on_error,
+            "on_commit": on_commit,
             "logger": ClientLog(f"{__name__}.client", config.without_secrets),
         }
     )
@@ -56,18 +56,18 @@ def place_behind(record: Record) -> Place:
 
 
 def epoch_of(held: Held) -> int:
-    """Return the leader epoch of what is logged of *held*, or -1."""
+    """Return the leader epoch of the last logged record of *held*, or -1."""
     return held.logged.epoch if held.logged else -1
 
 
 def partition_of(held: Held, place: Place | None = None, metadata: str = "") -> TopicPartition:
-    """Return *held* as the client knows partitions, at *place* or its beginning."""
+    """Return *held* as the client's partition, at *place* or at its beginning."""
     where = Place(OFFSET_BEGINNING) if place is None else place
     return TopicPartition(held.topic, held.partition, where.next, metadata, where.epoch)
 
 
 def committed_of(found: TopicPartition) -> Committed | None:
-    """Return what the group remembers of a partition; ``None`` when it knows nothing."""
+    """Return the group's commit for a partition, or ``None`` when there is none."""
     if found.offset < 0:
         return None
     epoch = -1 if found.leader_epoch is None else found.leader_epoch

@@ -1,4 +1,4 @@
-"""What a Kafka error means for an entry, a slice or a route, and for a reader."""
+"""Meaning of a Kafka error for an entry, a slice or a route, and for a reader."""
 
 # ruff: noqa: SLF001 - the client library's own error codes are public, underscore and all
 
@@ -63,7 +63,7 @@ _NOT_CREATED: Final = frozenset(
         KafkaError.POLICY_VIOLATION,
     }
 )
-"""Why brokers create no such topic, however often they are asked."""
+"""Errors with which brokers refuse to create a topic, however often it is retried."""
 _REJECTED: Final = frozenset(
     {
         KafkaError.INVALID_MSG,
@@ -91,7 +91,7 @@ _GROUP: Final = frozenset(
         KafkaError.OFFSET_METADATA_TOO_LARGE,
     }
 )
-"""What keeps us from being a member of the group, whatever we do."""
+"""Errors that exclude us from the group, whatever we do."""
 _UNREADABLE: Final = frozenset(
     {
         KafkaError._BAD_COMPRESSION,
@@ -103,7 +103,7 @@ _UNREADABLE: Final = frozenset(
 
 
 class Kind(Enum):
-    """What an event means that the consumer gives instead of a record."""
+    """The meaning of an event that the consumer returns in place of a record."""
 
     END = "the end of a partition was reached"
     RANGE = "the records that were asked for are not there"
@@ -112,7 +112,7 @@ class Kind(Enum):
 
 
 def kind_of(error: KafkaError) -> Kind:
-    """Return what an event with *error* means for a reader."""
+    """Return the meaning for a reader of an event with *error*."""
     code = error.code()
     if code == KafkaError._PARTITION_EOF:
         return Kind.END
@@ -123,7 +123,7 @@ def kind_of(error: KafkaError) -> Kind:
 
 
 def source_error(error: KafkaError, place: str) -> TransporterError:
-    """Translate *error*, which happened at *place*, to what a reader raises."""
+    """Translate *error*, which happened at *place*, to the exception for a reader."""
     code, text = error.code(), f"{place}: {error.str()} ({error.name()})"
     if code in _GROUP:
         return EnvironmentFault(f"{text}: check the group, its other members and their settings")
@@ -135,7 +135,7 @@ def source_error(error: KafkaError, place: str) -> TransporterError:
 
 
 def missing_topic(text: str, offset: int | None = None, *, fixed_topic: bool) -> SinkError:
-    """Return what it means that a topic is missing, as *text* says."""
+    """Return the error of a sink whose topic is missing, as *text* describes."""
     if fixed_topic:
         return SinkUnavailable(f"{text}: create it, or set create_topics")
     advice = "create the topic, set create_topics, or filter its namespace out"
@@ -145,9 +145,9 @@ def missing_topic(text: str, offset: int | None = None, *, fixed_topic: bool) ->
 def refused_topic(
     error: KafkaError, place: str, offset: int | None = None, *, fixed_topic: bool
 ) -> SinkError:
-    """Return what it means that the topic at *place* could not be created because of *error*.
+    """Return the error of a sink whose topic at *place* was not created because of *error*.
 
-    What brokers always refuse is the entry's fault where its namespace has chosen the topic.
+    A lasting refusal is the entry's fault where its namespace has chosen the topic.
     """
     text = f"{place}: cannot be created: {error.str()} ({error.name()}): check create_topics"
     if not is_fault(error) and error.code() not in _NOT_CREATED:
@@ -157,26 +157,26 @@ def refused_topic(
 
 
 def is_bystander(error: KafkaError) -> bool:
-    """Tell whether the message itself is fine: taken back, or lost with another one's failure."""
+    """Return whether the message itself is fine: taken back, or lost with another's failure."""
     return error.code() in _BYSTANDER
 
 
 def is_shared(error: KafkaError) -> bool:
-    """Tell whether the broker refused a whole batch, for the sake of one of its messages."""
+    """Return whether the broker refused a whole batch because of one of its messages."""
     return error.code() in _REJECTED
 
 
 def is_fault(error: KafkaError) -> bool:
-    """Tell whether nothing can be done until an operator changes something."""
+    """Return whether only an operator can help, by changing something."""
     return error.code() in _FAULTS and not may_pass(error)
 
 
 def sink_error(
     error: KafkaError, place: str, offset: int | None = None, *, fixed_topic: bool = True
 ) -> SinkError:
-    """Translate *error*, which happened at *place*, to what the route is told.
+    """Translate *error*, which happened at *place*, to the exception for the route.
 
-    An unknown topic is waited for when all entries go there (*fixed_topic*), and is the
+    An unknown topic is awaited when all entries go there (*fixed_topic*), and is the
     entry's fault when its namespace chose it.
     """
     code, text = error.code(), f"{place}: {error.str()} ({error.name()})"

@@ -1,4 +1,4 @@
-"""A seat in a consumer group: records in, commits of what is logged out."""
+"""A membership in a consumer group: records in, commits of logged places out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from confluent_kafka import (
 from confluent_kafka import Message as Record
 
 from adaptors.kafka.beginning import Edge, beginning
-from adaptors.kafka.cluster import REQUEST_SECONDS, built
+from adaptors.kafka.cluster import REQUEST_SECONDS, translate_refusal
 from adaptors.kafka.commits import Commits
 from adaptors.kafka.consumer import (
     committed_of,
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 _CHUNK: Final = 1000
-"""Records taken at once; between two chunks their bytes are counted."""
+"""Records taken at once. Between two chunks their bytes are counted."""
 
 Key = tuple[str, int]
 
 
 class Taken(NamedTuple):
-    """Records, and how far they go in each of their partitions."""
+    """Records, and the places that they reach in their partitions."""
 
     records: list[Record]
     steps: list[tuple[Held, Place]]
 
 
 class Group:
-    """Reads the partitions that the group assigns to us, each from where the log has come.
+    """A member of the group, which reads its partitions from the log's places.
 
-    Used by one thread at a time; callbacks run in the thread that calls. What
-    fails in one of them is raised by the method that made it run.
+    Used by one thread at a time. Callbacks run in the calling thread. An error in a callback
+    is raised by the method that made it run.
     """
 
     def __init__(
@@ -67,29 +67,30 @@ class Group:
         settled: Callable[[], Position],
         place: str,
     ) -> None:
-        """Make a consumer; nothing is read before :meth:`subscribe`.
+        """Make a consumer. Nothing is read before :meth:`subscribe`.
 
-        *position* is behind all that was handed out, *settled* behind what the group may know.
+        *position* is behind all records that were handed out, *settled* behind those that may be
+        committed to the group.
         """
         self._config, self._cluster, self._position = config, cluster, position
         self._place = place
         self.held: dict[Key, Held] = {}
         self.assigned = False
-        """Whether any assignment has come, be it an empty one."""
+        """Whether any assignment has come, even an empty one."""
         self.doubt = False
-        """Whether something has happened that calls for a look at the topics."""
+        """Whether there is a reason to check the topics."""
         self._left: list[Record] = []
         self._paused = self._closing = False
         self._trouble: TransporterError | None = None
-        with built(config, place):
-            self._consumer: Any = consumer_of(config, self._heard, self._told)
+        with translate_refusal(config, place):
+            self._consumer: Any = consumer_of(config, self._on_error, self._on_commit)
         self._commits = Commits(config, self._consumer, settled, place, self.held)
 
     # Records
 
     def subscribe(self, topics: list[str]) -> None:
         """Read *topics*, and no others, from the next rebalance on."""
-        with self._translated():
+        with self._translate_errors():
             if not topics:
                 self._consumer.unsubscribe()
                 return
@@ -101,64 +102,66 @@ class Group:
             )
 
     def begin(self, topics: list[str]) -> None:
-        """Commit where ``start: latest`` begins in those of *topics* that are new to the group.
+        """Commit the beginnings with ``start: latest`` of those of *topics* new to the group.
 
-        Before anybody joins, and for all partitions that are there: of a topic that has been
-        begun a partition without a place is then a later one, whoever gets it.
+        This comes before any member joins, and covers all existing partitions. So a partition
+        without a place, of a topic that has begun, is a later one for every member.
         """
         known: list[TopicPartition] = []
         if places := self._cluster.partitions(topics):
-            with self._translated():
-                # The coordinator of a new group may not be there yet.
+            with self._translate_errors():
+                # A new group may not have a coordinator yet.
                 known = committed_offsets(self._consumer, places, monotonic() + REQUEST_SECONDS)
         found = self._of_new_topics(known)
         new = {each.topic for each in found}
         if self._config.pattern is not None and (self._position().topics or len(new) < len(topics)):
-            return  # The group has begun: these were found later.
+            return  # The group has begun, so these topics were found later.
         ids = self._cluster.ids(new)
         starts = [
             Held(each.topic, ids[each.topic], each.partition) for each in found if each.topic in ids
         ]
         self._put_at_the_end(starts)
         if starts:
-            with self._translated():
+            with self._translate_errors():
                 self._commits.pin(starts)
 
     def take(self, timeout: float) -> Taken:
-        """Return the records that are there, waiting up to *timeout* seconds for the first.
+        """Return the next records, waiting up to *timeout* seconds for the first.
 
-        At most ``batch_rows``, and none behind ``batch_bytes``, but for what one
-        look at the client's queue brings.
+        At most ``batch_rows``, and none behind ``batch_bytes``, except for the rest of one
+        chunk of the client's queue.
         """
-        with self._translated():
+        with self._translate_errors():
             self._resume()
-            found = self._gathered(timeout)
+            found = self._collect_records(timeout)
         self._raise_trouble()
         events: list[Record] = []
         if any(map(Record.error, found)):
             events = [record for record in found if record.error() is not None]
             found = [record for record in found if record.error() is None]
-        taken = self._handed(found)
+        taken = self._hand_out(found)
         for event in events:
-            self._heed(event)  # After the records: an end is told behind the last of them.
+            self._handle_event(
+                event
+            )  # After the records, because an end comes behind the last of them.
         return taken
 
     def ask_ends(self) -> Ends:
-        """Ask where the partitions end: the client learns it from fetches alone."""
+        """Query the ends of the partitions, which the client gets from fetches alone."""
         return self._cluster.ask_ends(self._partitions(), self._config.isolation)
 
     def known_ends(self) -> dict[Key, int]:
-        """Return where partitions ended at the last fetch, of those that were fetched."""
+        """Return the ends of partitions at their last fetch, for those that were fetched."""
         found = {}
         for key, held in self.held.items():
-            with self._translated():
+            with self._translate_errors():
                 _, end = self._consumer.get_watermark_offsets(partition_of(held), cached=True)
             if end >= 0:
                 found[key] = end
         return found
 
     def backlog(self, ends: dict[Key, int]) -> int | None:
-        """Return how many offsets are to be read before *ends*; ``None`` if that is not known."""
+        """Return the number of offsets to read before *ends*, or ``None`` if that is unknown."""
         if not self.assigned:
             return None
         waiting = 0
@@ -171,23 +174,23 @@ class Group:
         return waiting
 
     def keep(self) -> None:
-        """Stay a member without reading: for while the log has no room."""
-        with self._translated():
+        """Stay a member without reading, while the log has no room."""
+        with self._translate_errors():
             self._pause(self._partitions())
             while (record := self._consumer.poll(0)) is not None:
                 if record.error() is None:
                     self._left.append(record)
                 else:
-                    self._heed(record)
+                    self._handle_event(record)
         self._raise_trouble()
 
     @property
     def ended(self) -> bool:
-        """Whether every partition that we have was read to its end."""
+        """Whether every assigned partition was read to its end."""
         return self.assigned and all(held.ended for held in self.held.values())
 
     def recognise(self, topic: str, topic_id: str) -> None:
-        """Read *topic* from its beginning if it is another one now: one with another id."""
+        """Read *topic* from its beginning if *topic_id* shows that it is another one now."""
         held = [held for held in self.held.values() if held.topic == topic]
         if any(topic_id and each.topic_id and each.topic_id != topic_id for each in held):
             self._restart(held, topic, topic_id)
@@ -204,36 +207,36 @@ class Group:
             self._move(Held(topic, topic_id, each.partition), OFFSET_BEGINNING)
 
     def close(self) -> None:
-        """Leave the group, and before that commit what is logged, if the brokers answer.
+        """Commit the logged places if the brokers answer, and leave the group.
 
         With a commit under way to brokers that are away this takes a session's time-out.
         """
         self._closing = True
         if not self.doubt:
             self._pause(self._partitions())
-            self._commits.tell_last()
+            self._commits.commit_last()
         self._consumer.close()
 
     # Commits
 
-    def tell(self) -> None:
-        """Commit what is logged and the group does not know; the answer comes later."""
+    def commit_due(self) -> None:
+        """Commit logged places that the group does not have. The result comes later."""
         if self.doubt:
             return  # The client would keep a commit for brokers that are away, and its own close.
-        with self._translated():
-            self._commits.tell()
+        with self._translate_errors():
+            self._commits.commit_due()
 
-    def _told(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """Hear what became of a commit; tell of what nothing helps against."""
-        for failed in self._commits.heard(error, partitions):
-            self._note(failed)
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """Record the result of a commit, and report errors for which there is no remedy."""
+        for failed in self._commits.record_result(error, partitions):
+            self._keep_error(failed)
 
     # Callbacks of rebalances
 
     def _on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:  # noqa: ANN401
         self.assigned = True
         try:
-            starts = self._begun(partitions)
+            starts = self._hold_assigned(partitions)
         except TransporterError as error:
             self._trouble = error
             starts = []
@@ -241,14 +244,14 @@ class Group:
         self._pause_or_resume(starts)
 
     def _on_revoke(self, consumer: Any, partitions: list[TopicPartition]) -> None:  # noqa: ANN401
-        """Commit what is logged of *partitions*, so that whoever gets them repeats nothing."""
+        """Commit logged places of *partitions*, so that their next readers repeat nothing."""
         gone = self._drop(partitions)
         if not self._closing:
-            self._commits.tell_of(gone)
+            self._commits.commit_revoked(gone)
         consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Any, partitions: list[TopicPartition]) -> None:  # noqa: ANN401
-        """Forget *partitions*: somebody else has them already, and may have committed."""
+        """Drop *partitions*, because other members have them already, and may have committed."""
         self._drop(partitions)
         consumer.incremental_unassign(partitions)
 
@@ -258,9 +261,9 @@ class Group:
         found = [self.held.pop(key, None) for key in keys]
         return [held for held in found if held is not None]
 
-    # Where partitions begin
+    # Beginnings of partitions
 
-    def _begun(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    def _hold_assigned(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Hold *partitions* and return them with the places where they begin."""
         ids = self._cluster.ids(each.topic for each in partitions)
         if gone := sorted({each.topic for each in partitions} - ids.keys()):
@@ -270,7 +273,7 @@ class Group:
             )
         begun = {topic for topic, _ in self.held}
         starts, unknown = [], []
-        for each in self._committed(partitions):
+        for each in self._committed_places(partitions):
             held = Held(each.topic, ids[each.topic], each.partition)
             where = self._beginning(held, committed_of(each))
             self.held[held.topic, held.partition] = held
@@ -278,13 +281,13 @@ class Group:
                 unknown.append(held)
             else:
                 starts.append(partition_of(held, where if isinstance(where, Place) else None))
-        return starts + self._begun_anywhere(unknown)
+        return starts + self._begin_unknown(unknown)
 
-    def _committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return what the group knows of *partitions*."""
+    def _committed_places(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return the group's commits for *partitions*."""
         if not partitions:
             return []
-        with self._translated():
+        with self._translate_errors():
             found: list[TopicPartition] = self._consumer.committed(
                 partitions, timeout=REQUEST_SECONDS
             )
@@ -293,15 +296,15 @@ class Group:
                 raise source_error(each.error, self._place)
         return found
 
-    def _begun_anywhere(self, unknown: list[Held]) -> list[TopicPartition]:
-        """Return where partitions begin whose places nobody knows.
+    def _begin_unknown(self, unknown: list[Held]) -> list[TopicPartition]:
+        """Return the beginnings of partitions without a known place.
 
-        At the beginning, but for ``start: latest`` and a topic of which nothing was ever begun.
-        What a pattern finds was begun by :meth:`begin`, or is later.
+        They are at the partition's beginning, except with ``start: latest`` for a topic that has
+        never begun. Topics that a pattern finds were begun by :meth:`begin`, or are later.
         """
         latest = self._config.start == "latest" and self._config.pattern is None
         topics = {each.topic for each in unknown} if latest else set()
-        found = self._committed(self._cluster.partitions(topics)) if topics else []
+        found = self._committed_places(self._cluster.partitions(topics)) if topics else []
         new = {each.topic for each in self._of_new_topics(found)}
         at_end = [held for held in unknown if held.topic in new]
         self._put_at_the_end(at_end)
@@ -310,7 +313,7 @@ class Group:
         ]
 
     def _of_new_topics(self, found: list[TopicPartition]) -> list[TopicPartition]:
-        """Return those of *found*, as the group keeps them, whose topics nobody has begun."""
+        """Return those of *found*, the group's commits, whose topics have never begun."""
         known = {each.topic for each in found if each.offset >= 0} | self._position().topics.keys()
         return [each for each in found if each.topic not in known]
 
@@ -321,9 +324,9 @@ class Group:
         where = beginning(position, topic, topic_id, partition, committed)
         if isinstance(where, Place) and where != held.logged:
             held.passed = (held.logged, where.next)
-        elif not self._commits.settled(held):
-            # Invariant 1: an earlier assignment has handed out what may not be durable, or not
-            # be delivered where the group waits for that.
+        elif not self._commits.is_settled(held):
+            # Invariant 1: an earlier assignment has handed out records that may not be durable,
+            # or not delivered where the group waits for that.
             held.logged, held.handed = None, held.logged
         if where is Edge.RECREATED:
             _LOG.warning(
@@ -337,14 +340,14 @@ class Group:
         return where
 
     def _put_at_the_end(self, held: list[Held]) -> None:
-        """Let *held* begin at their ends as they are now."""
+        """Begin *held* at their present ends."""
         ends = self._cluster.ends(map(partition_of, held), self._config.isolation)
         for each in held:
             each.passed = (None, ends[each.topic, each.partition])
 
     # Events
 
-    def _heed(self, event: Record) -> None:
+    def _handle_event(self, event: Record) -> None:
         error, held = event.error(), self.held.get(_key(event))
         match kind_of(error):
             case Kind.END if held is not None:
@@ -357,12 +360,12 @@ class Group:
                 raise source_error(error, self._place_of(event))
 
     def _out_of_range(self, held: Held, wanted: int) -> None:
-        """Stop, or go on elsewhere: the records at *wanted* are not there."""
+        """Stop, or continue elsewhere, because the records at *wanted* are not there."""
         for topic, topic_id in self._cluster.ids([held.topic]).items():
             self.recognise(topic, topic_id)
         if held not in self.held.values():
             return  # Another topic has its name now, and is read from its beginning.
-        with self._translated():
+        with self._translate_errors():
             bounds = self._consumer.get_watermark_offsets(
                 partition_of(held), timeout=REQUEST_SECONDS
             )
@@ -387,11 +390,11 @@ class Group:
         self._move(moved, start)
 
     def _move(self, held: Held, offset: int) -> None:
-        """Begin a partition that is assigned anew at *offset*."""
+        """Begin an assigned partition again at *offset*."""
         partition = partition_of(held, Place(offset))
         self._drop([partition])
-        with self._translated():
-            # After an error of its range a partition does not take a seek.
+        with self._translate_errors():
+            # A partition does not accept a seek after an error of its range.
             self._consumer.incremental_unassign([partition])
             self._consumer.incremental_assign([partition])
         self.held[held.topic, held.partition] = held
@@ -399,10 +402,10 @@ class Group:
 
     # The client
 
-    def _gathered(self, timeout: float) -> list[Record]:
-        """Return what was left, or what is in the client's queue: nothing waits for a full batch.
+    def _collect_records(self, timeout: float) -> list[Record]:
+        """Return the kept records, or the client's queue, without waiting for a full batch.
 
-        ``consume`` would wait for as many as were asked for, or the whole time.
+        ``consume`` would wait for the whole number of records, or the whole time.
         """
         if self._left:
             left, self._left = self._left, []
@@ -420,12 +423,12 @@ class Group:
             size += sum(map(len, more))
         return found
 
-    def _handed(self, found: list[Record]) -> Taken:
-        """Return *found* as handed out, without what was taken from us meanwhile."""
+    def _hand_out(self, found: list[Record]) -> Taken:
+        """Mark *found* as handed out, without records of partitions that were revoked meanwhile."""
         pairs = zip(map(Record.topic, found), map(Record.partition, found), strict=True)
         last = dict(zip(pairs, found, strict=True))
         if last.keys() - self.held.keys():
-            return self._handed([record for record in found if _key(record) in self.held])
+            return self._hand_out([record for record in found if _key(record) in self.held])
         steps = [(self.held[key], place_behind(record)) for key, record in last.items()]
         for held, place in steps:
             held.hand(place)
@@ -437,7 +440,7 @@ class Group:
             self._consumer.pause(partitions)
 
     def _pause_or_resume(self, assigned: list[TopicPartition]) -> None:
-        """Treat what was *assigned* as all the rest: a pause outlives an assignment's end."""
+        """Treat *assigned* partitions like the rest, because a pause outlives an assignment."""
         if assigned:
             (self._consumer.pause if self._paused else self._consumer.resume)(assigned)
 
@@ -449,13 +452,13 @@ class Group:
     def _partitions(self) -> list[TopicPartition]:
         return list(map(partition_of, self.held.values()))
 
-    def _heard(self, error: KafkaError) -> None:
-        """Hear of trouble with the brokers as a whole."""
-        self._note(error)
+    def _on_error(self, error: KafkaError) -> None:
+        """Record an error of the brokers as a whole."""
+        self._keep_error(error)
         self.doubt = True
 
-    def _note(self, error: KafkaError) -> None:
-        """Let what nothing helps against be raised by the method that is under way."""
+    def _keep_error(self, error: KafkaError) -> None:
+        """Keep an error without a remedy, for the current method to raise."""
         if error.fatal() or is_fault(error) or kind_of(error) is Kind.FAILURE:
             self._trouble = source_error(error, self._place)
 
@@ -470,7 +473,7 @@ class Group:
         return f"{self._place}: partition {event.partition()} of topic {event.topic()}"
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except KafkaException as error:

@@ -1,4 +1,4 @@
-"""A partition that is assigned to us, and how far everybody knows about it. Pure."""
+"""A partition that is assigned to us, with its logged and committed places. Pure."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 class Held:
     """One partition, from one assignment to the end of it.
 
-    What a former assignment has handed out says nothing to a later one: somebody
-    else may have read the partition in between. So each has an object of its own.
+    Records that a former assignment handed out do not count for a later one, because another
+    member may have read the partition in between. So each assignment has an object of its own.
     """
 
     topic: str
     topic_id: str
     partition: int
     logged: Place | None = None
-    """Behind what the log holds durably; perhaps from long before this assignment."""
+    """The place behind the records that are durable in the log, maybe from earlier assignments."""
     passed: tuple[Place | None, int] | None = None
-    """Behind a place (of ``logged``) comes nothing to log before this offset."""
+    """A place (of ``logged``), and the offset before which there is nothing to log behind it."""
     told: int | None = None
-    """What the group knows from us."""
+    """The offset that the group has from us."""
     handed: Place | None = None
-    """Behind what was handed out; ``None`` before the first record."""
+    """The place behind the records that were handed out, or ``None`` before the first record."""
     ended: bool = False
-    """Whether the end was reached, and nothing was read since."""
+    """Whether the end was reached and no record was read since."""
 
     def hand(self, place: Place) -> None:
-        """Take note that everything before *place* is handed out."""
+        """Record that everything before *place* is handed out."""
         self.handed, self.ended = place, False
 
     def reach(self, end: int) -> None:
-        """Take note that nothing lies between what was handed out and *end*, where it ends now.
+        """Record that *end*, the present end, follows the last record that was handed out.
 
-        The offsets in between, if there are any, are those of ends of transactions.
+        Any offsets in between are those of ends of transactions.
         """
         if self.handed and end < self.handed.next:
-            return  # An end that has grown since.
+            return  # The end has grown since.
         self.ended = True
         behind = self.handed or self.logged
         if behind is None or end > behind.next:
@@ -51,11 +51,11 @@ class Held:
 
     @property
     def due(self) -> int | None:
-        """The offset that the group should know; ``None`` while there is none."""
+        """The offset that the group should have, or ``None`` while there is none."""
         if self.passed and self.passed[0] == self.logged:
             return self.passed[1]
         return self.logged.next if self.logged else None
 
     def mark_of(self, owner: str) -> str:
-        """Return what stands beside that offset when *owner* commits it."""
+        """Return the metadata beside that offset when *owner* commits it."""
         return str(Mark(owner, self.topic_id, self.logged.next if self.logged else None))

@@ -1,4 +1,4 @@
-"""Keeps a seat in the consumer group while nobody polls."""
+"""A thread that keeps the membership in a consumer group while the reader is not polled."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _BEAT: Final = 1.0
 
 
 class Keeper:
-    """Calls *keep* each second on a thread of its own, once its owner has been away for a while.
+    """A thread that calls *keep* each second once its owner has been away for a while.
 
     A reader is not polled while the log has no room. Its member would then answer
-    no rebalance, which holds up the whole group, and be thrown out in the end.
+    no rebalance, which blocks the whole group, and would be removed in the end.
 
-    Owner and thread never run at the same time: the owner works inside of
+    Owner and thread never run at the same time. The owner works inside of
     :meth:`present`, which waits for a call of *keep* that is under way, and
-    raises what the last one has raised. Made and closed by one thread.
+    raises the exception that the last one raised. Made and closed by one thread.
     """
 
     def __init__(self, patience: float, keep: Callable[[], None]) -> None:
-        """Begin; the owner is taken as away after *patience* seconds."""
+        """Start the thread. The owner counts as away after *patience* seconds."""
         self._patience, self._keep = patience, keep
         self._changed = threading.Condition()
         self._seen = monotonic()
@@ -37,7 +37,7 @@ class Keeper:
 
     @contextmanager
     def present(self) -> Iterator[None]:
-        """Keep the thread out for the length of a ``with`` block."""
+        """Block the thread for the length of a ``with`` block."""
         with self._changed:
             if self._problem is not None:
                 raise self._problem
@@ -48,9 +48,9 @@ class Keeper:
 
     @contextmanager
     def aside(self) -> Iterator[bool]:
-        """Keep the thread out for the length of a ``with`` block, if that needs no wait.
+        """Block the thread for the length of a ``with`` block, if that needs no wait.
 
-        Yields whether it does not. The owner counts as away still.
+        Yields whether it needs none. The owner still counts as away.
         """
         free = self._changed.acquire(blocking=False)
         try:
@@ -75,7 +75,7 @@ class Keeper:
                     continue
                 try:
                     self._keep()
-                except BaseException as error:  # noqa: BLE001 - the owner is told, and raises it
+                except BaseException as error:  # noqa: BLE001 - raised later in the owner
                     self._problem = error
                 else:
                     self._changed.wait(_BEAT)

@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from adaptors.kafka.slice import Row
 
 _LEAST: Final = 1500
-"""Also if one part is not settled yet when the next is on its way, a kill repeats 3000."""
+"""Small enough that a kill repeats at most 3000, the unsettled part and the next one."""
 _MOST: Final = 48_000
 _TOO_LONG: Final = 0.25
-"""Share of the time that the brokers may be waited for."""
+"""Share of the time that may be spent waiting for the brokers."""
 _SLOW_PARTS: Final = 32
 _QUICK_PARTS: Final = 200
 
 
 class Outgoing:
-    """The rows of a batch, made when they are asked for.
+    """The rows of a batch, made on demand.
 
-    Those of some 1500 entries fit into the processor's caches and are gone before the next:
-    that alone is worth a third of the time.
+    The rows of about 1500 entries fit into the processor's caches and are gone before the next.
+    That alone saves a third of the time.
     """
 
     def __init__(
         self, batch: Entries, topic_of: Callable[[str], str], *, ids: bool = False
     ) -> None:
-        """Make no row yet; *topic_of* names the topic of a namespace, or returns nothing.
+        """Make no rows yet. *topic_of* returns a namespace's topic, or an empty text.
 
-        With *ids* the headers of each tell its entry's.
+        With *ids* each row's headers include its entry's ids.
         """
         self.batch, self.offsets = batch, batch.offsets
         self._topic_of, self._ids = topic_of, ids
@@ -43,7 +43,7 @@ class Outgoing:
     def rows(self, first: int, most: int) -> list[Row]:
         """Return about *most* rows from row *first* on, but none of an entry without a topic.
 
-        A part ends with an entry, so that all of it can be acked.
+        A part ends at the end of an entry, so that all of it can be acked.
         """
         if self.nameless is not None:
             return []
@@ -64,20 +64,20 @@ class Outgoing:
 
 
 class Pace:
-    """Decides how many rows are sent before the brokers are waited for.
+    """The number of rows that are sent before a wait for the brokers.
 
-    As few as keep the client busy: a kill repeats those on their way. The next rows are
-    made meanwhile, which hides a wait of some milliseconds; for brokers that are farther
-    away there are more rows in a part.
+    As few as keep the client busy, because a kill repeats those on their way. The next rows
+    are made meanwhile, which hides a wait of some milliseconds. For more distant brokers
+    a part has more rows.
     """
 
     def __init__(self) -> None:
-        """Begin with few."""
+        """Begin with the least rows."""
         self.rows = _LEAST
         self._slow = self._quick = 0
 
-    def waited(self, seconds: float, of: float) -> None:
-        """Take note that a part was waited for *seconds*, *of* those that all of it took."""
+    def record_wait(self, seconds: float, of: float) -> None:
+        """Record a wait of *seconds* for a part, *of* the seconds that all of it took."""
         slow = seconds > of * _TOO_LONG
         self._slow, self._quick = (self._slow + 1, 0) if slow else (0, self._quick + 1)
         if self._slow == _SLOW_PARTS:

@@ -1,4 +1,4 @@
-"""The reader's position: how far each partition is logged. Pure."""
+"""The reader's position: the logged place of each partition. Pure."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The partitions of one topic; *id* tells it from another that took its name."""
+    """The partitions of one topic. *id* distinguishes it from a later topic of its name."""
 
     id: str = ""
     places: Mapping[int, Place] = field(default_factory=dict)
 
     def is_other(self, topic_id: str) -> bool:
-        """Tell whether *topic_id* is another topic's. Old brokers give no id: then nobody knows."""
+        """Return whether *topic_id* is another topic's, or false where old brokers have no ids."""
         return bool(self.id and topic_id and self.id != topic_id)
 
 
 class Step(NamedTuple):
-    """How far a batch goes in one partition."""
+    """The place that a batch reaches in one partition."""
 
     topic: str
     topic_id: str
@@ -42,30 +42,29 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far *owner*, one reader of one log, has come in each partition it ever had.
+    """The logged places of *owner*, one reader of one log, in each partition it ever had.
 
-    ``owner`` is ``<log id>/<a random text>``: made when the reader logs its first
-    batch, and kept in every position of it since. What it leaves with the group
-    carries it too. Stored as JSON; unknown keys are ignored, so that later
-    versions may add some.
+    ``owner`` is ``<log id>/<a random text>``. It is made when the reader logs its first
+    batch, and kept in every position since. The reader's commits to the group
+    carry it too. Stored as JSON. Unknown keys are ignored, so later versions may add some.
     """
 
     owner: str
     topics: Mapping[str, Topic] = field(default_factory=dict)
 
     def place(self, topic: str, topic_id: str, partition: int) -> Place | None:
-        """Return how far a partition is logged; ``None`` if it is not, or was another topic's."""
+        """Return the logged place of a partition, or ``None`` for another topic's or none."""
         known = self.topics.get(topic)
         if known is None or known.is_other(topic_id):
             return None
         return known.places.get(partition)
 
-    def recreated(self, topic: str, topic_id: str) -> bool:
-        """Tell whether another topic has taken the name of one that was read."""
+    def is_recreated(self, topic: str, topic_id: str) -> bool:
+        """Return whether another topic has taken the name of one that was read."""
         known = self.topics.get(topic)
         return known is not None and known.is_other(topic_id)
 
-    def behind(self, steps: Iterable[Step]) -> Position:
+    def advance(self, steps: Iterable[Step]) -> Position:
         """Return the position behind *steps*."""
         topics = dict(self.topics)
         for topic, topic_id, partition, place in steps:
@@ -82,15 +81,15 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what ``str`` has written; raise ``SourceError`` for anything else."""
+        """Parse the text that ``str`` wrote, or raise ``SourceError`` for anything else."""
         try:
             found = json.loads(text)
             topics = {name: _topic(topic) for name, topic in found["topics"].items()}
             return cls(str(found["owner"]), topics)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise SourceError(
-                f"the log holds the position {text[:100]!r} for this reader, which no "
-                "kafka reader has written; give the reader another name"
+                f"the log holds the position {text[:100]!r} for this reader, which was not "
+                "written by a kafka reader; give the reader another name"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""What can be found out of topics and groups before anything is read or written."""
+"""Checks of topics and groups before anything is read or written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation
 
-from adaptors.kafka.cluster import REQUEST_SECONDS, Cluster, built
+from adaptors.kafka.cluster import REQUEST_SECONDS, Cluster, translate_refusal
 from adaptors.kafka.consumer import consumer_of
 from adaptors.kafka.failures import source_error
 from transporter.adaptor import Finding
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 
 def probe_reader(config: KafkaReaderConfig) -> Iterator[Finding]:
-    """Yield what there is of the topics and of the group that *config* names."""
+    """Yield findings about the topics and the group that *config* names."""
     cluster = Cluster(config, _place(config))
     names = list(config.topics) if config.pattern is None else cluster.matching(config.pattern)
     yield Finding(f"{_place(config)} answers")
     if not names:
         text = f"no topic's name matches {config.pattern} yet; those that come are read then"
         yield Finding(text, "warning")
-    yield from _topics(cluster, names, AclOperation.READ, "create it, or correct `topics`")
-    yield _group(config, cluster.partitions(names))
+    yield from _check_topics(cluster, names, AclOperation.READ, "create it, or correct `topics`")
+    yield _check_group(config, cluster.partitions(names))
 
 
 def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
-    """Yield what there is of the topics that *config* names."""
-    # It is for idempotent producers only, and those ask for a right before anything else.
+    """Yield findings about the topics that *config* names."""
+    # The setting is for idempotent producers only, which need a right before anything else.
     cluster = Cluster(config, _place(config), **{"enable.gapless.guarantee": False})
     there = cluster.matching("^")
     yield Finding(f"{_place(config)} answers, and shows {len(there)} topics")
     names = sorted({name for name in (config.fixed_topic, config.progress_place) if name})
     advice = "it is created with the first entry" if config.create_topics else "create it"
-    yield from _topics(
+    yield from _check_topics(
         cluster,
         names,
         AclOperation.WRITE,
@@ -53,10 +53,10 @@ def probe_writer(config: KafkaWriterConfig) -> Iterator[Finding]:
         yield Finding(f"topics {config.topic}: looked up as entries come, not now")
 
 
-def _group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Finding:
-    """Ask what the group keeps, as somebody who never joins it."""
-    with built(config, _place(config)):
-        consumer = consumer_of(config, _nothing, _nothing)
+def _check_group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Finding:
+    """Look up the group's commits without joining the group."""
+    with translate_refusal(config, _place(config)):
+        consumer = consumer_of(config, _ignore, _ignore)
     try:
         found = committed_offsets(consumer, places, monotonic() + REQUEST_SECONDS) if places else []
     except KafkaException as error:
@@ -69,11 +69,11 @@ def _group(config: KafkaReaderConfig, places: list[TopicPartition]) -> Finding:
     return Finding(f"group {config.group}: it has begun {begun} of {len(found)} partitions")
 
 
-def _nothing(*_: object) -> None:
-    """Hear nothing: what matters is raised."""
+def _ignore(*_: object) -> None:
+    """Ignore callbacks, because every relevant error is raised."""
 
 
-def _topics(
+def _check_topics(
     cluster: Cluster,
     names: Iterable[str],
     right: AclOperation,
@@ -81,7 +81,7 @@ def _topics(
     *,
     missing: Literal["warning", "problem"] = "problem",
 ) -> Iterator[Finding]:
-    found = cluster.described(names)
+    found = cluster.describe_with_rights(names)
     for name in names:
         topic = found.get(name)
         if topic is None:
@@ -96,7 +96,7 @@ def _topics(
 
 
 def _lacks(described: object, right: AclOperation) -> bool:
-    """Tell whether the brokers say what we may do, and *right* is not among it."""
+    """Return whether the brokers list our rights and *right* is missing."""
     rights = getattr(described, "authorized_operations", None)
     return rights is not None and not {right, AclOperation.ALL} & set(rights)
 

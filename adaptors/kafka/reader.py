@@ -1,4 +1,4 @@
-"""Reads topics of Kafka as a member of a consumer group."""
+"""Reader of Kafka topics as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -29,46 +29,46 @@ if TYPE_CHECKING:
     from transporter.adaptor import AdaptorConfig, Finding, Resume
 
 _GRACE: Final = 10.0
-"""Seconds for which a topic may be missing: one that is being created appears by then."""
+"""Seconds for which a topic may be missing, so that one that is being created can appear."""
 _LOOK: Final = 30.0
-"""Seconds between two looks at the topics when nothing calls for one."""
+"""Seconds between two checks of the topics when there is no reason for one."""
 _SOON: Final = 1.0
-"""Seconds between two looks when something does."""
+"""Seconds between two checks when there is a reason."""
 _MEASURE: Final = 10.0
-"""Seconds between two looks at how much there is to read."""
+"""Seconds between two measurements of the backlog."""
 _UNPOLLED: Final = 2.0
-"""Seconds without a poll after which what the client knows of the ends counts as old."""
+"""Seconds without a poll after which the client's ends of partitions count as old."""
 _PATIENCE: Final = 10.0
 _MAX_POLL_INTERVAL: Final = 300_000
 
 
 class KafkaReader:
-    """Reads the records of some topics, each partition in its order.
+    """Reader of the records of some topics, each partition in its order.
 
-    ``data``, ``key`` and headers are the record's, byte for byte; no value makes
-    a tombstone with the op ``delete``. The partitions are shared with whoever is
-    in the same group; each is read on from where the log has come, unless
-    somebody else, or an operator, has moved the group since.
+    ``data``, ``key`` and headers are the record's, byte for byte. A missing value makes
+    a tombstone with the op ``delete``. The partitions are shared with the other members of
+    the group. Each is read on from the log's place, unless another member, or an operator,
+    has moved the group since.
 
-    Not promised: order among partitions; that a record is logged in one engine's
+    Not promised: order among partitions, or that a record is logged in one engine's
     log only. At a rebalance without crash or full log nothing is repeated.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = KafkaReaderConfig
 
     def __init__(self, config: KafkaReaderConfig) -> None:
-        """Read what *config* names."""
+        """Keep *config* and connect to nothing yet."""
         self._config = config
         self._place = f"Kafka at {config.bootstrap_servers}"
         self._position = self._settled = Position("")
         self._cluster: Cluster | None = None
         self._group: Group | None = None
         self._keeper: Keeper | None = None
-        # By position: with `release: delivered` there may be as many as entries.
+        # By position. With `release: delivered` there may be as many as entries.
         self._given: OrderedDict[str, tuple[Position, list[tuple[Held, Place]]]] = OrderedDict()
         self._topics: list[str] = []
         self._missing: dict[str, float] = {}
-        self._looked = self._told = self._measured = 0.0
+        self._looked = self._committed_at = self._measured = 0.0
         self._resume: Resume | None = None
         self._survey: Survey[dict[tuple[str, int], int]] | None = None
         self._polled = 0.0
@@ -76,10 +76,11 @@ class KafkaReader:
         self._pause = threading.Event()  # never set: waiting on it is a bounded pause
 
     def open(self, resume: Resume) -> None:
-        """Join the group; partitions come with the first polls.
+        """Join the group. Partitions come with the first polls.
 
-        :raises SourceUnavailable: when no broker answers, or a topic is gone that was read.
-        :raises EnvironmentFault: when a right or a setting is wrong.
+        Raises:
+            SourceUnavailable: No broker answers, or a topic that was read is gone.
+            EnvironmentFault: A right or a setting is wrong.
         """
         self.close()
         self._resume = resume
@@ -87,7 +88,7 @@ class KafkaReader:
         self._position = (
             Position.parse(text) if text else Position(f"{resume.log_id}/{secrets.token_hex(4)}")
         )
-        # With `release: delivered` the log may hold more than the group may know of.
+        # With `release: delivered` the log may hold more than may be committed to the group.
         text = resume.committable
         self._settled = Position.parse(text) if text else Position(self._position.owner)
         cluster = self._cluster = Cluster(self._config, self._place)
@@ -96,26 +97,27 @@ class KafkaReader:
         self._group = group
         self._await_topics(cluster)
         if self._config.start == "latest":
-            group.begin(self._wanted(cluster))
+            group.begin(self._wanted_topics(cluster))
         self._subscribe(cluster, group)
-        self._looked = self._told = self._polled = monotonic()
+        self._looked = self._committed_at = self._polled = monotonic()
         self._survey = Survey(group.ask_ends)
-        # Others in the group may have to wait for us so long in a rebalance.
+        # In a rebalance the other members may have to wait for us this long.
         limit = int(self._config.client.get("max.poll.interval.ms", _MAX_POLL_INTERVAL)) / 1000
         self._keeper = Keeper(min(_PATIENCE, limit / 4), self._keep)
 
     def poll(self, timeout: float) -> Batch:
-        """Return what is there, waiting up to *timeout* seconds for the first record.
+        """Return the next records, waiting up to *timeout* seconds for the first one.
 
-        :raises SourceError: when records are gone that were to be read, and ``on_out_of_range``
-            is ``stop``.
+        Raises:
+            SourceError: Records that were to be read are gone, and ``on_out_of_range`` is ``stop``.
+            EndOfSource: With ``follow: false``, everything was read.
         """
-        group, cluster, keeper = self._opened
+        group, cluster, keeper = self._open_parts
         deadline = monotonic() + timeout
         with keeper.present():
             while not self._ended:
-                self._look(group, cluster)
-                self._tell(group)
+                self._check_topics(group, cluster)
+                self._commit_due(group)
                 self._measure(group)
                 records, steps = group.take(max(0.0, deadline - monotonic()))
                 self._polled = monotonic()
@@ -127,17 +129,17 @@ class KafkaReader:
             raise EndOfSource
 
     def commit(self, position: str) -> None:
-        """Let the group know of *position*, with the next commit (Invariant 1)."""
-        group, _, keeper = self._opened
+        """Commit *position* to the group, with the next commit (Invariant 1)."""
+        group, _, keeper = self._open_parts
         with keeper.present():
             while position in self._given:
                 _, (self._settled, steps) = self._given.popitem(last=False)
                 for held, place in steps:
                     held.logged = place
-            self._tell(group)
+            self._commit_due(group)
 
     def keep_alive(self) -> None:
-        """Measure while nobody polls, as while the log is full; a thread keeps the seat then."""
+        """Measure the backlog between polls, as while the log is full and the keeper is active."""
         now, group, keeper, survey = monotonic(), self._group, self._keeper, self._survey
         if group is None or keeper is None or survey is None:
             return
@@ -152,11 +154,11 @@ class KafkaReader:
                 )
 
     def probe(self) -> Iterable[Finding]:
-        """Look at the topics and the group."""
+        """Check the topics and the group."""
         return probe_reader(self._config)
 
     def close(self) -> None:
-        """Commit what is logged, leave the group and end the threads; safe to call twice."""
+        """Commit the logged places, leave the group and end the threads. Safe to call twice."""
         keeper, self._keeper = self._keeper, None
         group, self._group = self._group, None
         self._cluster = self._survey = None
@@ -172,13 +174,13 @@ class KafkaReader:
         now = monotonic()
         if now >= self._measured + _MEASURE and self._resume is not None:
             self._measured = now
-            # Brokers that are away tell nothing: what the client knows is old then.
+            # While brokers are away the client's numbers are old.
             found = None if group.doubt else group.backlog(group.known_ends())
             self._resume.measure("backlog_messages", found)
 
     def _batch(self, records: list[Record], steps: list[tuple[Held, Place]]) -> Batch:
         names = {held.topic: self._names_of(held) for held, _ in steps}
-        self._position = self._position.behind(
+        self._position = self._position.advance(
             Step(held.topic, held.topic_id, held.partition, place) for held, place in steps
         )
         text = str(self._position)
@@ -195,25 +197,25 @@ class KafkaReader:
         group = self._group
         if group is not None:
             group.keep()
-            self._tell(group)
+            self._commit_due(group)
 
-    def _tell(self, group: Group) -> None:
+    def _commit_due(self, group: Group) -> None:
         now = monotonic()
-        if now - self._told >= self._config.commit_interval:
-            self._told = now
-            group.tell()
+        if now - self._committed_at >= self._config.commit_interval:
+            self._committed_at = now
+            group.commit_due()
 
     # Topics
 
     def _await_topics(self, cluster: Cluster) -> None:
-        """Wait a moment for topics that are being created."""
+        """Wait for topics that are being created, for a limited time."""
         deadline = monotonic() + _GRACE
         while missing := sorted(set(self._config.topics) - cluster.ids(self._config.topics).keys()):
             if monotonic() >= deadline:
-                raise self._absent(missing)
+                raise self._missing_topics_error(missing)
             self._pause.wait(_SOON / 2)
 
-    def _absent(self, topics: list[str]) -> SourceUnavailable:
+    def _missing_topics_error(self, topics: list[str]) -> SourceUnavailable:
         names = ", ".join(topics)
         if set(topics) <= self._position.topics.keys():
             return SourceUnavailable(
@@ -224,8 +226,8 @@ class KafkaReader:
             f"{self._place}: there are no topics {names}; create them, or correct `topics`"
         )
 
-    def _look(self, group: Group, cluster: Cluster) -> None:
-        """See now and then whether the brokers answer, and the topics are the ones they were."""
+    def _check_topics(self, group: Group, cluster: Cluster) -> None:
+        """Check at intervals that the brokers answer and that the topics are still the same."""
         now = monotonic()
         if now - self._looked < (_SOON if group.doubt else _LOOK):
             return
@@ -236,28 +238,28 @@ class KafkaReader:
         group.doubt = False  # The brokers answer.
         for topic in topics & ids.keys():
             group.recognise(topic, ids[topic])
-        self._mind(set(self._config.topics) - ids.keys(), now)
+        self._check_missing(set(self._config.topics) - ids.keys(), now)
         group.doubt = bool(self._missing)
 
-    def _mind(self, missing: set[str], now: float) -> None:
-        """Give a topic that is gone a moment to come back."""
+    def _check_missing(self, missing: set[str], now: float) -> None:
+        """Raise if a topic has been missing for too long."""
         self._missing = {topic: self._missing.get(topic, now) for topic in missing}
         late = [topic for topic, since in self._missing.items() if now - since >= _GRACE]
         if late:
-            raise self._absent(sorted(late))
+            raise self._missing_topics_error(sorted(late))
 
     def _subscribe(self, cluster: Cluster, group: Group) -> None:
-        topics = self._wanted(cluster)
+        topics = self._wanted_topics(cluster)
         if topics != self._topics:
             self._topics = topics
             group.subscribe(topics)
 
-    def _wanted(self, cluster: Cluster) -> list[str]:
+    def _wanted_topics(self, cluster: Cluster) -> list[str]:
         pattern = self._config.pattern
         return list(self._config.topics) if pattern is None else cluster.matching(pattern)
 
     @property
-    def _opened(self) -> tuple[Group, Cluster, Keeper]:
+    def _open_parts(self) -> tuple[Group, Cluster, Keeper]:
         if self._group is None or self._cluster is None or self._keeper is None:
             raise SourceError(f"the reader of {self._place} is not open")
         return self._group, self._cluster, self._keeper

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 EARLIEST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
-"""Year 1: with :data:`LATEST`, year 9999, what every later step and sink can express."""
+"""Year 1. With :data:`LATEST`, year 9999, the range that every later step and sink can express."""
 LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 _NO_TIME: Final = -1
-"""What Kafka gives for a record without a time."""
+"""Kafka's value for a record without a time."""
 
-# Typed: for a plain value Arrow would look for pandas, 0.1 ms each time where there is none.
+# Typed, because for a plain value Arrow tries to import pandas, 0.1 ms each where it is missing.
 _SLASH: Final = pa.scalar("/", pa.string())
 _THOUSAND: Final = pa.scalar(1000, pa.int64())
 
 
 class Names(NamedTuple):
-    """What the messages of one topic are called, and how their source ids begin."""
+    """The namespace of one topic's messages, and the beginning of their source ids."""
 
     namespace: str
     origin: str
@@ -42,35 +42,37 @@ def to_batch(
 ) -> pa.RecordBatch:
     """Turn *records* (at least one, none of them an event) into messages, in the same order.
 
-    A record whose time no calendar has, or whose headers cannot be read, becomes
+    A record whose time is outside the calendar, or whose headers cannot be read, becomes
     a message with a ``transporter-error`` header.
     """
     count = len(records)
     data = pa.array(list(map(Record.value, records)), pa.binary())
     times = list(map(itemgetter(1), map(Record.timestamp, records)))
-    times, headers = _sound(times, _read_headers(records))
-    namespaces, ids = _named(records, names)
+    times, headers = _fit_message(times, _read_headers(records))
+    namespaces, ids = _namespaces_and_ids(records, names)
     columns = {
         "namespace": namespaces,
         "op": _ops(data),
-        "phase": _repeated("sync", "phase", count),
+        "phase": _repeat("sync", "phase", count),
         "key": pa.array(list(map(Record.key, records)), pa.binary()),
         "timestamp": _microseconds(times),
         "source_id": ids,
         "data": data,
-        "content_type": _repeated(content_type, "content_type", count),
+        "content_type": _repeat(content_type, "content_type", count),
         "headers": _column(headers),
     }
     return pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)
 
 
-def _named(records: Sequence[Record], names: Mapping[str, Names]) -> tuple[pa.Array, pa.Array]:
+def _namespaces_and_ids(
+    records: Sequence[Record], names: Mapping[str, Names]
+) -> tuple[pa.Array, pa.Array]:
     """Return the namespaces and the source ids: ``<topic>@<topic id>/<partition>/<offset>``."""
     import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that `transporter check` does without
 
     topics = pa.array(list(map(Record.topic, records)), pa.string()).dictionary_encode()
     known = [names[topic] for topic in topics.dictionary.to_pylist()]
-    # Taken by index: a million texts need not be made, only those of the few topics.
+    # Taken by index, so only the texts of the few topics are made, not a million.
     namespaces = pa.array([each.namespace for each in known], pa.string()).take(topics.indices)
     origins = pa.array([each.origin for each in known], pa.string()).take(topics.indices)
     partitions = pa.array(list(map(Record.partition, records)), pa.int32()).cast(pa.string())
@@ -80,7 +82,7 @@ def _named(records: Sequence[Record], names: Mapping[str, Names]) -> tuple[pa.Ar
 
 def _ops(data: pa.Array) -> pa.Array:
     if not data.null_count:
-        return _repeated("insert", "op", len(data))
+        return _repeat("insert", "op", len(data))
     return pa.array(["insert", "delete"], pa.string()).take(data.is_null().cast(pa.int8()))
 
 
@@ -93,11 +95,11 @@ def _microseconds(times: list[int]) -> pa.Array:
 
 
 def _read_headers(records: Sequence[Record]) -> list[Headers | None]:
-    """Return the headers of each record; ``None`` where the client cannot read them.
+    """Return the headers of each record, or ``None`` where the client cannot read them.
 
-    It sets an exception and returns a value all the same when a name is not UTF-8.
-    Called through ``map`` that is found out, and always at the record itself; from
-    there on the rest is read.
+    When a name is not UTF-8 it sets an exception and returns a value all the same.
+    A call through ``map`` raises this, always at the record itself. The
+    records after it are read from there on.
     """
     found: list[Headers | None] = []
     remaining = map(Record.headers, records)
@@ -110,7 +112,7 @@ def _read_headers(records: Sequence[Record]) -> list[Headers | None]:
 
 
 def _column(headers: Sequence[Headers]) -> pa.Array:
-    """Return a headers column by its parts: a dictionary for each header costs ten times that."""
+    """Build a headers column from its parts, a tenth of the time of a dictionary per header."""
     pairs = list(chain.from_iterable(headers))
     name, value = HEADERS_TYPE.value_type
     names = pa.array(list(map(itemgetter(0), pairs)), name.type)
@@ -120,8 +122,10 @@ def _column(headers: Sequence[Headers]) -> pa.Array:
     return pa.ListArray.from_arrays(ends, items, type=HEADERS_TYPE)
 
 
-def _sound(times: list[int], headers: list[Headers | None]) -> tuple[list[int], list[Headers]]:
-    """Return both as a message can have them, with an error header where they were not so."""
+def _fit_message(
+    times: list[int], headers: list[Headers | None]
+) -> tuple[list[int], list[Headers]]:
+    """Return both in a form that fits a message, with an error header where they did not."""
     read = [pairs for pairs in headers if pairs is not None]
     if len(read) == len(headers) and min(times) >= 0 and max(times) <= LATEST:
         return times, read
@@ -143,5 +147,5 @@ def _row(time: int, headers: Headers | None) -> tuple[int, Headers]:
     return time, [*marks, *headers]
 
 
-def _repeated(value: object, column: str, count: int) -> pa.Array:
+def _repeat(value: object, column: str, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, MESSAGE_SCHEMA.field(column).type), count)

@@ -1,4 +1,4 @@
-"""A question that brokers are asked now and then, whose answer nobody waits for."""
+"""A periodic query to brokers that never blocks the thread that runs it."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EVERY: Final = 5.0
-"""Seconds between two questions."""
+"""Seconds between two queries."""
 LATE: Final = 5.0
-"""Seconds after which the answer before is too old to be shown."""
+"""Seconds after which the previous answer is too old to be shown."""
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Question(Protocol[T_co]):
-    """What was asked; a ``Future`` is one. It ends by itself, with an answer or without."""
+    """A query under way, such as a ``Future``. It ends by itself, with an answer or without."""
 
     def done(self) -> bool:
         """Return whether :meth:`result` returns or raises at once."""
 
     def result(self) -> T_co:
-        """Return the answer, or raise why there is none."""
+        """Return the answer, or raise the reason why there is none."""
 
 
 class Survey(Generic[T_co]):
-    """Asks a question at most each :data:`EVERY` seconds. Not thread-safe; never waits."""
+    """A query at most each :data:`EVERY` seconds. Not thread-safe. Never waits."""
 
     def __init__(self, ask: Callable[[], Question[T_co]]) -> None:
-        """Be due at once; *ask* returns without waiting for the answer."""
+        """Make the first query due at once. *ask* returns without waiting for the answer."""
         self._ask = ask
         self._asked: Question[T_co] | None = None
         self._due = self._late = 0.0
         self.answer: T_co | None = None
-        """The newest answer; ``None`` while there is none, or when the last question failed."""
+        """The newest answer, or ``None`` while there is none or when the last query failed."""
 
     def look(self, now: float) -> bool:
-        """Take the answer that has come, or ask if that is due; return whether that is news.
+        """Take an answer that has come, or start a due query, and return whether that is news.
 
-        A failure is news, too, and so is an answer that is late: the one before it is old then.
-        What is wrong is reported by the reader, if it lasts.
+        A failure is news, too, and so is a late answer, because the previous one is old then.
+        The reader reports the problem, if it lasts.
         """
         if self._asked is None:
             return now >= self._due and not self._begin(now)
         if not self._asked.done():
-            # The client may take a minute to give up on a broker that is frozen.
+            # The client may take a minute to time out on a broker that is frozen.
             return now >= self._late and self._take(None)
         asked, self._asked = self._asked, None
         return self._take(asked)
 
     def _begin(self, now: float) -> bool:
-        """Ask; return whether that was possible."""
+        """Start a query, and return whether that was possible."""
         self._due, self._late = now + EVERY, now + LATE
         with suppress(KafkaException, TransporterError):
             self._asked = self._ask()
@@ -72,5 +72,5 @@ class Survey(Generic[T_co]):
         return True
 
     def forget(self) -> None:
-        """Drop the answer, and the question that is open."""
+        """Drop the answer, and the query that is under way."""
         self._asked = self.answer = None

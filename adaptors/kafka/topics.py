@@ -1,4 +1,4 @@
-"""Which topics there are; those that are missing are created where that is asked for."""
+"""Lookup of topics, and creation of missing ones where the settings permit it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 _BROKERS_DEFAULT: Final = -1
 _SHARE: Final = 4
-"""A look may take this part of a slice's deadline."""
+"""A lookup may take this part of a slice's deadline."""
 
 
 class Topics:
-    """Looks topics up before anything is sent to them. Not thread-safe.
+    """Topics that are looked up before anything is sent to them. Not thread-safe.
 
-    Brokers create each topic that a client names, unless told otherwise. So the clients here
-    ask for none to be created, and a mistyped one is found missing.
+    By default brokers create each topic that a client names. So the clients here
+    forbid it, and a mistyped topic is found missing.
     """
 
     def __init__(self, client: Client, *, create: CreateTopics | None) -> None:
-        """Connect to nothing yet; *create* says what those are like that are made."""
+        """Connect to nothing yet. *create* has the settings of topics that are created."""
         self._client, self._create = client, create
         self._seconds = client.seconds / _SHARE
         self._admin: Any = None
@@ -32,34 +32,34 @@ class Topics:
         self._refusals: dict[str, KafkaError] = {}
 
     def has(self, topic: str) -> bool:
-        """Return whether *topic* is there, also if that cannot be found out: then sending will.
+        """Return whether *topic* exists, or true if the lookup fails, because sending decides then.
 
-        Where one could not be created, :meth:`refusal` says why.
+        :meth:`refusal` returns the reason why it could not be created.
         """
         if topic in self._there:
             return True
         try:
-            found = self._found(topic)
+            found = self._lookup(topic)
         except KafkaException:
             return True
-        if not found and (self._create is None or not self._made(topic, self._create)):
+        if not found and (self._create is None or not self._create_topic(topic, self._create)):
             return False
         self._there.add(topic)
         return True
 
     def refusal(self, topic: str) -> KafkaError | None:
-        """Return why *topic* could not be created when it was last looked for."""
+        """Return the reason why *topic* could not be created at the last lookup."""
         return self._refusals.get(topic)
 
     def forget(self) -> None:
-        """Look each topic up again: something has failed."""
+        """Look each topic up again, because a delivery has failed."""
         self._there.clear()
 
-    def _found(self, topic: str) -> bool:
+    def _lookup(self, topic: str) -> bool:
         if self._admin is None:
-            # The client's settings may be some that need it: an AdminClient is a producer to it.
+            # Some client settings need idempotence, because an AdminClient is a producer to it.
             settings = self._client.connection() | {"enable.idempotence": True}
-            self._admin = self._client.built(AdminClient, settings)
+            self._admin = self._client.build(AdminClient, settings)
         found = self._admin.list_topics(topic, timeout=self._seconds).topics[topic]
         if found.error is None:
             return True
@@ -67,8 +67,8 @@ class Topics:
             return False
         raise KafkaException(found.error)
 
-    def _made(self, topic: str, create: CreateTopics) -> bool:
-        """Create *topic*, and return whether it is there; one that somebody else makes will do."""
+    def _create_topic(self, topic: str, create: CreateTopics) -> bool:
+        """Create *topic*, and return whether it exists, also if another client has created it."""
         self._refusals.pop(topic, None)
         new = NewTopic(
             topic,

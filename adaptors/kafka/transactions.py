@@ -1,4 +1,4 @@
-"""Delivers a slice and how far its shard has come in one transaction of Kafka's."""
+"""Delivery of a slice and its shard's progress in one Kafka transaction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from adaptors.kafka.client import bounded, left
+from adaptors.kafka.client import limit_time, seconds_left
 from adaptors.kafka.failures import is_fault, sink_error
 from adaptors.kafka.progress import Groups, Progress
 from adaptors.kafka.slice import Slice
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _ATTEMPTS: Final = 4
-"""Transactions tried for one slice: a refused entry costs two, what the client lost one more."""
+"""Transactions per slice: a refused entry costs two, records that the client lost one more."""
 
 _FENCED: Final = frozenset(
     {
@@ -50,22 +50,22 @@ _FAULTS: Final = frozenset(
         KafkaError.OFFSET_METADATA_TOO_LARGE,
     }
 )
-"""What fails every transaction until an operator changes something, besides missing rights."""
+"""Errors of every transaction until an operator changes something, besides missing rights."""
 
 
 class Delivered(NamedTuple):
-    """How many rows, from the first on, are in the topic for good, and why not more."""
+    """The number of rows, from the first on, that are durable in the topic, and the error."""
 
     rows: int
     error: SinkError | None = None
     offset: int | None = None
     acked: int = 0
-    """How many of the rows were acked already."""
+    """Number of those rows that were acked already."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """A transaction of which we do not know yet whether it was committed."""
+    """A transaction whose commit is not confirmed yet."""
 
     mark: str
     generation: int
@@ -73,11 +73,11 @@ class _Commit:
 
 
 class Transactions:
-    """One shard's transactions; see ``README.md`` for how they make it effectively once.
+    """One shard's transactions. See ``README.md`` for how they make it effectively once.
 
-    An id, and a consumer group of the same name, belong to each shard. Whoever
-    initialises the id shuts out every earlier holder; what it reads and writes
-    after that cannot be passed by anybody. Not thread-safe.
+    An id, and a consumer group of the same name, belong to each shard. Initialising
+    the id fences every earlier holder. Nothing that a holder reads and writes
+    after that can be overtaken by others. Not thread-safe.
     """
 
     def __init__(self, client: Client, context: WriterContext) -> None:
@@ -94,15 +94,16 @@ class Transactions:
         """Offsets that are committed without having been acked, by generation."""
 
     def open(self) -> StoredOffset | None:
-        """Shut out whoever wrote for this route before; return how far this shard has come.
+        """Fence every earlier writer of this route, and return this shard's progress.
 
-        :raises RouteFault: when an engine with a newer epoch has opened the route.
-        :raises SinkUnavailable: when no broker answers before the deadline.
+        Raises:
+            RouteFault: An engine with a newer epoch has opened the route.
+            SinkUnavailable: No broker answers before the deadline.
         """
         ends = time.monotonic() + self._client.seconds
-        others = self._look(ends)
-        # Shards that are no more come first: a shard of ours that is written down as such
-        # proves that all of those are shut out, even if we end before we are through.
+        others = self._check_shards(ends)
+        # Shards that no longer exist come first. When one of our shards is committed as such,
+        # this proves that all of those are fenced, even if we end before we are through.
         for shard in sorted(others, reverse=True):
             if shard >= self._context.shards:
                 self._retire(shard, ends)
@@ -126,35 +127,35 @@ class Transactions:
             if self._producer is None:
                 self._resume(ends + self._client.seconds / 4)
                 if self._context.turns:
-                    # We may have shut out the engine whose turn it is (Invariant 10).
+                    # We may have fenced the engine whose turn it is (Invariant 10).
                     text = f"{self._place}: taken again; whether this engine leads is asked anew"
                     return Delivered(0, SinkUnavailable(text))
-                # However long that took: the slice is tried, so that something comes of it.
+                # However long that took, the slice is tried, so that there is an outcome.
                 ends = max(ends, time.monotonic() + self._client.seconds / 4)
-            done = self._already(batch, len(rows))
+            done = self._count_committed(batch, len(rows))
             found = self._transact(batch, rows, done, ends)
         except KafkaException as error:
-            return Delivered(done, self._broken(error, ends))
+            return Delivered(done, self._recover_producer(error, ends))
         if found.error is None:
             self._client.trouble = None
         return found
 
     def close(self) -> None:
-        """Drop the producer; what it has not committed is aborted, at the next open at latest."""
+        """Drop the producer. Uncommitted rows are aborted, at the next open at the latest."""
         self._producer = None
         self._client.drop()
 
-    # Who may write
+    # Permission to write
 
-    def _look(self, ends: float) -> list[int]:
+    def _check_shards(self, ends: float) -> list[int]:
         """Return the shards, besides ours, whose ids another number of shards may still hold.
 
-        An engine with a newer epoch is found before we would shut it out.
+        An engine with a newer epoch is found here before we would fence it.
         """
         shard, bound, others = 0, self._context.shards, []
         while shard < bound:
             known = self._read(shard, ends)
-            self._entitled(known)
+            self._check_epoch(known)
             if known is not None:
                 bound = max(bound, known.stored.shards)
             if shard != self._context.shard and not self._is_ours(known):
@@ -163,44 +164,44 @@ class Transactions:
         return others
 
     def _enter(self, ends: float) -> Progress | None:
-        """Take our own id, and say so; return what was known before."""
+        """Take our own id, commit that, and return the progress found."""
 
         def take() -> Progress | None:
             self._producer = self._client.producer(self._name(self._context.shard))
             return self._claim(self._producer, self._context.shard, ends)
 
         try:
-            return self._insisting(take, ends)
+            return self._retry_fenced(take, ends)
         except BaseException:
             self.close()
             raise
 
     def _retire(self, shard: int, ends: float) -> None:
-        """Shut out whoever writes for *shard* while the keys go to another number of shards."""
+        """Fence the writer of *shard*, because its keys go to another number of shards."""
 
         def take() -> None:
             if not self._is_ours(self._read(shard, ends)):
                 producer = self._client.producer(self._name(shard), kept=False)
                 self._claim(producer, shard, ends)
 
-        self._insisting(take, ends)
+        self._retry_fenced(take, ends)
 
-    def _insisting(self, take: Callable[[], _T], ends: float) -> _T:
-        """Return what *take* returns, again while another worker of ours does the same."""
+    def _retry_fenced(self, take: Callable[[], _T], ends: float) -> _T:
+        """Call *take*, again while another worker of ours does the same, and return its result."""
         while True:
             try:
                 return take()
             except KafkaException as error:
                 if error.args[0].code() not in _FENCED or time.monotonic() >= ends:
-                    raise self._told(error) from error
-                _rest()
+                    raise self._translate_error(error) from error
+                _wait_randomly()
 
     def _claim(self, producer: Producer, shard: int, ends: float) -> Progress | None:
-        """Take the id of *shard*, and write down that it is of this epoch and number of shards."""
+        """Take the id of *shard*, and commit that it has this epoch and number of shards."""
         self._call(ends, producer.init_transactions)
         alone = partial(self._commit_alone, producer, self._name(shard), ends)
-        known = self._groups.settled(self._name(shard), ends, alone)
-        self._entitled(known)
+        known = self._groups.read_settled(self._name(shard), ends, alone)
+        self._check_epoch(known)
         newest, own = known, shard == self._context.shard
         kept = known.stored if known is not None and self._is_ours(known) else None
         if kept is None or (own and self._is_stale(kept)):
@@ -215,13 +216,13 @@ class Transactions:
         return known is not None and known.stored.shards == self._context.shards
 
     def _of_this_log(self, known: Progress) -> bool:
-        """Tell whether *known* is of our own log, and not of an engine's that had its turn."""
+        """Return whether *known* is of our own log, and not of another engine that had its turn."""
         return known.stored.log_id == self._context.log_id
 
     def _is_stale(self, stored: StoredOffset) -> bool:
         return stored.log_id != self._context.log_id or stored.epoch < self._context.epoch
 
-    def _entitled(self, known: Progress | None) -> None:
+    def _check_epoch(self, known: Progress | None) -> None:
         """Raise a fault when an engine with a newer epoch of this log has written *known*."""
         if known is None or not self._of_this_log(known):
             return
@@ -232,14 +233,14 @@ class Transactions:
             )
 
     def _read(self, shard: int, ends: float) -> Progress | None:
-        """Return what was last committed for *shard*."""
+        """Return the last commit for *shard*."""
         try:
             return self._groups.read(self._name(shard), ends, stable=False)
         except KafkaException as error:
-            raise self._told(error) from error
+            raise self._translate_error(error) from error
 
     def _resume(self, ends: float) -> None:
-        """Take our id again after a failure, and find out what became of the last commit."""
+        """Take our id again after a failure, and find the outcome of the last commit."""
         before, unsure = self._known, self._unsure
         found = self._enter(ends)
         if found is None or not self._of_this_log(found):
@@ -256,10 +257,10 @@ class Transactions:
             self._settled[unsure.generation] = unsure.offsets
         self._unsure = None
 
-    # What is written
+    # Writing
 
-    def _already(self, batch: Entries, count: int) -> int:
-        """Return how many of the first *count* rows a commit holds whose answer was lost."""
+    def _count_committed(self, batch: Entries, count: int) -> int:
+        """Return how many of the first *count* rows were committed without a confirmation."""
         settled = self._settled.pop(batch.generation, frozenset())
         offsets = batch.offsets[:count] if settled else []
         return next(
@@ -272,18 +273,18 @@ class Transactions:
         for _ in range(_ATTEMPTS):
             if count == done:
                 break
-            producer = self._began()
+            producer = self._begin_transaction()
             part = Slice(producer, rows[done:count], ends, self._client.batch_bytes())
             part.deliver()
             if part.fatal is not None:
                 raise KafkaException(part.fatal)
-            if part.delivered() == count - done:
+            if part.count_delivered() == count - done:
                 self._commit(producer, batch, offsets[done:count])
                 return refused._replace(rows=count)
-            error, offset, guilty = self._judged(part, producer, offsets[done:count], ends)
+            error, offset, guilty = self._explain_failure(part, producer, offsets[done:count], ends)
             self._abort(producer)
             if offset is not None:
-                # What precedes it is delivered now; nothing behind it (Invariant 9).
+                # Rows before it are delivered now, none behind it (Invariant 9).
                 refused, count = Delivered(0, error, offset), batch.whole(done + guilty)
                 continue
             trouble = Delivered(done, error)
@@ -291,25 +292,25 @@ class Transactions:
                 break
         if count == done:
             return refused._replace(rows=done)
-        self.close()  # What the client has lost its count of, a new one need not clear up.
+        self.close()  # A new client need not repair the state of one that has lost count.
         return trouble
 
-    def _began(self) -> Producer:
+    def _begin_transaction(self) -> Producer:
         assert self._producer is not None  # noqa: S101 - deliver has entered
         self._producer.begin_transaction()
         return self._producer
 
-    def _judged(
+    def _explain_failure(
         self, part: Slice, producer: Producer, offsets: list[int], ends: float
     ) -> tuple[SinkError, int | None, int]:
-        """Return why *part* failed, the entry's offset and its row, if it was one entry's doing."""
+        """Return why *part* failed, and the offset and the row of an entry at fault, if any."""
         failure = part.failure()
         if failure is None and part.failures and time.monotonic() < ends:
-            # The client has taken everything back; only a commit, which must fail now, says why.
+            # The client has taken all rows back. Only a commit, which must fail now, shows why.
             try:
-                producer.commit_transaction(left(ends))
+                producer.commit_transaction(seconds_left(ends))
             except KafkaException as why:
-                return self._told(why), None, 0
+                return self._translate_error(why), None, 0
         error, offset = self._client.reason(part, offsets)
         return error, offset, failure.row if failure else 0
 
@@ -327,12 +328,12 @@ class Transactions:
         try:
             self._call(time.monotonic() + self._client.seconds / 2, producer.abort_transaction)
         except KafkaException:
-            self.close()  # The next to take the id aborts it.
+            self.close()  # The next holder of the id aborts it.
             raise
 
-    def _broken(self, error: KafkaException, ends: float) -> SinkError:
-        """Return what *error*, which no row is guilty of, means; bring the producer in order."""
-        told = self._told(error)
+    def _recover_producer(self, error: KafkaException, ends: float) -> SinkError:
+        """Return the meaning of *error*, which no row has caused, and restore the producer."""
+        told = self._translate_error(error)
         why, producer = error.args[0], self._producer
         if why.txn_requires_abort() and producer is not None:
             self._unsure = None  # It was certainly not committed.
@@ -343,12 +344,12 @@ class Transactions:
             return told
         self.close()
         if why.code() in _FENCED:
-            self._find_out(max(ends, time.monotonic() + 1))
+            self._raise_if_fenced(max(ends, time.monotonic() + 1))
         return told
 
-    def _find_out(self, ends: float) -> None:
-        """Raise a fault that names the engine that has shut us out, if its epoch is newer."""
-        self._entitled(self._read(self._context.shard, ends))
+    def _raise_if_fenced(self, ends: float) -> None:
+        """Raise a fault that names the engine that has fenced us, if its epoch is newer."""
+        self._check_epoch(self._read(self._context.shard, ends))
 
     def _next(self, stored: StoredOffset) -> Progress:
         self._count += 1
@@ -364,20 +365,20 @@ class Transactions:
     def _keep(self, producer: Producer, place: TopicPartition, group: str, ends: float) -> None:
         own = group == self._name(self._context.shard)
         member = self._member if own else non_member_metadata(group)
-        self._call(ends, bounded(producer.send_offsets_to_transaction), [place], member)
+        self._call(ends, limit_time(producer.send_offsets_to_transaction), [place], member)
 
     def _call(self, ends: float, act: Callable[..., Any], *values: object) -> None:
-        """Call *act* with *values* and the time left, again while the client says that it may."""
+        """Call *act* with *values* and the time left, again while the client permits a retry."""
         while True:
             try:
-                act(*values, max(0.1, left(ends)))
+                act(*values, max(0.1, seconds_left(ends)))
             except KafkaException as error:
                 if not error.args[0].retriable() or time.monotonic() >= ends:
                     raise
             else:
                 return
 
-    def _told(self, error: KafkaException) -> SinkError:
+    def _translate_error(self, error: KafkaException) -> SinkError:
         why = error.args[0]
         text = f"{self._place}: {why.str()} ({why.name()})"
         if why.code() in _FENCED:
@@ -399,6 +400,6 @@ class Transactions:
         return f"{self._client.place()}, transactional id {self._name(self._context.shard)}"
 
 
-def _rest() -> None:
-    # Others do the same thing at the same time: who waits longer comes second.
+def _wait_randomly() -> None:
+    # Others do the same thing at the same time. The one with the longer wait comes second.
     threading.Event().wait(random.uniform(0.01, 0.1))  # noqa: S311 - only to be out of step

@@ -1,4 +1,4 @@
-"""Writes entries to Kafka topics with an idempotent or a transactional producer."""
+"""Writer of entries to Kafka topics with an idempotent or a transactional producer."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 
 class KafkaWriter:
-    """Delivers entries to Kafka in order, each confirmed by all in-sync replicas.
+    """Writer that delivers entries to Kafka in order, each confirmed by all in-sync replicas.
 
-    Key, value, headers and timestamp arrive as they are in the entry (a time in
-    ms; none, or one before 1970, becomes the time of sending); no data makes a
+    Key, value, headers and timestamp arrive as they are in the entry. A time has
+    ms. A missing one, or one before 1970, becomes the time of sending. Missing data make a
     tombstone. Messages with a key go to the partition that Kafka's Java clients
-    choose. Delivery is at least once: what was not confirmed is sent again. With
+    choose. Delivery is at least once: unconfirmed messages are sent again. With
     ``transactional`` it is effectively once for consumers of committed messages.
 
     Not promised: that nothing behind a refused message arrives, unless
-    transactional. What was on its way already may, and arrives once more, in
+    transactional. Messages on their way already may, and arrive once more, in
     order, with the next attempt.
 
     Not thread-safe. The client's own threads are joined by :meth:`close`.
@@ -53,18 +53,18 @@ class KafkaWriter:
     Config: ClassVar[type[AdaptorConfig]] = KafkaWriterConfig
 
     def __init__(self, config: KafkaWriterConfig) -> None:
-        """Keep *config*; the client is made by :meth:`open`."""
+        """Keep *config*. The client is made by :meth:`open`."""
         self._config = config
         self._line: _Plain | Transactions | None = None
         self._topics: Topics
 
     def open(self, context: WriterContext) -> StoredOffset | None:
-        """Connect; return what the consumer group keeps, if the writer is transactional.
+        """Connect, and return the consumer group's progress if the writer is transactional.
 
-        :raises SinkUnavailable: when no broker answers before the deadline, or the topic
-            is missing.
-        :raises RouteFault: when the settings or the rights do not allow it, or
-            another engine has opened the log since.
+        Raises:
+            SinkUnavailable: No broker answers before the deadline, or the topic is missing.
+            RouteFault: The settings or the rights do not allow it, or another engine has
+                opened the log since.
         """
         client = Client(self._config, context.deadline)
         self._topics = Topics(client, create=self._config.create_topics)
@@ -75,7 +75,7 @@ class KafkaWriter:
         return self._line.open()
 
     def write(self, batch: Entries, ack: Ack) -> None:
-        """Send *batch* and wait for the brokers' word, at most the context's deadline."""
+        """Send *batch* and wait for confirmations, at most for the context's deadline."""
         assert self._line is not None  # noqa: S101 - the engine has opened it
         outgoing = Outgoing(batch, self._topic, ids=self._config.id_headers)
         found = self._line.deliver(outgoing, ack) if len(batch) else Delivered(0)
@@ -90,11 +90,11 @@ class KafkaWriter:
             ack.fail(self._no_topic(batch, outgoing.nameless), outgoing.offsets[outgoing.nameless])
 
     def probe(self) -> Iterable[Finding]:
-        """Look at the topics."""
+        """Check the topics."""
         return probe_writer(self._config)
 
     def close(self) -> None:
-        """Drop the client and what it still holds; safe to call twice."""
+        """Drop the client and its queue. Safe to call twice."""
         line, self._line = self._line, None
         if line is not None:
             line.close()
@@ -109,7 +109,7 @@ class KafkaWriter:
         return Rejected(f"{place}: namespace {namespace!r} makes no topic name", offset)
 
     def _missing(self, topic: str, offset: int | None = None) -> SinkError:
-        """Return what it means that *topic* is missing, and was not created."""
+        """Return the error of *topic*, which is missing and was not created."""
         place = f"Kafka topic {topic} at {self._config.bootstrap_servers}"
         fixed_topic = self._config.fixed_topic is not None
         if (refusal := self._topics.refusal(topic)) is not None:
@@ -117,13 +117,13 @@ class KafkaWriter:
         return missing_topic(f"{place}: there is no such topic", offset, fixed_topic=fixed_topic)
 
     def _topic(self, namespace: str) -> str:
-        """Return the topic of *namespace*; nothing if there is none."""
+        """Return the topic of *namespace*, or an empty text if there is none."""
         topic = self._config.topic.format(namespace=namespace)
         return topic if is_topic(topic) and self._topics.has(topic) else ""
 
 
 class _Plain:
-    """Delivers with a producer that is kept over failures: it keeps the order."""
+    """Delivery with a producer that is kept over failures, because it keeps the order."""
 
     def __init__(self, client: Client) -> None:
         """Connect to nothing yet."""
@@ -132,7 +132,7 @@ class _Plain:
         self._pace = Pace()
 
     def open(self) -> StoredOffset | None:
-        """Connect; Kafka stores no offset for us, so there is none to return."""
+        """Connect, and return ``None``, because Kafka stores no offset for us here."""
         producer = self._connect()
         try:
             producer.list_topics(self._client.config.fixed_topic, timeout=self._client.seconds)
@@ -143,7 +143,7 @@ class _Plain:
         return None
 
     def deliver(self, outgoing: Outgoing, ack: Ack) -> Delivered:
-        """Send each row of *outgoing* once, part by part; return what is confirmed of them.
+        """Send each row of *outgoing* once, part by part, and return the confirmed ones.
 
         A part is acked when all of it is confirmed, before another one is sent.
         """
@@ -154,11 +154,11 @@ class _Plain:
             part = Slice(self._connect(), rows, ends, client.batch_bytes())
             end = done + len(rows)
             rows = self._settle(part, outgoing, end)
-            delivered = part.delivered()
+            delivered = part.count_delivered()
             if delivered < len(part.rows):
                 told = client.reason(part, offsets[done:end])
                 if part.fatal is not None:
-                    self.close()  # Only a new client helps; otherwise the old one keeps the order.
+                    self.close()  # Only a new client helps. Otherwise the old one keeps the order.
                 return Delivered(done + delivered, *told, acked=done)
             if not rows:
                 client.trouble = None
@@ -167,7 +167,7 @@ class _Plain:
             done = end
 
     def _settle(self, part: Slice, outgoing: Outgoing, end: int) -> list[Row]:
-        """Send *part* and wait for it; return the rows that follow, from row *end* on."""
+        """Send *part*, wait for it, and return the rows that follow, from row *end* on."""
         begun = time.monotonic()
         part.send()
         rows: list[Row] = []
@@ -178,11 +178,11 @@ class _Plain:
         part.settle()
         if rows:
             now = time.monotonic()
-            self._pace.waited(now - waited, now - begun)
+            self._pace.record_wait(now - waited, now - begun)
         return rows
 
     def close(self) -> None:
-        """Drop the producer and what it still holds."""
+        """Drop the producer and its queue."""
         producer, self._producer = self._producer, None
         self._client.drop()
         if producer is not None:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from transporter.kafka_clients import Value
 
 _QUIET: Final[dict[str, Value]] = {"log_level": 2}
-"""In an outage the client has dozens of lines a second to say; what matters comes as an error."""
+"""In an outage the client logs dozens of lines a second. Relevant problems come as errors."""
 _MOST_IN_FLIGHT: Final = 1_000_000
-"""The engine's ``max_in_flight`` comes first, unless it is larger."""
+"""The engine's ``max_in_flight`` is reached first, unless it is larger."""
 
 
 def _known_queue(name: str) -> str:
@@ -32,13 +32,13 @@ def _known_queue(name: str) -> str:
 
 
 class KafkaQueueConnection(KafkaConnection):
-    """Brokers, TLS and SASL, and what all have to agree on who share the queue's topics."""
+    """Brokers, TLS and SASL, and the settings that all users of the queue's topics must share."""
 
     queue_topic: Topic = "queue"
     """Topic of the messages of all queues."""
 
     max_message_bytes: Annotated[Size, Field(ge=1000, le=1_000_000_000)] = 1_000_000
-    """Largest value and headers of a message; below the topics' ``max.message.bytes``."""
+    """Largest value and headers of a message. Keep it below the topics' ``max.message.bytes``."""
 
     @field_validator("client")
     @classmethod
@@ -50,57 +50,57 @@ class KafkaQueueConnection(KafkaConnection):
             bootstrap_servers=self.bootstrap_servers,
             queue_topic=self.queue_topic,
             max_message_bytes=self.max_message_bytes,
-            client={**_QUIET, **self.client, **self.secured},
+            client={**_QUIET, **self.client, **self.security_settings},
             **more,
         )
 
 
 class KafkaQueueReaderConfig(KafkaQueueConnection):
-    """Which queue is read, and what its messages are called."""
+    """The queue to read, and the namespace of its messages."""
 
     queue: Annotated[str, AfterValidator(_known_queue)]
     """The queue. Engines that read the same one share its messages."""
 
     markers_topic: Topic = "queue-markers"
-    """Topic of what consumers tell trackers."""
+    """Topic of the markers that consumers send to trackers."""
 
     namespace: Annotated[str, Field(min_length=1)] = "{queue}"
-    """Namespace of the messages; ``{queue}`` stands for the queue."""
+    """Namespace of the messages. ``{queue}`` stands for the queue."""
 
     content_type: Annotated[str, Field(min_length=1)] | None = JSON
-    """What the values are; ``null`` when nobody knows. They are not looked at."""
+    """Content type of the values, or ``null`` if unknown. The values are not parsed."""
 
     batch_rows: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    """Most messages of one batch. So many may be begun ahead of the log."""
+    """Maximum messages of one batch. So many may be begun ahead of the log."""
 
     batch_bytes: Annotated[Size, Field(ge=1, le=256 * 1024**2)] = 8 * 1024**2
-    """Bytes of values after which a batch takes no more; the last message may exceed it."""
+    """Bytes of values after which a batch is complete. The last message may exceed it."""
 
     redeliver_after: Annotated[Duration, Field(ge=0.001)] = 30.0
-    """A message is redelivered, here or elsewhere, when its engine was not heard of for so long.
-    While it lives it keeps alive all that it has not delivered."""
+    """A message is redelivered, here or elsewhere, when its engine has been silent for so long.
+    A living engine sends heartbeats for all messages that it has not delivered."""
 
     leave_after: Annotated[Duration, Field(ge=0.001)] = 60.0
-    """An engine that has taken nothing for so long, because ``max_in_flight`` is reached or the
+    """An engine that has taken no message for so long, because ``max_in_flight`` is reached or the
     log is full, leaves its share of the queue to the others until it goes on."""
 
     transactional: bool = False
-    """Begin messages in transactions: an engine that is killed repeats nothing of what it had not
+    """Begin messages in transactions: a killed engine repeats no message that it had not
     logged yet, at fewer messages a second."""
 
     instance: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{0,100}$")] = ""
-    """A name of this engine that survives restarts, unique among those of the queue: it then goes
-    on at once with its share, which nobody else reads until ``session_timeout``."""
+    """A name of this engine that survives restarts, unique among those of the queue. It then
+    continues at once with its share, which no other engine reads until ``session_timeout``."""
 
     session_timeout: Annotated[Duration, Field(ge=1)] = 45.0
-    """An engine that the brokers hear nothing of for so long loses its share of the queue."""
+    """An engine that has been silent to the brokers for so long loses its share of the queue."""
 
     retention: Annotated[Duration, Field(ge=1)] | None = None
-    """The topic may delete messages that are older, also if they wait still; ``null``: none. Where
-    it deletes earlier, ``queue-deletes`` tells of it."""
+    """Age above which the topic may delete messages, even waiting ones. ``null``: none. The event
+    ``queue-deletes`` reports a topic that deletes earlier."""
 
     timeout: Annotated[Duration, Field(ge=0.001)] = 10.0
-    """How long opening and closing wait for the brokers."""
+    """Longest wait for the brokers at open and close."""
 
     @field_validator("namespace")
     @classmethod
@@ -110,7 +110,7 @@ class KafkaQueueReaderConfig(KafkaQueueConnection):
         return namespace
 
     @model_validator(mode="after")
-    def _fitting(self) -> Self:
+    def _check_settings(self) -> Self:
         try:
             _ = self.settings
         except ConfigError as error:
@@ -119,16 +119,16 @@ class KafkaQueueReaderConfig(KafkaQueueConnection):
 
     @property
     def needs_delivery(self) -> bool:
-        """Whatever was acked is gone: other engines cannot see this one's log."""
+        """Whether messages stay until delivery: other engines cannot read this one's log."""
         return True
 
     @property
     def settings(self) -> QueueSettings:
-        """What the queue library is told."""
+        """The settings for the queue library."""
         return self._settings(
             markers_topic=self.markers_topic,
             redeliver_after=self.redeliver_after,
-            hold=math.inf,  # An entry may be parked for days; its message stays ours.
+            hold=math.inf,  # An entry may be parked for days, and its message stays ours.
             in_flight=_MOST_IN_FLIGHT,
             ahead=self.batch_rows,
             leave_after=self.leave_after,
@@ -141,10 +141,10 @@ class KafkaQueueReaderConfig(KafkaQueueConnection):
 
 
 class KafkaQueueWriterConfig(KafkaQueueConnection):
-    """Which queue the entries are sent to."""
+    """The queue that entries are sent to."""
 
     queue: Annotated[str, Field(min_length=1)] = "{namespace}"
-    """The queue; ``{namespace}`` stands for the entry's namespace."""
+    """The queue. ``{namespace}`` stands for the entry's namespace."""
 
     @field_validator("queue")
     @classmethod
@@ -155,5 +155,5 @@ class KafkaQueueWriterConfig(KafkaQueueConnection):
         return queue
 
     def settings(self, deadline: float) -> QueueSettings:
-        """Return what the queue library is told when a slice may take *deadline* seconds."""
+        """Return the settings for the queue library when a slice may take *deadline* seconds."""
         return self._settings(timeout=deadline)

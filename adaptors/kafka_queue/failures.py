@@ -1,4 +1,4 @@
-"""What an error of the queue library means for a reader, and for a route."""
+"""Meaning of the queue library's errors for a reader, and for a route."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def source_errors() -> Iterator[None]:
-    """Raise what the queue library raises as what a reader raises.
+    """Translate errors of the queue library inside the block to those that a reader raises.
 
-    Faults of rights and settings stay what they are: an ``EnvironmentFault``.
+    Faults of rights and settings remain an ``EnvironmentFault``.
     """
     try:
         yield
@@ -43,7 +43,7 @@ def source_errors() -> Iterator[None]:
 
 
 def sink_error(error: TransporterError, offset: int | None = None) -> SinkError:
-    """Return what the route is told of *error*, which was about the entry at *offset*, if named."""
+    """Return *error* as the route's, about the entry at *offset* if that is at fault."""
     if isinstance(error, MessageRefused | ConfigError):
         return Rejected(str(error), offset)
     if isinstance(error, QueueTimeout):

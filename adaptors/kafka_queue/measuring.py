@@ -1,4 +1,4 @@
-"""Depth of a queue and the age of its oldest message, measured now and then for operators."""
+"""Depth of a queue and the age of its oldest message, measured at intervals for operators."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from transporter.queue import QueueConsumer, QueueSettings
 
 _ANSWER: Final = 3.0
-"""Seconds that the brokers get for one estimate; closing may wait as long."""
+"""Time limit of one estimate by the brokers. Closing may wait as long."""
 _SHOW: Final = 1.0
 """Seconds after which an age that has grown is reported again."""
 
 
 class _Held(NamedTuple):
-    """What a queue holds for the engine at some moment."""
+    """The contents of a queue for the engine at some moment."""
 
     depth: int
     oldest: float | None
-    """When the oldest was sent of what the engine has not taken yet, in seconds since 1970."""
+    """Send time of the oldest message that the engine has not taken yet, in seconds since 1970."""
     unknown: bool
-    """Whether messages wait whose time is not known."""
+    """Whether messages wait whose time is unknown."""
 
 
 class Measuring:
-    """Measures what a queue holds for the engine, on a thread of its own.
+    """Measurement of a queue's backlog for the engine, on a thread of its own.
 
-    That is what no consumer has begun, and what *consumer* has begun and not acked. What other
-    consumers have begun is not included. Closed and used by one thread; :meth:`measure` never
-    waits for brokers.
+    It counts messages that no consumer has begun, and those that *consumer* has begun and not
+    acked. Messages begun by other consumers are not included. Closed and used by one thread.
+    :meth:`measure` never waits for brokers.
     """
 
     def __init__(self, settings: QueueSettings, consumer: QueueConsumer) -> None:
-        """Be due at once."""
+        """Make the first estimate due at once."""
         self._consumer = consumer
         self._estimator = BacklogEstimator(settings, consumer.queue)
         self._executor = ThreadPoolExecutor(1, "queue-measuring")
@@ -51,8 +51,8 @@ class Measuring:
     def measure(self, resume: Resume, oldest: Callable[[], float | None]) -> None:
         """Report the newest estimate to *resume*, if that is due.
 
-        *oldest* returns when the oldest message was sent that the engine has and has not acked,
-        in seconds since 1970. Without an answer of the brokers nothing is known.
+        *oldest* returns the send time of the oldest message that the engine has and has not
+        acked, in seconds since 1970. Without an answer from the brokers all is unknown.
         """
         now = time.monotonic()
         if not self._survey.look(now) and now < self._shown + _SHOW:
@@ -63,7 +63,7 @@ class Measuring:
         resume.measure("lag_seconds", None if found is None else _age(found, oldest()))
 
     def close(self) -> None:
-        """End the thread, after the estimate that is under way; safe to call twice."""
+        """End the thread, after the estimate that is under way. Safe to call twice."""
         self._executor.shutdown(cancel_futures=True)
         self._estimator.close()
 
@@ -82,7 +82,7 @@ class Measuring:
 def _age(found: _Held, oldest: float | None) -> float | None:
     times = [each for each in (found.oldest, oldest) if each is not None]
     if times and found.depth:
-        # The clock of who has sent it may be ahead.
+        # The sender's clock may be ahead.
         return max(0.0, time.time() - min(times))
-    # Without a time: what was in progress has been acked since.
+    # Without a time: messages in progress have been acked since.
     return None if found.unknown else 0.0

@@ -1,4 +1,4 @@
-"""The reader's position: which batch this is."""
+"""The reader's position: the number of the batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from transporter.errors import SourceError
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The *batch* with this number; numbers ascend through the life of the log.
+    """The *batch* with this number. Numbers ascend through the life of the log.
 
-    A queue has no place to go on from: what was not acked comes again. Stored as JSON;
-    unknown keys are ignored, so that later versions may add some.
+    A queue has no place to continue from, because unacked messages are redelivered. Stored as
+    JSON. Unknown keys are ignored, so later versions may add some.
     """
 
     batch: int
@@ -23,11 +23,11 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Read what ``str`` has written; raise ``SourceError`` for anything else."""
+        """Parse the text that ``str`` wrote, or raise ``SourceError`` for anything else."""
         try:
             return cls(int(loads(text)["batch"]))
         except (ValueError, TypeError, LookupError) as error:
             raise SourceError(
-                f"the log holds the position {text[:100]!r} for this reader, which no "
-                "kafka-queue reader has written; give the reader another name"
+                f"the log holds the position {text[:100]!r} for this reader, which was not "
+                "written by a kafka-queue reader; give the reader another name"
             ) from error

@@ -1,4 +1,4 @@
-"""What can be found out of a queue's topics before anything is read or sent."""
+"""Checks of a queue's topics before anything is read or sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def probe_queue(settings: QueueSettings, topics: Sequence[str]) -> Iterator[Finding]:
-    """Yield what there is of *topics*, and what they delete that is still needed."""
+    """Yield findings about *topics*, and about needed messages that they may delete."""
     for name, count in zip(topics, partition_counts(settings, topics), strict=True):
         yield Finding(f"topic {name}: {count} {'partition' if count == 1 else 'partitions'}")
     for problem in retention_problems(settings, topics):

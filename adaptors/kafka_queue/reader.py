@@ -1,4 +1,4 @@
-"""Reads a message queue on Kafka: a message is acked when every route has delivered its entry."""
+"""Reader of a message queue on Kafka, which acks a message when its entry is delivered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from adaptors.kafka_queue.failures import source_errors
 from adaptors.kafka_queue.measuring import Measuring
 from adaptors.kafka_queue.position import Position
 from adaptors.kafka_queue.probing import probe_queue
-from adaptors.kafka_queue.records import logged, oldest_of
+from adaptors.kafka_queue.records import oldest_of, to_message
 from adaptors.kafka_queue.unsettled import Unsettled
 from transporter.adaptor import Batch
 from transporter.errors import SourceError, TransporterError
@@ -25,20 +25,20 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class KafkaQueueReader:
-    """Reads messages of one queue; each is acked by itself, when its entry is delivered.
+    """Reader of one queue's messages. Each is acked alone, when every route has delivered it.
 
-    Until then it is kept alive, however long that takes, so that no tracker redelivers it.
-    What a reader before this one had not acked comes again, and the routes pass what they
-    have not delivered of it. Implements ``DeliveredReader``.
+    Until then heartbeats keep it, however long that takes, so that no tracker redelivers it.
+    Messages that an earlier reader had not acked are redelivered, and the routes skip their
+    undelivered entries. Implements ``DeliveredReader``.
 
-    Not promised: any order, and that a message comes once: it is delivered again when its
+    Not promised: any order, or that a message comes once. It is redelivered when its
     engine was killed, or cut off for ``redeliver_after``, before the ack was written.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = KafkaQueueReaderConfig
 
     def __init__(self, config: KafkaQueueReaderConfig) -> None:
-        """Keep *config*; :meth:`open` connects."""
+        """Keep *config*. :meth:`open` connects."""
         self._config = config
         self._namespace = config.namespace.format(queue=config.queue)
         self._consumer: QueueConsumer | None = None
@@ -50,13 +50,14 @@ class KafkaQueueReader:
     def open(self, resume: Resume) -> None:
         """Connect and begin to fetch.
 
-        :raises SourceUnavailable: when no broker answers.
-        :raises EnvironmentFault: when topics, rights or settings are not as they must be.
+        Raises:
+            SourceUnavailable: No broker answers.
+            EnvironmentFault: Topics, rights or settings do not meet the requirements.
         """
         self.close()
         position = resume.position
         self._batch = Position.parse(position).batch if position else 0
-        # Nobody keeps alive what was not acked before, so it comes again, here or elsewhere.
+        # Earlier unacked messages have no heartbeats, so they are redelivered, here or elsewhere.
         resume.supersede()
         self._resume, self._lost = resume, 0
         with source_errors():
@@ -66,29 +67,30 @@ class KafkaQueueReader:
             resume.tell("queue-deletes", queue=self._config.queue, problem=problem)
 
     def poll(self, timeout: float) -> Batch:
-        """Return the messages there are, waiting up to *timeout* seconds for the first one.
+        """Return the next messages, waiting up to *timeout* seconds for the first one.
 
-        :raises SourceUnavailable: when brokers were silent for so long that what is in
-            progress may have gone to others.
+        Raises:
+            SourceUnavailable: Brokers were silent for so long that messages in progress may
+                have gone to other consumers.
         """
         config = self._config
         with source_errors():
-            consumer = self._opened
+            consumer = self._open_consumer
             consumer.check()
             found = consumer.receive_many(config.batch_rows, timeout, config.batch_bytes)
             lost = consumer.metrics().lost
         if lost > self._lost:
-            self._tell_lost(lost)
+            self._report_lost(lost)
         self._measure()
         if not found:
             return Batch(())
         self._batch += 1
         self._unsettled.add(self._batch, [message.id for message in found], oldest_of(found))
         topic, namespace, kind = config.queue_topic, self._namespace, config.content_type
-        messages = [logged(message, topic, namespace, kind) for message in found]
+        messages = [to_message(message, topic, namespace, kind) for message in found]
         return Batch(messages, str(Position(self._batch)))
 
-    def _tell_lost(self, lost: int) -> None:
+    def _report_lost(self, lost: int) -> None:
         offsets, self._lost = lost - self._lost, lost
         if self._resume is not None:
             self._resume.tell(
@@ -102,35 +104,35 @@ class KafkaQueueReader:
     def delivered(self, position: str, rows: Sequence[int]) -> None:
         """Ack exactly the messages that are *rows* of the batch at *position*."""
         with source_errors():
-            consumer = self._opened
+            consumer = self._open_consumer
             consumer.ack(self._unsettled.settle(Position.parse(position).batch, rows))
 
     def commit(self, position: str) -> None:
         """Ack all messages of the batches up to *position*."""
         with source_errors():
-            consumer = self._opened
+            consumer = self._open_consumer
             consumer.ack(self._unsettled.settle_through(Position.parse(position).batch))
 
     def keep_alive(self) -> None:
-        """See that the consumer keeps alive what is in progress: a thread of its own does it.
+        """Check the consumer, whose own thread sends heartbeats for messages in progress.
 
-        Measures, too: while nobody polls, what waits must not look as it did before.
+        Also measures the backlog, so that it is up to date while the engine does not poll.
         """
         with source_errors():
-            self._opened.check()
+            self._open_consumer.check()
         self._measure()
 
     def confirm(self) -> None:
-        """See that what is in progress is ours still; nobody leads in a queue."""
+        """Check that messages in progress are still ours. A queue has no leader."""
         self.keep_alive()
 
     def probe(self) -> Iterable[Finding]:
-        """Look at the topics and at how long they keep what is needed."""
+        """Check the topics and their retention of needed messages."""
         settings = self._config.settings
         return probe_queue(settings, [settings.queue_topic, settings.markers_topic])
 
     def close(self) -> None:
-        """Write acks, give back the rest at once and uncounted, and leave; safe to call twice."""
+        """Write acks, return the rest at once without counting, and leave. Safe to call twice."""
         consumer, self._consumer = self._consumer, None
         resume, self._resume = self._resume, None
         measuring, self._measuring = self._measuring, None
@@ -142,7 +144,7 @@ class KafkaQueueReader:
         try:
             consumer.close(counted=False)
         except TransporterError as error:
-            # It comes again in its time; what is wrong is told by the next open, if it lasts.
+            # Messages are redelivered in time. The next open reports the problem, if it lasts.
             _LOGGER.warning("queue %s: %s", self._config.queue, error)
         finally:
             if measuring is not None:
@@ -153,7 +155,7 @@ class KafkaQueueReader:
             self._measuring.measure(self._resume, lambda: self._unsettled.oldest)
 
     @property
-    def _opened(self) -> QueueConsumer:
+    def _open_consumer(self) -> QueueConsumer:
         if self._consumer is None:
             raise SourceError(f"the reader of the queue {self._config.queue} is not open")
         return self._consumer

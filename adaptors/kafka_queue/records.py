@@ -16,16 +16,18 @@ if TYPE_CHECKING:
     from transporter.queue import QueueMessage
 
 _NO_TIME: Final = -1
-"""What Kafka gives for a message without a time."""
+"""Kafka's value for a message without a time."""
 
 
-def logged(message: QueueMessage, topic: str, namespace: str, content_type: str | None) -> Message:
+def to_message(
+    message: QueueMessage, topic: str, namespace: str, content_type: str | None
+) -> Message:
     """Return *message* of *topic* as it is logged.
 
     Its source id, ``<topic>/<partition>/<offset>``, is that of its first delivery.
     """
     partition, offset = message.origin or message.id
-    time, headers = _timed(message)
+    time, headers = _time_and_headers(message)
     return Message(
         namespace,
         message.value,
@@ -39,13 +41,13 @@ def logged(message: QueueMessage, topic: str, namespace: str, content_type: str 
 
 
 def oldest_of(messages: Iterable[QueueMessage]) -> float | None:
-    """Return when the oldest of *messages* was sent, in seconds since 1970; ``None`` if unknown."""
+    """Return the oldest send time of *messages* in seconds since 1970, or ``None`` if unknown."""
     times = [message.sent / 1000 for message in messages if message.sent != _NO_TIME]
     return min(times, default=None)
 
 
-def _timed(message: QueueMessage) -> tuple[int, Headers]:
-    """Return the time in ms that a message can have, and the headers, ours among them."""
+def _time_and_headers(message: QueueMessage) -> tuple[int, Headers]:
+    """Return the time in ms, limited to a message's range, and the headers with our own."""
     time, headers = message.sent, message.headers
     if message.redeliveries:
         headers = ((REDELIVERIES, b"%d" % message.redeliveries), *headers)
@@ -58,9 +60,9 @@ def _timed(message: QueueMessage) -> tuple[int, Headers]:
 
 
 def outgoing(entries: Entries, queue: str) -> Iterator[Outgoing]:
-    """Yield *entries* as messages; *queue* may hold ``{namespace}``.
+    """Yield *entries* as messages. *queue* may hold ``{namespace}``.
 
-    Headers that queues themselves have made are left out: a new message begins here.
+    Headers that queues themselves have made are left out, because a new message begins here.
     """
     for _, _, message in entries:
         headers = [each for each in message.headers if not each[0].startswith(PREFIX)]

@@ -1,4 +1,4 @@
-"""Which messages were handed out and not acked, by batch and row. Pure."""
+"""Messages that were handed out and not acked, by batch and row. Pure."""
 
 from __future__ import annotations
 
@@ -19,28 +19,27 @@ class _Batch:
 
 
 class Unsettled:
-    """The messages of batches whose delivery is waited for. Not thread-safe.
+    """The messages of batches that wait for their delivery. Not thread-safe.
 
-    Only ids are kept, 8 bytes a message besides what the consumer itself remembers
-    (Invariant 17).
+    Only ids are kept, 8 bytes a message besides the consumer's own memory (Invariant 17).
     """
 
     def __init__(self) -> None:
         self._batches: dict[int, _Batch] = {}
 
     def __len__(self) -> int:
-        """Return how many batches are not wholly settled."""
+        """Return the number of batches that are not wholly settled."""
         return len(self._batches)
 
     def add(self, batch: int, ids: Sequence[MessageId], oldest: float | None = None) -> None:
-        """Take in the messages of *batch*, by row; the *oldest* was sent then."""
+        """Add the messages of *batch*, by row. *oldest* is the send time of the oldest."""
         self._batches[batch] = _Batch(ids, len(ids), oldest)
 
     @property
     def oldest(self) -> float | None:
-        """When the oldest message was sent of the batches that are not wholly settled.
+        """Send time of the oldest message in batches that are not wholly settled.
 
-        It may be settled itself: times are kept for batches, not for messages.
+        It may be settled itself, because times are kept for batches, not for messages.
         """
         times = [each.oldest for each in self._batches.values() if each.oldest is not None]
         return min(times, default=None)

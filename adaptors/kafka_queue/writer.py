@@ -1,4 +1,4 @@
-"""Sends entries to message queues on Kafka."""
+"""Writer of entries to message queues on Kafka."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _PROBE_SECONDS: Final = 10.0
 
 
 class KafkaQueueWriter:
-    """Sends each entry as a message to a queue, confirmed by all in-sync replicas.
+    """Writer that sends each entry as a message to a queue, confirmed by all in-sync replicas.
 
-    Data, key and headers arrive as they are. Delivery is at least once: what was not
-    confirmed is sent again.
+    Data, key and headers arrive as they are. Delivery is at least once: unconfirmed
+    messages are sent again.
 
-    Not promised: any order, for a queue has none; that nothing behind a refused message
-    arrives: what was on its way already may, and arrives once more with the next attempt.
+    Not promised: any order, because a queue has none, or that nothing behind a refused message
+    arrives. Messages on their way already may, and arrive once more with the next attempt.
 
     Not thread-safe. The client's own threads are joined by :meth:`close`.
     """
@@ -42,16 +42,17 @@ class KafkaQueueWriter:
     Config: ClassVar[type[AdaptorConfig]] = KafkaQueueWriterConfig
 
     def __init__(self, config: KafkaQueueWriterConfig) -> None:
-        """Keep *config*; :meth:`open` connects."""
+        """Keep *config*. :meth:`open` connects."""
         self._config = config
         self._seconds = 0.0
         self._producer: QueueProducer | None = None
 
     def open(self, context: WriterContext) -> StoredOffset | None:
-        """Connect; a queue stores no offset for us, so there is none to return.
+        """Connect, and return ``None``, because a queue stores no offset for us.
 
-        :raises SinkUnavailable: when no broker answers before the deadline.
-        :raises RouteFault: when topic, rights or settings are not as they must be.
+        Raises:
+            SinkUnavailable: No broker answers before the deadline.
+            RouteFault: Topic, rights or settings do not meet the requirements.
         """
         self.close()
         self._seconds = context.deadline
@@ -59,7 +60,7 @@ class KafkaQueueWriter:
         return None
 
     def write(self, batch: Entries, ack: Ack) -> None:
-        """Send *batch* and wait for the brokers' word, at most the context's deadline."""
+        """Send *batch* and wait for confirmations, at most for the context's deadline."""
         if not len(batch):
             ack.all()
             return
@@ -75,12 +76,12 @@ class KafkaQueueWriter:
         ack.fail(sink_error(sent.error, blamed), blamed)
 
     def probe(self) -> Iterable[Finding]:
-        """Look at the topic and at how long it keeps what waits."""
+        """Check the topic and its retention of waiting messages."""
         settings = self._config.settings(_PROBE_SECONDS)
         return probe_queue(settings, [settings.queue_topic])
 
     def close(self) -> None:
-        """Drop the client and what it still holds; safe to call twice."""
+        """Drop the client and its queue. Safe to call twice."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.drop()

@@ -1,4 +1,4 @@
-"""How entries lie in the database: keys, values and the record of how far a route has come."""
+"""Layout of entries in the database: keys, values and the record of a route's progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transporter.message import Entry
 
 MAX_KEY: Final = 511
-"""What LMDB allows; a longer key ends in a digest of the whole."""
+"""Maximum of LMDB. A longer key ends in a digest of the whole."""
 
 LATEST: Final = b"latest"
 """Database of the newest data of each key: ``<namespace> 0x00 <key>`` → data."""
@@ -32,9 +32,9 @@ def entries_of(route: str) -> bytes:
 
 
 def latest_key(namespace: str, key: bytes) -> bytes:
-    """Return where the newest data of *key* lies.
+    """Return the stored key of *key*'s newest data.
 
-    Too long a key keeps its beginning and ends in a SHA-256 of the whole, so
+    A key that is too long keeps its beginning and ends in a SHA-256 of the whole, so
     that a scan of a namespace still finds it.
     """
     full = namespace.encode() + b"\0" + key
@@ -44,12 +44,12 @@ def latest_key(namespace: str, key: bytes) -> bytes:
 
 
 def offset_key(offset: int) -> bytes:
-    """Return where a whole entry lies; sorts as the offsets do."""
+    """Return the stored key of a whole entry. It sorts as the offsets do."""
     return offset.to_bytes(8, "big")
 
 
 def whole_entry(entry: Entry) -> bytes:
-    """Return *entry* as JSON in UTF-8; times are µs since 1970, bytes as :func:`_bytes` says."""
+    """Return *entry* as JSON in UTF-8. Times are µs since 1970, bytes as in :func:`text_of`."""
     message = entry.message
     return _ENCODER.encode(
         {
@@ -70,9 +70,9 @@ def whole_entry(entry: Entry) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a shard of a route has come, and how many entries it wrote in all.
+    """The progress of a route's shard, and the number of entries that it wrote in all.
 
-    ``entries`` counts every delivery since the database was made; a repeated
+    ``entries`` counts every delivery since the database was made. A repeated
     one counts again.
     """
 
@@ -85,7 +85,7 @@ class Progress:
 
     @classmethod
     def decode(cls, text: bytes) -> Progress:
-        """Read what :meth:`encode` wrote."""
+        """Parse the JSON object of :meth:`encode`."""
         fields: dict[str, Any] = json.loads(text)
         entries = fields.pop("entries")
         return cls(StoredOffset(**fields), entries)

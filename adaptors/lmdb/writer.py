@@ -1,4 +1,4 @@
-"""Writes entries to an LMDB database, and the offset with them."""
+"""Writer of entries to an LMDB database, together with their offset."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _T = TypeVar("_T")
 _FILES: Final = ("data.mdb", "lock.mdb")
 _PRIVATE: Final = 0o600
 _PASSING: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EAGAIN}
-"""What goes away when there is room again; LMDB calls a write that was cut short EIO."""
+"""Errors that pass when there is room again. LMDB reports a short write as EIO."""
 
 
 class LmdbWriter:
-    """Keeps the newest data of each key, or every entry, in an LMDB database.
+    """Writer that keeps the newest data of each key, or every entry, in an LMDB database.
 
     The entries of a slice and the offset of the last one are one durable
     transaction: an entry is in the database if and only if the stored offset
-    says so. Other processes may read meanwhile, and other routes may write to
-    the same folder from other processes; LMDB lets one write at a time.
+    covers it. Other processes may read meanwhile, and other routes may write to
+    the same folder from other processes. LMDB lets one write at a time.
 
     Not promised: a bound on the wait for another writer that stands still
     inside its transaction. Not thread-safe.
@@ -57,7 +57,7 @@ class LmdbWriter:
     Config: ClassVar[type[AdaptorConfig]] = LmdbWriterConfig
 
     def __init__(self, config: LmdbWriterConfig) -> None:
-        """Keep *config*; the database is opened by :meth:`open`."""
+        """Keep *config*. The database is opened by :meth:`open`."""
         self._config = config
         self._context: WriterContext
         self._database: _Database | None = None
@@ -65,25 +65,26 @@ class LmdbWriter:
     def open(self, context: WriterContext) -> StoredOffset | None:
         """Open or make the database and return the offset that it stores.
 
-        :raises SinkUnavailable: when the disk has no room for it.
-        :raises RouteFault: when it cannot be opened, or is open in this process.
+        Raises:
+            SinkUnavailable: The disk has no room for it.
+            RouteFault: It cannot be opened, or is open in this process.
         """
         self._context = context
         try:
-            progress = self._opened().progress(self._slot)
+            progress = self._open_database().progress(self._slot)
         except (lmdb.Error, OSError) as error:
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
         return progress.stored if progress else None
 
     def write(self, batch: Entries, ack: Ack) -> None:
-        """Commit *batch*, or what precedes the first entry that cannot be kept."""
+        """Commit *batch*, or the entries before the first one that cannot be stored."""
         if not len(batch):
             ack.all()
             return
         try:
             refused = self._commit(batch, ack)
         except (lmdb.Error, OSError) as error:
-            ack.fail(self._translated(error))
+            ack.fail(self._translate_error(error))
             self.close()  # A failed commit may leave the environment unusable.
         except RouteFault as error:
             ack.fail(error)
@@ -92,16 +93,16 @@ class LmdbWriter:
                 ack.fail(refused, refused.offset)
 
     def close(self) -> None:
-        """Close the database; safe to call twice."""
+        """Close the database. Safe to call twice."""
         database, self._database = self._database, None
         if database is not None:
             database.environment.close()
 
     def probe(self) -> Iterable[Finding]:
-        """Look whether the folder can be written; a database in it is not opened."""
+        """Check that the folder can be written. A database in it is not opened."""
         yield writable(self._config.path)
 
-    def _opened(self) -> _Database:
+    def _open_database(self) -> _Database:
         if self._database is None:
             self._database = _Database.open(self._config, self._context.route)
         return self._database
@@ -111,12 +112,12 @@ class LmdbWriter:
         return f"{self._context.route}/{self._context.shard}".encode()
 
     def _commit(self, batch: Entries, ack: Ack) -> Rejected | None:
-        """Write as much as can be kept in one transaction, ack it, and return what stopped it."""
-        database = self._opened()
+        """Write as many entries as possible in one transaction, ack them, and return the error."""
+        database = self._open_database()
         offsets = batch.offsets
 
         def body(transaction: lmdb.Transaction) -> tuple[int, Rejected | None]:
-            before = self._entitled(transaction, database)
+            before = self._check_epoch(transaction, database)
             written, refused = self._put_all(transaction, database, batch)
             written = batch.whole(written)
             if written:
@@ -130,8 +131,8 @@ class LmdbWriter:
         ack(offsets[:written])
         return refused
 
-    def _entitled(self, transaction: lmdb.Transaction, database: _Database) -> Progress | None:
-        """Return what was written before, if this epoch may still write."""
+    def _check_epoch(self, transaction: lmdb.Transaction, database: _Database) -> Progress | None:
+        """Return the stored progress, or raise if this epoch may no longer write."""
         text = transaction.get(self._slot, db=database.progress_db)
         if text is None:
             return None
@@ -162,7 +163,7 @@ class LmdbWriter:
             written += 1
         return written, None
 
-    def _translated(self, error: Exception) -> SinkError:
+    def _translate_error(self, error: Exception) -> SinkError:
         path = self._config.path
         if "already open in this process" in str(error):
             return RouteFault(f"{path}: another route of this process has it open: use two paths")
@@ -184,7 +185,7 @@ class _Database:
 
     @classmethod
     def open(cls, config: LmdbWriterConfig, route: str) -> Self:
-        """Open the environment that *config* names; nothing stays open on failure."""
+        """Open the environment that *config* names. On failure nothing stays open."""
         mode = bits(config.mode)
         make_folder(config.path, mode)
         made = [each for name in _FILES if not (each := config.path / name).exists()]
@@ -194,14 +195,14 @@ class _Database:
         try:
             for each in made:
                 each.chmod(mode)
-            environment.reader_check()  # Those that were killed use up the table of readers.
+            environment.reader_check()  # Killed readers use up the table of readers.
             return cls(environment, route)
         except BaseException:
             environment.close()
             raise
 
     def progress(self, slot: bytes) -> Progress | None:
-        """Return how far *slot* has come."""
+        """Return the progress of *slot*."""
         with self.environment.begin(db=self.progress_db) as transaction:
             text = transaction.get(slot)
         return Progress.decode(bytes(text)) if text else None
@@ -209,8 +210,8 @@ class _Database:
     def transact(self, body: Callable[[lmdb.Transaction], _T]) -> _T:
         """Run *body* in a write transaction, again in a larger map when it is full.
 
-        A reader that was killed leaves a slot that keeps all pages freed since from being used
-        again, until somebody looks whether its process is there.
+        The slot of a killed reader prevents the reuse of all pages that were freed since, until
+        a check finds that its process is gone.
         """
         while True:
             self.environment.reader_check()
@@ -219,7 +220,7 @@ class _Database:
                     return body(transaction)
             except lmdb.MapFullError:
                 if self.environment.reader_check():
-                    continue  # One has died meanwhile: what it kept may be room enough.
+                    continue  # A reader has died meanwhile: its pages may be room enough.
                 self.environment.set_mapsize(2 * self.environment.info()["map_size"])
             except lmdb.MapResizedError:
                 self.environment.set_mapsize(0)  # Another process has enlarged it.

@@ -1,4 +1,4 @@
-"""How many rows an outbox holds, and for how long: asked now and then, for operators."""
+"""The number of rows in an outbox and the age of the oldest, measured for operators."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from transporter.adaptor import Resume
 
 EVERY: Final = 10.0
-"""Seconds between two questions."""
+"""Seconds between two measurements."""
 _RARELY: Final = 300.0
-"""The same after one that took too long: the table is full of dead rows, say."""
+"""Seconds after a measurement that took too long, for example in a table full of dead rows."""
 _LIMIT: Final = "500ms"
-"""How long the server may look."""
+"""Time limit of the query on the server."""
 COUNTED: Final = 10_000
-"""Rows that are counted; how many there are beyond is what the server's statistics say."""
+"""Most rows that are counted. Above it the number comes from the server's statistics."""
 
 _BOUND: Final = "SELECT pg_catalog.set_config('statement_timeout', %s, true)"
 _ASK: Final = """
@@ -35,10 +35,10 @@ FROM (
 
 
 class Backlog:
-    """Measures an outbox at most each :data:`EVERY` seconds. Not thread-safe."""
+    """Measurement of an outbox at most each :data:`EVERY` seconds. Not thread-safe."""
 
     def __init__(self) -> None:
-        """Be due at once."""
+        """Make the first measurement due at once."""
         self._due = 0.0
 
     def measure(
@@ -49,10 +49,10 @@ class Backlog:
         resume: Resume,
         now: float,
     ) -> None:
-        """Tell *resume* how the outbox stands at the monotonic time *now*, if that is due.
+        """Report the backlog to *resume* at the monotonic time *now*, if that is due.
 
-        What the session is at, such as an open transaction, is left alone. A question that
-        fails, for whatever reason, is not worth more than that nothing is known.
+        An open transaction of the session is left alone. When the query fails, for whatever
+        reason, the backlog is reported as unknown and nothing else happens.
         """
         if now < self._due or connection.info.transaction_status != TransactionStatus.IDLE:
             return
@@ -70,5 +70,5 @@ class Backlog:
         except Error:
             self._due = now + _RARELY
         resume.measure("backlog_messages", rows)
-        # A clock of the application may be ahead.
+        # An application's clock may be ahead.
         resume.measure("lag_seconds", None if rows is None else max(0.0, age or 0.0))

@@ -1,7 +1,7 @@
-"""Taking part in an election for an outbox: when a term may begin, and when it is over.
+"""Participation in the election of an outbox's leader: when terms may begin and when they end.
 
-Only who may *try* is decided here. What a leader may do is decided by the term number, in
-the database that holds the rows (Invariant 10).
+An election decides only which engine may *try*. A leader's rights are decided by the term
+number, in the database that holds the rows (Invariant 10).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from transporter.election.elector import Elector
 
 _PULSES: Final = 10
-"""How often in a term an election is asked, at least."""
+"""Least number of times that the elector is polled in a term."""
 
 
 class Candidacy:
     """One reader's part in the election of *outbox*'s leader. Not thread-safe.
 
-    Tells *resume* what becomes of its terms.
+    Reports the beginnings and ends of its terms to *resume*.
     """
 
     def __init__(self, election: Election, outbox: str, dsn: SecretStr, resume: Resume) -> None:
-        """Take part from the first :meth:`pulse` on; nothing is connected to yet."""
+        """Take part from the first :meth:`pulse` on, but connect to nothing yet."""
         self._elector: Elector = make_elector(election, outbox, dsn)
         self._length = None if isinstance(self._elector, Alone) else election_term(election)
         self._resume = resume
@@ -42,7 +42,7 @@ class Candidacy:
 
     @property
     def alone(self) -> bool:
-        """Whether nobody else takes part: then a term that is over stays over."""
+        """Whether no other engine takes part, so that a term that is over stays over."""
         return self._length is None
 
     @property
@@ -51,9 +51,10 @@ class Candidacy:
         return float("inf") if self._length is None else self._length / _PULSES
 
     def pulse(self, now: float) -> bool:
-        """Take part at the monotonic time *now*; tell whether the term that was begun goes on.
+        """Take part at the monotonic time *now*, and return whether the current term goes on.
 
-        Raise ``EnvironmentFault`` when only an operator can help.
+        Raises:
+            EnvironmentFault: Only an operator can help.
         """
         pulse = self._elector.pulse(now)
         if pulse.problem and pulse.problem != self._problem:
@@ -63,32 +64,32 @@ class Candidacy:
             if each.change is Change.ACQUIRED:
                 self._new = self._new or not each.again
             else:
-                self._over(each.why, revoked=each.change is Change.REVOKED)
+                self._end_term(each.why, revoked=each.change is Change.REVOKED)
         return self._term is not None
 
     def may_begin(self, now: float) -> bool:
-        """Tell whether to begin a term: we are elected, and nobody has just ended our last one."""
+        """Return whether to begin a term: elected, and not fenced within the last term."""
         leads = self._elector.standing(now) is Standing.LEADER
         return leads and self._term is None and now >= self._barred
 
-    def begun(self, term: Term) -> None:
-        """Take note of a term that was begun."""
+    def record_term(self, term: Term) -> None:
+        """Record that *term* has begun."""
         new, self._term, self._new = self._new, term, False
         leader = str(term.leader)
         self._resume.tell(
             "leader-acquired" if new else "leader-refreshed", term=term.number, leader=leader
         )
 
-    def ended(self, why: str, now: float) -> None:
-        """Take note that the database knows of a later term: let whoever began it go on."""
+    def record_fencing(self, why: str, now: float) -> None:
+        """Record that the database has a later term, and let the leader of that one go on."""
         self._barred = now + (self._length or 0.0)
-        self._over(why, revoked=False)
+        self._end_term(why, revoked=False)
 
     def close(self) -> None:
         """Leave the election, so that another may lead at once."""
         self._elector.close()
 
-    def _over(self, why: str, *, revoked: bool) -> None:
+    def _end_term(self, why: str, *, revoked: bool) -> None:
         term, self._term = self._term, None
         number = None if term is None else term.number
         self._resume.tell(
@@ -97,5 +98,5 @@ class Candidacy:
 
 
 def election_term(election: Election) -> float | None:
-    """Return how long a term is, in seconds; ``None`` without an election."""
+    """Return the length of a term in seconds, or ``None`` without an election."""
     return None if isinstance(election, str) else election.term

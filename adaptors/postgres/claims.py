@@ -1,6 +1,6 @@
 """The two ways to claim rows: *mark* them, or *take* them in one transaction.
 
-Either way a look hands out rows of one snapshot, and a purge deletes exactly
+Either way a look returns rows of one snapshot, and a purge deletes exactly
 the rows of that look, requiring the reader's own term number (Invariant 7).
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What a look found, and how to delete exactly that once it is logged.
+    """The rows that a look found, and the function that deletes exactly these once logged.
 
     A ``purge`` that has failed may be called again.
     """
@@ -37,24 +37,24 @@ class Claim(Protocol):
     """A way to claim the rows of an outbox during one term. Not thread-safe."""
 
     rights: ClassVar[tuple[str, ...]]
-    """What the reader's role must be allowed to do with the table."""
+    """Privileges on the table that the reader's role needs."""
 
     @property
     def holding(self) -> bool:
-        """Whether nothing more can be claimed before the last rows are purged."""
+        """Whether no more rows can be claimed before the last ones are purged."""
 
     def claim(self, bounds: Bounds, rows: int, size: int) -> Claimed:
-        """Claim up to *rows* rows within *bounds*, about *size* bytes, at least one if any."""
+        """Claim rows within *bounds*: up to *rows*, about *size* bytes, at least one if any."""
 
-    def let_go(self) -> None:
-        """Hold no transaction open: the rows that were claimed last wait to be logged."""
+    def end_transaction(self) -> None:
+        """Close any open transaction, because the claimed rows are waiting to be logged."""
 
 
 class Mark:
-    """Marks rows with the leader id in a transaction of its own; purges by id and mark.
+    """A claim that marks rows with the leader id in its own transaction, and purges by id and mark.
 
-    Nothing is held open while rows are logged. Rows that an earlier leader
-    marked are found again, those marked in this term are not.
+    No transaction is open while rows are logged. Rows that an earlier leader
+    marked are found again, but not rows marked in this term.
     """
 
     rights: ClassVar[tuple[str, ...]] = ("SELECT", "UPDATE", "DELETE")
@@ -64,21 +64,21 @@ class Mark:
         self._outbox = outbox
 
     def claim(self, bounds: Bounds, rows: int, size: int) -> Claimed:
-        """Mark the rows, so that no later look of this term finds them again."""
+        """Mark the rows, so that no later look of this term returns them again."""
         found = self._outbox.mark(bounds, rows, size)
         return Claimed(found, partial(self._outbox.purge, found.ids))
 
-    def let_go(self) -> None:
-        """Nothing is open."""
+    def end_transaction(self) -> None:
+        """Do nothing, because no transaction is open."""
 
 
 class Take:
-    """Copies rows out of a snapshot and deletes them in the same transaction.
+    """A claim that copies rows out of a snapshot and deletes them in the same transaction.
 
     The transaction is open from a look that found rows until their purge, or until the log
-    turns out to be full: while it is open no row becomes reusable, and the server keeps every
-    notification. The server ends it after ``idle_in_transaction_session_timeout``. Nothing
-    but the purge itself is written, but nothing more can be read before it.
+    turns out to be full. While it is open no row becomes reusable, and the server keeps every
+    notification. The server ends it after ``idle_in_transaction_session_timeout``. The purge
+    is the only write, but no more rows can be read before it.
     """
 
     rights: ClassVar[tuple[str, ...]] = ("SELECT", "DELETE")
@@ -93,7 +93,7 @@ class Take:
         return self._holding
 
     def claim(self, bounds: Bounds, rows: int, size: int) -> Claimed:
-        """Copy the rows; the transaction stays open only when there are some."""
+        """Copy the rows, and keep the transaction open only when there are some."""
         self._outbox.begin()
         try:
             found = self._outbox.copy(bounds, rows, size)
@@ -103,24 +103,24 @@ class Take:
                 self._outbox.roll_back()
         return Claimed(found, partial(self._purge, bounds.low, found))
 
-    def let_go(self) -> None:
-        """End the transaction; its rows are purged by what they hold."""
+    def end_transaction(self) -> None:
+        """End the transaction, so that its rows are purged by content."""
         if self._open:
             self._open = False
             self._outbox.roll_back()
 
     def _purge(self, low: int, found: Found) -> None:
-        """Delete what was copied: in its own snapshot, else by what the rows hold.
+        """Delete the copied rows in their own snapshot, or else by content.
 
         The snapshot serves once. When its transaction has failed the rows are
-        still there, and are purged like those of a crash.
+        still in the table, and are purged like those that a crash left.
         """
         self._holding = False
         if not (self._open and self._delete(low, found)):
             self._outbox.purge_logged(Entries(with_offsets(found.messages, 0, 0)))
 
     def _delete(self, low: int, found: Found) -> bool:
-        """Delete and commit; false when that did not hit exactly the rows that are to go."""
+        """Delete and commit, and return whether that matched exactly the copied rows."""
         self._open = False
         exact = False
         try:

@@ -1,4 +1,4 @@
-"""What the columns of an outbox are called."""
+"""The names of an outbox's columns."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from psycopg import sql
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_serializer, model_validator
 
-from adaptors.postgres.table import TableName, doubled
+from adaptors.postgres.table import TableName, escape_percent
 from transporter.message import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LONGEST: Final = 63
-"""Bytes of a name; PostgreSQL cuts a longer one, with no more than a notice."""
+"""Most bytes of a name. PostgreSQL truncates a longer one with no more than a notice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of an outbox as the database spells them, by what they hold."""
+    """The columns of an outbox as the database spells them, by role."""
 
     id: str = "id"
     created: str = "create_time"
@@ -34,19 +34,19 @@ class Columns:
 
     @property
     def content_type(self) -> str | None:
-        """What the values are; ``None`` for bytes that are not looked at."""
+        """Content type of the values, or ``None`` for bytes that are not parsed."""
         return JSON
 
     def items(self) -> Iterator[tuple[str, str]]:
-        """Yield each role, as the settings call it, with its column."""
+        """Yield each role, as the settings name it, with its column."""
         return ((field.name, getattr(self, field.name)) for field in fields(self))
 
     def in_query(self, alias: str) -> dict[str, sql.Composable]:
         """Return every column of *alias*, by role, for a statement with parameters."""
-        return {role: doubled(sql.Identifier(alias, name)) for role, name in self.items()}
+        return {role: escape_percent(sql.Identifier(alias, name)) for role, name in self.items()}
 
 
-def _column(text: str) -> str:
+def _normalize_column(text: str) -> str:
     try:
         found = TableName.parse(text)
     except ValueError:
@@ -61,49 +61,49 @@ def _column(text: str) -> str:
     return str(found)
 
 
-ColumnName = Annotated[str, AfterValidator(_column)]
+ColumnName = Annotated[str, AfterValidator(_normalize_column)]
 
 
 class ColumnsConfig(BaseModel):
-    """Names of columns, each written as in SQL; what is left out has its usual name."""
+    """Names of columns, each written as in SQL. Columns left out have their usual names."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
     )
 
     id: ColumnName = "id"
-    """Numbers the rows; whole numbers from a sequence, one unique index on it alone."""
+    """Numbers the rows: integers from a sequence, with a unique index on this column alone."""
     created: ColumnName = "create_time"
-    """When the row was made."""
+    """Time at which the row was made."""
     topic: ColumnName = "kafka_topic"
     """Becomes the namespace."""
     key: ColumnName = "kafka_key"
-    """What order is kept for."""
+    """Key whose messages stay in order."""
     value: ColumnName = "kafka_value"
-    """The data; NULL is a tombstone."""
+    """The data, or NULL for a tombstone."""
     header_keys: ColumnName = "kafka_header_keys"
-    """Names of the headers, an array."""
+    """Names of the headers, as an array."""
     header_values: ColumnName = "kafka_header_values"
-    """Values of the headers, an array of the same length."""
+    """Values of the headers, as an array of the same length."""
     leader: ColumnName = "leader_id"
-    """Who has marked the row, a UUID."""
+    """UUID of the leader that marked the row."""
 
     @model_validator(mode="after")
-    def _different(self) -> Self:
+    def _check_distinct(self) -> Self:
         names: dict[str, Any] = dict(self)
         ((name, times),) = Counter(names.values()).most_common(1)
         if times > 1:
             roles = " and ".join(role for role, each in names.items() if each == name)
-            # Its name was folded to lower case, so what hides secrets would not know it.
+            # The name was folded to lower case, so the redaction of secrets would not match it.
             raise ValueError(f"names one column for {roles}; each needs one of its own")
         return self
 
     @model_serializer
-    def _unusual(self) -> dict[str, str]:
-        """Show only what is not as usual."""
+    def _dump_unusual(self) -> dict[str, str]:
+        """Dump only the names that differ from the usual ones."""
         return {role: name for role, name in self if name != type(self).model_fields[role].default}
 
     @property
     def names(self) -> Columns:
-        """The columns as the database spells them."""
+        """The columns' names as the database spells them."""
         return Columns(**{role: TableName.parse(text).name for role, text in self})

@@ -13,10 +13,10 @@ from transporter.adaptor import AdaptorConfig, Duration, Size
 from transporter.election.config import Dsn, Election
 
 _OURS: Final = frozenset({"id", "created", "leader"})
-"""What an outbox needs that is not in the table of an event router."""
+"""Columns that an outbox needs and that an event router's table lacks."""
 
 
-def _alone(claim: str, info: ValidationInfo) -> str:
+def _check_claim(claim: str, info: ValidationInfo) -> str:
     if claim == "take" and info.data.get("elector", "none") != "none":
         raise ValueError(
             "is for one engine alone: it purges rows as soon as they are logged here, where the "
@@ -25,54 +25,55 @@ def _alone(claim: str, info: ValidationInfo) -> str:
     return claim
 
 
-def _table(text: str) -> str:
+def _normalize_table(text: str) -> str:
     return str(TableName.parse(text))
 
 
 class OutboxConfig(AdaptorConfig):
-    """Where the outbox is, how much is taken at once, and how often it is looked at."""
+    """The outbox's location, the size of its batches, and the pace of reading."""
 
-    # Invariant 20: a refused DSN is not quoted in the error about it.
+    # Invariant 20: the error about a refused DSN does not quote it.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     dsn: Dsn
     """Connection string of the database that holds the outbox.
 
-    A direct connection or a session pool: LISTEN needs a session.
+    Use a direct connection or a session pool, because LISTEN needs a session.
     """
 
-    table: Annotated[str, AfterValidator(_table)] = "outbox"
+    table: Annotated[str, AfterValidator(_normalize_table)] = "outbox"
     """The outbox table: ``name``, ``schema.name``, or quoted as in SQL."""
 
     columns: ColumnsConfig = ColumnsConfig()
-    """What the table's columns are called where not as usual: ``id``, ``created``, ``topic``,
-    ``key``, ``value``, ``header_keys``, ``header_values``, ``leader``; each written as in SQL."""
+    """Names of the table's columns where they are not the usual ones: ``id``, ``created``,
+    ``topic``, ``key``, ``value``, ``header_keys``, ``header_values``, ``leader``. Write each as
+    in SQL."""
 
     router: RouterConfig | None = None
     """Read the table of Debezium's event router: ``{}`` for its defaults."""
 
     elector: Election = "none"
-    """Who may lead when several engines read this outbox: ``none`` (there is one engine), or
+    """Elector for several engines that read this outbox: ``none`` (there is one engine),
     ``{kind: postgres, term: 5s}``, or ``{kind: kafka, bootstrap_servers: …, topic: …}``."""
 
-    claim: Annotated[Literal["mark", "take"], AfterValidator(_alone)] = "mark"
-    """How rows are claimed: ``mark`` holds nothing open; ``take`` is faster, and keeps one
+    claim: Annotated[Literal["mark", "take"], AfterValidator(_check_claim)] = "mark"
+    """Way to claim rows: ``mark`` keeps no transaction open. ``take`` is faster, and keeps one
     transaction open while a batch is appended to the log."""
 
     batch_rows: Annotated[int, Field(ge=1, le=100_000)] = 10_000
-    """Most rows of one batch."""
+    """Maximum rows of one batch."""
 
     batch_bytes: Annotated[Size, Field(ge=1, le=256 * 1024**2)] = 8 * 1024**2
-    """Most bytes of keys, values and headers in one batch; a larger row is a batch of its own."""
+    """Maximum bytes of keys, values and headers in one batch. A larger row is its own batch."""
 
     poll_interval: Annotated[Duration, Field(gt=0, le=3600)] = 1.0
-    """Longest pause between two looks at the table when no notification arrives."""
+    """Longest pause between two reads of the table when no notification arrives."""
 
     notify_channel: Annotated[str, Field(min_length=1, max_length=63)] = "outbox"
-    """Channel of NOTIFY that the table's trigger uses."""
+    """NOTIFY channel that the table's trigger uses."""
 
     @model_validator(mode="after")
-    def _routed(self) -> Self:
+    def _check_router_columns(self) -> Self:
         given = sorted(self.columns.model_fields_set - _OURS)
         if self.router is not None and given:
             raise ValueError(
@@ -83,7 +84,7 @@ class OutboxConfig(AdaptorConfig):
 
     @property
     def names(self) -> Columns:
-        """What the rows of the table hold, as the database spells it."""
+        """The columns of the table's rows, as the database spells them."""
         if self.router is None:
             return self.columns.names
         given = {role: name for role, name in self.columns if role in _OURS}
@@ -93,12 +94,12 @@ class OutboxConfig(AdaptorConfig):
 
     @property
     def needs_delivery(self) -> bool:
-        """Another engine cannot read this one's log: its rows stay until they are delivered."""
+        """Whether rows stay until delivery, because another engine cannot read this one's log."""
         return self.elector != "none"
 
     @property
     def can_wait_for_delivery(self) -> bool:
-        """A transaction that is open for as long as rows are logged cannot wait for routes."""
+        """Whether rows can wait for routes, unlike a transaction open while rows are logged."""
         return self.claim == "mark"
 
     @property

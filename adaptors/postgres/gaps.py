@@ -1,19 +1,19 @@
-"""Which ids below the highest one seen may still get a row (Invariant 8).
+"""Gaps: ids below the highest one seen that may still get a row (Invariant 8).
 
-Ids are given out in order, but transactions commit in any order: a look at the
-table may find 7 while the transaction that holds 5 is still open. Every id
-between two rows that was not there belongs to a *gap*, and looks include the
-open gaps, so a late row is neither lost nor overtaken by a later row of its
-key. A part of a gap closes when its row comes. The rest of it is
+Ids are assigned in order, but transactions commit in any order: a look at the
+table may find 7 while the transaction that holds 5 is still open. Every missing
+id between two rows belongs to a *gap*, and looks include the open gaps. So a late
+row is neither lost nor overtaken by a later row of its key. A part of a gap
+closes when its row comes. The rest of it is
 
 1. *open*, and part of every look, until a settling look finds that numbers
    above its *horizon* are in use, and a later one finds no row either. Settling
-   looks are a second apart, for ids taken shortly *before* their transaction
-   got its own number. After that only a transaction up to the horizon that was
-   running all the time can fill it;
-2. then closed, if none is running, or else *held*: no part of a look before
-   one of these has ended. So a transaction that lasts for hours costs no look
-   anything, however many rows come and go meanwhile.
+   looks are a second apart because ids may be taken shortly *before* their
+   transaction gets its own number. After that only a transaction up to the
+   horizon that was running all the time can fill it.
+2. Then it is closed, if none is running, or else *held*: excluded from looks until
+   one of these has ended. So a transaction that lasts for hours adds no cost
+   to looks, however many rows come and go meanwhile.
 
 Pure: no clock, no database.
 """
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 LOWEST: Final = -(2**63)
-"""The least id a row can have."""
+"""The lowest id that a row can have."""
 HIGHEST: Final = 2**63 - 1
-"""Above every number of a transaction."""
+"""A number above every transaction's number."""
 MOST_GAPS: Final = 1_000
-"""Above this, neighbouring gaps are joined: bounded memory, a little more to read."""
+"""Neighbouring gaps are merged above this: bounded memory, a little more to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Which transactions had ended when a look began: all below *xmax* but the *running* ones.
+    """The transactions that had ended when a look began: all below *xmax* but the *running* ones.
 
-    Transactions from *xmax* on may be running too; their numbers are not known.
+    Transactions from *xmax* on may be running too, with unknown numbers.
     """
 
     xmax: int
@@ -48,19 +48,23 @@ class Snapshot:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a ``pg_snapshot`` as the server spells it, such as ``10:20:10,14``."""
+        """Parse a ``pg_snapshot`` as the server spells it, such as ``10:20:10,14``."""
         _, xmax, running = text.split(":")
         return cls(int(xmax), tuple(map(int, running.split(","))) if running else ())
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at the table found.
+    """The result of one look at the table.
 
-    ``ids`` ascend. Transactions that were in flight in its ``snapshot`` have numbers below
-    ``horizon``, which a look that found rows must know. ``cut`` tells that more rows were
-    there than it was allowed to take, so it says nothing about ids above the last one.
-    ``settling``: the settling look before it was a second ago, or longer.
+    Attributes:
+        ids: The ids of the rows, ascending.
+        snapshot: The snapshot of the look.
+        horizon: A number above those of all transactions in flight in the snapshot. Required
+            if the look found rows.
+        cut: Whether more rows were there than the look was allowed to take. Then it proves
+            nothing about ids above the last one.
+        settling: Whether the previous settling look was at least a second ago.
     """
 
     ids: Sequence[int]
@@ -70,8 +74,8 @@ class Look:
     settling: bool = False
 
     @property
-    def covered(self) -> float:
-        """The highest id that this look speaks about."""
+    def highest_covered(self) -> float:
+        """The highest id about which this look proves anything."""
         if not self.cut:
             return float("inf")
         return self.ids[-1] if self.ids else LOWEST - 1
@@ -79,10 +83,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where to look: ids from *low* on, and the gaps below, each with first, last and *until*.
+    """The range of a look: ids from *low* on, and gaps below, each with first, last and *until*.
 
-    A gap is looked at only if the end of a transaction of *waited* is visible whose number is
-    at most *until*; one that is open has :data:`HIGHEST`, and always is.
+    A gap is read only if a transaction of *waited* with a number of at most *until* has visibly
+    ended. An open gap has :data:`HIGHEST`, and is always read.
     """
 
     low: int
@@ -104,9 +108,9 @@ class Gap:
 class Gaps:
     """The open and held gaps of one term, and the highest id seen. Not thread-safe.
 
-    At first everything is unknown: whatever lies below the first row found is
-    one large gap, so rows that were in flight when the term began are waited
-    for like any other.
+    At first everything is unknown: the ids below the first row found are
+    one large gap, so rows that were in flight when the term began are awaited
+    like any other.
     """
 
     def __init__(self) -> None:
@@ -121,28 +125,28 @@ class Gaps:
 
     @property
     def bounds(self) -> Bounds:
-        """Where the next look has to look."""
+        """The range of the next look."""
         gaps = [(gap.first, gap.last, gap.horizon if gap.held else HIGHEST) for gap in self._gaps]
         return Bounds(self._high + 1, gaps, self._waited)
 
     def observe(self, look: Look) -> None:
-        """Take in what *look* found within the bounds, or without any."""
+        """Apply the result of *look*, which was within the bounds or had none."""
         running = look.snapshot.running
         ended = min((number for number in self._waited if number not in running), default=HIGHEST)
         gaps = [
             kept
             for gap in self._gaps
-            for piece in _without(gap, look.ids)
+            for piece in _split_gap(gap, look.ids)
             if (kept := _settle(piece, look, ended)) is not None
         ]
-        gaps.extend(self._opened(look))
+        gaps.extend(self._new_gaps(look))
         if look.ids:
             self._high = max(self._high, look.ids[-1])
         last_held = max((gap.horizon for gap in gaps if gap.held), default=LOWEST)
         self._waited = running[: bisect_right(running, last_held)]
-        self._gaps = _joined(gaps, self._waited)
+        self._gaps = _merge_neighbours(gaps, self._waited)
 
-    def _opened(self, look: Look) -> Iterator[Gap]:
+    def _new_gaps(self, look: Look) -> Iterator[Gap]:
         new = look.ids[bisect_right(look.ids, self._high) :]
         if not new or new[-1] - self._high == len(new):
             return
@@ -151,8 +155,8 @@ class Gaps:
                 yield Gap(before + 1, after - 1, look.horizon)
 
 
-def _without(gap: Gap, ids: Sequence[int]) -> Iterator[Gap]:
-    """Yield what is left of *gap* when the rows of *ids* have come."""
+def _split_gap(gap: Gap, ids: Sequence[int]) -> Iterator[Gap]:
+    """Yield the rest of *gap* after the rows of *ids* have come."""
     came = ids[bisect_left(ids, gap.first) : bisect_right(ids, gap.last)]
     if not came:
         yield gap
@@ -163,13 +167,13 @@ def _without(gap: Gap, ids: Sequence[int]) -> Iterator[Gap]:
 
 
 def _settle(gap: Gap, look: Look, ended: int) -> Gap | None:
-    """Return *gap* as it stands after *look*; ``None`` when it is closed.
+    """Return the state of *gap* after *look*, or ``None`` when it is closed.
 
-    *ended* is the lowest number that held gaps wait for and whose end the look saw.
+    *ended* is the lowest awaited number, of those that held gaps wait for, whose end the look saw.
     """
     if gap.held and ended > gap.horizon:
         return gap
-    if gap.last > look.covered:
+    if gap.last > look.highest_covered:
         return replace(gap, held=False)
     running = look.snapshot.running
     kept = replace(gap, held=True) if running and running[0] <= gap.horizon else None
@@ -178,11 +182,11 @@ def _settle(gap: Gap, look: Look, ended: int) -> Gap | None:
     return replace(gap, passed=gap.passed or (look.settling and look.snapshot.xmax > gap.horizon))
 
 
-def _joined(gaps: list[Gap], waited: Sequence[int]) -> list[Gap]:
-    """Join neighbours until :data:`MOST_GAPS` are left; the rows between them are read again.
+def _merge_neighbours(gaps: list[Gap], waited: Sequence[int]) -> list[Gap]:
+    """Merge neighbours until :data:`MOST_GAPS` are left. The rows between them are read again.
 
-    Only gaps that wait for the same transactions, or for none: there are never more kinds than
-    transactions on the server.
+    Merges only gaps that wait for the same transactions, or for none. There are never more
+    kinds of gaps than transactions on the server.
     """
     while len(gaps) > MOST_GAPS:
         fewer = [
@@ -190,7 +194,7 @@ def _joined(gaps: list[Gap], waited: Sequence[int]) -> list[Gap]:
             for _, alike in groupby(
                 gaps, lambda gap: gap.held and bisect_right(waited, gap.horizon)
             )
-            for pair in _paired(list(alike))
+            for pair in _merge_pairs(list(alike))
         ]
         if len(fewer) == len(gaps):
             break
@@ -198,7 +202,7 @@ def _joined(gaps: list[Gap], waited: Sequence[int]) -> list[Gap]:
     return gaps
 
 
-def _paired(gaps: Sequence[Gap]) -> Iterator[Gap]:
+def _merge_pairs(gaps: Sequence[Gap]) -> Iterator[Gap]:
     for place in range(0, len(gaps), 2):
         pair = gaps[place : place + 2]
         yield replace(

@@ -1,4 +1,4 @@
-"""Finds the outbox table and says what is missing before anything is read."""
+"""Lookup of the outbox table, with checks that it is complete, before anything is read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SELECT c.relkind NOT IN ('r', 'p') OR EXISTS (
         AND (c.relkind = 'p' OR i.indisunique AND i.indnkeyatts = 1)
 ) FROM pg_catalog.pg_class c WHERE c.oid = %s
 """
-# Sequences that the column owns, or that its default names.
+# Sequences that the column owns, or that its default uses.
 _CACHES: Final = """
 SELECT s.seqrelid::regclass::text, s.seqcache
 FROM pg_catalog.pg_sequence s JOIN pg_catalog.pg_attribute a ON a.attrelid = %s AND a.attname = %s
@@ -69,7 +69,7 @@ WHERE s.seqcache > 1 AND s.seqrelid IN (
     WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum
 ) ORDER BY 1
 """
-# Of a trigger's type bit 2 stands for INSERT. A function that spells its channel must spell ours.
+# Bit 2 of a trigger's type means INSERT. A function with a literal channel must name ours.
 _NOTIFIES: Final = """
 SELECT EXISTS (
     SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
@@ -81,7 +81,7 @@ SELECT EXISTS (
 """
 _RIGHTS: Final = ("SELECT", "UPDATE", "DELETE")
 
-# A table can always be changed, a view only if it is plain, or by its triggers.
+# A table can always be changed, but a view only if it is simple, or by its triggers.
 _CHANGEABLE: Final = """
 SELECT pg_catalog.pg_relation_is_updatable(a.attrelid, true),
     pg_catalog.pg_column_is_updatable(a.attrelid, a.attnum, true)
@@ -96,10 +96,18 @@ def locate(
     rights: Sequence[str] = _RIGHTS,
     columns: Columns | None = None,
 ) -> TableName:
-    """Return the full name of *table*, which is there, complete and may be used with *rights*.
+    """Return the full name of *table* after checking that it is complete and usable.
 
-    Raise ``SourceUnavailable`` when there is no such table, and ``EnvironmentFault`` when it is
-    not as it must be, with the command or SQL that helps.
+    Args:
+        connection: The session.
+        table: The name from the settings.
+        rights: The privileges that the role needs.
+        columns: The columns' names, by default the usual ones.
+
+    Raises:
+        SourceUnavailable: There is no such table.
+        EnvironmentFault: The table does not meet the requirements. The message has the
+            command or SQL that helps.
     """
     with faults(f"cannot look up the outbox table {table}"):
         found = connection.execute(_FIND, [table.identifier.as_string(connection)]).fetchone()
@@ -107,7 +115,7 @@ def locate(
             raise SourceUnavailable(
                 f"there is no outbox table {table} in database {connection.info.dbname}; "
                 "'transporter outbox init PIPELINE --run' creates it, and without --run prints "
-                "the SQL for whoever may"
+                "the SQL for a role that may"
             )
         oid, schema, name, partitioned, *granted = found
         full = TableName(name, schema)
@@ -131,10 +139,10 @@ def locate(
 def caching_sequences(
     connection: Connection, table: TableName, columns: Columns | None = None
 ) -> list[str]:
-    """Return, for each sequence of *table*'s ids that sessions cache, what is wrong and what helps.
+    """Return problem and remedy for each sequence of *table*'s ids that sessions cache.
 
-    A session keeps the numbers that it has cached, and inserts them behind higher ones of
-    others: order is then lost, and nobody could tell afterwards.
+    A session inserts its cached numbers behind higher ones of other sessions. Order is then
+    lost, and nothing could detect it afterwards.
     """
     column = (columns or Columns()).id
     with faults(f"cannot look up the sequence of the outbox table {table}"):
@@ -149,8 +157,8 @@ def caching_sequences(
     ]
 
 
-def notifies(connection: Connection, table: TableName, channel: str) -> bool:
-    """Return whether a trigger of *table* notifies *channel* of new rows, as far as it shows."""
+def has_notify_trigger(connection: Connection, table: TableName, channel: str) -> bool:
+    """Return whether a trigger of *table* visibly notifies *channel* of new rows."""
     spelt = channel.replace("'", "''").replace("\\", "\\\\")
     with faults(f"cannot look up the triggers of the outbox table {table}"):
         name = table.identifier.as_string(connection)
@@ -177,24 +185,24 @@ def _check_rights(table: TableName, needed: list[tuple[str, bool]], role: str) -
 
 def _check_columns(table: TableName, columns: Columns, present: dict[str, str]) -> None:
     wrong = [
-        f"{_shown(role, name)} is {present[name]}, not {' or '.join(sorted(_TYPES[role]))}"
+        f"{_label(role, name)} is {present[name]}, not {' or '.join(sorted(_TYPES[role]))}"
         if name in present
-        else f"{_shown(role, name)} is missing"
+        else f"{_label(role, name)} is missing"
         for role, name in columns.items()
         if present.get(name) not in _TYPES[role]
     ]
     if wrong:
         raise EnvironmentFault(
-            f"the table {table} is no outbox: {'; '.join(wrong)}. Name another one, or its columns "
-            "under columns of the reader, or mend it; 'transporter outbox init' prints the SQL of "
-            "an outbox"
+            f"the table {table} is not an outbox: {'; '.join(wrong)}. Name another one, or its "
+            "columns under columns of the reader, or change the table; 'transporter outbox init' "
+            "prints the SQL of an outbox"
         )
 
 
 def _check_routed(
     table: TableName, columns: RoutedColumns, present: dict[str, str], *, partitioned: bool
 ) -> None:
-    """Refuse a table that no event router reads, or that lacks what ours needs besides."""
+    """Refuse a table that is not an event router's, or that lacks our own columns."""
     router = columns.router
     theirs = [router.event_id, router.event_key, router.payload, router.route_by]
     theirs += [each.column for each in router.additional]
@@ -211,7 +219,7 @@ def _check_routed(
     ]
     if wrong:
         raise EnvironmentFault(
-            f"the table {table} is not the event router's that is described: {'; '.join(wrong)}. "
+            f"the table {table} does not match the router in the settings: {'; '.join(wrong)}. "
             "Name another table, or its columns under router"
         )
     numbers = "bigserial" if partitioned else _NUMBERS
@@ -233,28 +241,28 @@ def _check_changeable(
     if events & needed != needed:
         wrong = f"the rows of {table} cannot be changed"
     elif "UPDATE" in rights and not mark:
-        wrong = f"the column {_shown('leader', columns.leader)} of {table} cannot be updated"
+        wrong = f"the column {_label('leader', columns.leader)} of {table} cannot be updated"
     if wrong:
         raise EnvironmentFault(
-            f"{wrong}, for it is a view that PostgreSQL cannot write to: name the table under it,"
-            " or give it INSTEAD OF triggers"
+            f"{wrong}, because it is a view that PostgreSQL cannot write to: name the "
+            "table under it, or give it INSTEAD OF triggers"
         )
 
 
 def _not_indexed(table: TableName, columns: Columns, *, partitioned: bool) -> str:
     if partitioned:
         return (
-            f"the table {table} is no outbox: rows of all partitions are read by "
-            f"{_shown('id', columns.id)}, and no index begins with it; run CREATE INDEX ON {table} "
+            f"the table {table} is not an outbox: rows of all partitions are read by "
+            f"{_label('id', columns.id)}, and no index begins with it; run CREATE INDEX ON {table} "
             f"({TableName(columns.id)})"
         )
-    # Invariant 7: rows are purged by their ids.
+    # Invariant 7: rows are purged by id.
     return (
-        f"the table {table} is no outbox: rows are named by {_shown('id', columns.id)}, and no "
+        f"the table {table} is not an outbox: rows are named by {_label('id', columns.id)}, and no "
         f"unique index is on it; run ALTER TABLE {table} ADD UNIQUE ({TableName(columns.id)})"
     )
 
 
-def _shown(role: str, name: str) -> str:
+def _label(role: str, name: str) -> str:
     usual = name == getattr(Columns(), role)
     return name if usual else f"{TableName(name)} (columns: {role})"

@@ -1,4 +1,4 @@
-"""How fast rows leave an outbox: read now and then, as goharvest does. Pure."""
+"""The rate at which rows leave an outbox, read at intervals as goharvest does. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ INTERVAL: Final = 5.0
 
 
 class Meter:
-    """Counts purged rows; gives a reading at most each :data:`INTERVAL`, and none while idle."""
+    """Counter of purged rows with a reading at most each :data:`INTERVAL`, and none while idle."""
 
     def __init__(self) -> None:
         self._total = self._since = 0
         self._read_at: float | None = None
 
     def add(self, rows: int, now: float) -> dict[str, object] | None:
-        """Count *rows* at the monotonic time *now*; return what there is to tell, if it is time."""
+        """Count *rows* at the monotonic time *now*, and return a reading if one is due."""
         if self._read_at is None:
             self._read_at = now
         self._total += rows

@@ -1,7 +1,7 @@
 """The outbox table during one term: every statement requires the term number.
 
-Rows are named by their ids, or by bounds within one snapshot: what commits
-between two statements is never marked or purged by accident (Invariant 7).
+Statements name rows by id, or by bounds within one snapshot. So rows that commit
+between two statements are never marked or purged by accident (Invariant 7).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from psycopg.pq import TransactionStatus
 
 from adaptors.postgres.columns import Columns
 from adaptors.postgres.gaps import Snapshot
-from adaptors.postgres.leaders import of_one_log
-from adaptors.postgres.packed import Packed, unpacked
-from adaptors.postgres.recognition import logged_ids, logged_rows, same
-from adaptors.postgres.rows import Large, Row, to_batch, told, unloggable
+from adaptors.postgres.leaders import is_same_log
+from adaptors.postgres.packed import Packed, unpack_rows
+from adaptors.postgres.recognition import logged_ids, logged_rows, match_rows
+from adaptors.postgres.rows import Large, Row, report_large, to_batch, unloggable
 from adaptors.postgres.session import TooSlow, faults, texts_as_stored
 from adaptors.postgres.statements import compose
 from transporter.errors import SourceError, SourceUnavailable
@@ -38,18 +38,22 @@ if TYPE_CHECKING:
 
 
 class Fenced(SourceError):
-    """A later term has begun: what this leader does has no effect any more (Invariant 10)."""
+    """A later term has begun, and this leader's statements have no effect (Invariant 10)."""
 
 
 class TooMuch(SourceUnavailable):
-    """A look asked for more than a statement may take time for, and has claimed nothing."""
+    """A look asked for more rows than a statement has time for, and claimed none."""
 
 
 class Found(NamedTuple):
-    """The rows of one look, by id, a message each, and its snapshot.
+    """The rows of one look by id, with a message each, and its snapshot.
 
-    ``cut``: more rows were there than the look was allowed to take. ``horizon`` is above the
-    number of every transaction that was in flight.
+    Attributes:
+        ids: The ids of the rows, ascending.
+        messages: One message for each id, in the same order.
+        cut: Whether more rows were there than the look was allowed to take.
+        snapshot: The snapshot of the look.
+        horizon: A number above that of every transaction that was in flight.
     """
 
     ids: list[int]
@@ -60,21 +64,23 @@ class Found(NamedTuple):
 
 
 class Peeked(NamedTuple):
-    """Whether rows wait, and the snapshot of that answer."""
+    """The answer to a peek: whether rows wait, and the snapshot of that answer."""
 
     waiting: bool
     snapshot: Snapshot
 
 
 class Outbox:
-    """Looks at and purges rows of *table* on *connection*, as the leader of *term*.
+    """The rows of *table* on *connection*, as the leader of *term* sees, marks and purges them.
 
     The source ids of its messages begin with *source*. Rows that the log cannot take are
-    *kept*: a message tells of each once in the term, and it stays in the table.
-    Every method raises ``SourceUnavailable`` when the connection is lost, and
-    :class:`Fenced` when a later term has begun. A look that takes too long raises
-    :class:`TooMuch`; what is done to given rows is then done to half of them at a time.
-    Not thread-safe.
+    *kept*: each is reported in a message once in the term, and stays in the table.
+    A look that takes too long raises :class:`TooMuch`. Statements for given rows are then
+    repeated for half of them at a time. Not thread-safe.
+
+    Raises:
+        SourceUnavailable: From every method, when the connection is lost.
+        Fenced: From every method, when a later term has begun.
     """
 
     def __init__(
@@ -90,85 +96,87 @@ class Outbox:
         self._name, self._source = str(table), source
         self._columns = columns or Columns()
         self._sql = compose(table, self._columns, term.terms, connection)
-        # Each of them takes the server more room than it takes us (Invariant 17).
+        # Each id takes the server more room than it takes us (Invariant 17).
         self._kept: set[int] = set()
 
     def mark(self, bounds: Bounds, rows: int, size: int) -> Found:
         """Mark up to *rows* rows within *bounds*, about *size* bytes, and return them.
 
-        Rows that an earlier leader marked are among them, those marked in this
-        term are not. At least one row is taken when there is one.
+        Includes rows that an earlier leader marked, but none that were marked in this
+        term. At least one row is taken when there is one.
         """
         return self._find(self._sql.mark, bounds, rows, size)
 
     def copy(self, bounds: Bounds, rows: int, size: int) -> Found:
         """Return up to *rows* rows within *bounds*, about *size* bytes, changing nothing.
 
-        All rows of the transaction's snapshot from ``bounds.low`` to the last
-        one are among them, but for those that are kept and were told of. At
-        least one row is returned when there is one.
+        Includes all rows of the transaction's snapshot from ``bounds.low`` to the last
+        one, except for kept rows that were already reported. At least one row is
+        returned when there is one.
         """
         return self._find(self._sql.copy, bounds, rows, size)
 
     def _find(self, statement: bytes, bounds: Bounds, rows: int, size: int) -> Found:
         found = self._look(statement, bounds, rows=rows, bytes=size)
         term, candidates, snapshot, horizon, large, *columns = found[0]
-        self._require(term)
+        self._require_term(term)
         packed = Packed(*columns)
         cut = candidates >= rows or candidates > len(packed.ids) + len(large)
         ids, messages = self._messages(packed, large)
         return Found(ids, messages, cut, Snapshot.parse(snapshot.decode()), horizon)
 
     def _messages(self, packed: Packed, large: list[int]) -> tuple[list[int], pa.RecordBatch]:
-        """Return the rows of *packed* and what is told of *large* ones, ids and messages."""
+        """Return ids and messages: the rows of *packed*, and reports of *large* ones."""
         if not (packed.ids or large):
             return [], pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
         with suppress(TypeError, ValueError, pa.ArrowException):
             if not large:
-                return sorted(packed.ids), unpacked(
+                return sorted(packed.ids), unpack_rows(
                     packed, self._source, self._columns.content_type
                 )
-        return self._by_row(packed.ids, large)
+        return self._read_by_row(packed.ids, large)
 
-    def _by_row(self, ids: Sequence[int], large: list[int]) -> tuple[list[int], pa.RecordBatch]:
-        """Read rows again, cell by cell, some of which are bad. They are ours, and do not change.
+    def _read_by_row(
+        self, ids: Sequence[int], large: list[int]
+    ) -> tuple[list[int], pa.RecordBatch]:
+        """Read rows again, cell by cell, because some have flaws. They are ours, and do not change.
 
-        A large one that someone has deleted meanwhile is not told of.
+        A large row that was deleted meanwhile is not reported.
         """
-        rows, kept = self._with_large([Row(*row[:-1]) for row in self.read(ids)], large)
+        rows, kept = self._with_large([Row(*row[:-1]) for row in self.read_rows(ids)], large)
         self._kept.update(kept)
         return [row.id for row in rows], to_batch(rows, self._source, self._columns)
 
     def _with_large(self, found: list[Row], large: Iterable[int]) -> tuple[list[Row], set[int]]:
-        """Return *found* and *large* rows in order, and which of them are only told of."""
+        """Return *found* and *large* rows in order, and the ids of those that are only reported."""
         table, columns = self._source, self._columns
         kept = [big for row in found if (big := unloggable(row, table, columns))]
         kept += [Large(*row) for row in self._run(self._sql.large, ids=_array(large))]
-        told_of = {big.id: told(big, self._name, table, columns) for big in kept}
+        told_of = {big.id: report_large(big, self._name, table, columns) for big in kept}
         rows = sorted(({row.id: row for row in found} | told_of).values(), key=itemgetter(0))
         return rows, set(told_of)
 
     def begin(self) -> None:
-        """Begin a transaction whose statements all see what the first of them sees."""
-        self._control(b"BEGIN ISOLATION LEVEL REPEATABLE READ")
+        """Begin a transaction in which all statements share the first one's snapshot."""
+        self._run_command(b"BEGIN ISOLATION LEVEL REPEATABLE READ")
 
     def commit(self) -> None:
-        """End the transaction; when that fails, what it did may have happened or not."""
-        self._control(b"COMMIT")
+        """End the transaction. When that fails, its effects may or may not have happened."""
+        self._run_command(b"COMMIT")
 
     def roll_back(self) -> None:
-        """End the transaction without effect; a connection that is lost has done so itself."""
+        """End the transaction without effect. A lost connection has done so itself."""
         with suppress(psycopg.Error):
             self._cursor.execute(b"ROLLBACK")
 
-    def _control(self, command: bytes) -> None:
+    def _run_command(self, command: bytes) -> None:
         with faults(self._doing):
             self._cursor.execute(command)
 
     def peek(self, bounds: Bounds) -> Peeked:
-        """Tell whether a claim within *bounds* would find a row, writing nothing."""
+        """Return whether a claim within *bounds* would find a row, writing nothing."""
         ((waiting, term, snapshot),) = self._look(self._sql.peek, bounds)
-        self._require(term)
+        self._require_term(term)
         return Peeked(waiting, Snapshot.parse(snapshot.decode()))
 
     def _look(self, statement: bytes, bounds: Bounds, **most: int) -> list[tuple[Any, ...]]:
@@ -177,81 +185,85 @@ class Outbox:
         except TooSlow as slow:
             raise TooMuch(str(slow)) from slow
 
-    def read(self, ids: Iterable[int]) -> list[tuple[Any, ...]]:
-        """Return the rows of *ids* that are still there; the last cell is who marked it.
+    def read_rows(self, ids: Iterable[int]) -> list[tuple[Any, ...]]:
+        """Return the rows of *ids* that are still there, each with its marking leader at the end.
 
-        Rows that are too large for the log are left out, for they are never read.
+        Rows that are too large for the log are left out, because they are never read.
         """
-        return self._by_halves(self._sql.read, list(ids))
+        return self._run_by_halves(self._sql.read, list(ids))
 
     def delete(self, low: int, ids: Sequence[int]) -> bool:
-        """Delete what :meth:`copy` from *low* on returned, *ids*, but for what is kept.
+        """Delete the rows of *ids* that :meth:`copy` from *low* on returned, except for kept ones.
 
-        Return whether that hit exactly these rows. Only in the same transaction: there no row
-        can stand between the ids that was not copied (Invariant 7). Hits nothing when a later
-        term has begun.
+        Works only in the same transaction: there no row that was not copied can stand
+        between the ids (Invariant 7). Deletes nothing when a later term has begun.
+
+        Returns:
+            Whether exactly these rows were deleted.
         """
-        ids = self._leaving(ids)
+        ids = self._without_kept(ids)
         late = bisect_left(ids, low)
         deleted = 0
         if late:
-            deleted += self._change(self._sql.delete_ids, ids=_array(ids[:late]))
+            deleted += self._run_change(self._sql.delete_ids, ids=_array(ids[:late]))
         if late < len(ids):
-            deleted += self._change(self._sql.delete_range, low=low, last=ids[-1])
+            deleted += self._run_change(self._sql.delete_range, low=low, last=ids[-1])
         return deleted == len(ids)
 
     def purge(self, ids: Iterable[int]) -> None:
-        """Delete exactly the rows of *ids* that this term has marked, but for what is kept."""
-        self._purge_marked_by(self._term.leader, self._leaving(ids))
+        """Delete exactly the rows of *ids* that this term has marked, except for kept ones."""
+        self._purge_marked_by(self._term.leader, self._without_kept(ids))
 
-    def _leaving(self, ids: Iterable[int]) -> list[int]:
+    def _without_kept(self, ids: Iterable[int]) -> list[int]:
         return [number for number in ids if number not in self._kept]
 
     def purge_logged(self, entries: Entries) -> None:
         """Delete exactly the rows that *entries* were made from and that are still the same.
 
-        An entry that only tells of a row, which the log could not take, differs from it.
+        An entry that only reports a row, which the log could not take, differs from it.
         """
-        found = self.read(logged_ids(entries, self._source))
-        equal = same(entries, to_batch(found, self._source, self._columns))
+        found = self.read_rows(logged_ids(entries, self._source))
+        equal = match_rows(entries, to_batch(found, self._source, self._columns))
         logged = [(row[0], row[-1]) for row, known in zip(found, equal, strict=True) if known]
         for leader in {leader for _, leader in logged}:
             self._purge_marked_by(leader, [number for number, by in logged if by == leader])
 
     def adopt(self, entries: Entries) -> list[tuple[int, int]]:
-        """Mark as this term's the rows that *entries* were made from and that are still the same.
+        """Mark as this term's the rows of *entries* that are still the same.
 
-        Returns the offset and the id of each; no later look of this term finds them. An entry
-        that only tells of a row adopts it without a mark, so it is not told of again.
+        An entry that only reports a row adopts it without a mark, so it is not reported again.
+
+        Returns:
+            The offset and the id of each adopted row. Later looks of this term skip them.
         """
         logged = logged_rows(entries, self._source)
-        found = self.read(number for _, number in logged)
+        found = self.read_rows(number for _, number in logged)
         missing = {number for _, number in logged} - {row[0] for row in found}
         rows, kept = self._with_large([Row(*row[:-1]) for row in found], missing)
-        equal = same(entries, to_batch(rows, self._source, self._columns))
+        equal = match_rows(entries, to_batch(rows, self._source, self._columns))
         adopted = {row.id for row, known in zip(rows, equal, strict=True) if known}
         self._kept |= kept & adopted
         marked = {row[0]: row[-1] for row in found if row[0] in adopted - kept}
         for leader in set(marked.values()):
-            self._mark_of(leader, [number for number, by in marked.items() if by == leader])
+            self._adopt_marked_by(leader, [number for number, by in marked.items() if by == leader])
         return [(offset, number) for offset, number in logged if number in adopted]
 
-    def _mark_of(self, leader: UUID | None, ids: Iterable[int]) -> None:
-        for (term,) in self._by_halves(self._sql.adopt, list(ids), marked_by=leader):
-            self._require(term)
+    def _adopt_marked_by(self, leader: UUID | None, ids: Iterable[int]) -> None:
+        for (term,) in self._run_by_halves(self._sql.adopt, list(ids), marked_by=leader):
+            self._require_term(term)
 
     def _purge_marked_by(self, leader: UUID | None, ids: Iterable[int]) -> None:
-        for (term,) in self._by_halves(self._sql.purge, list(ids), marked_by=leader):
-            self._require(term)
+        for (term,) in self._run_by_halves(self._sql.purge, list(ids), marked_by=leader):
+            self._require_term(term)
 
-    def _by_halves(
+    def _run_by_halves(
         self, statement: bytes, ids: list[int], **arguments: object
     ) -> list[tuple[Any, ...]]:
-        """Run *statement* for *ids*, for half of them at a time where that takes too long."""
+        """Run *statement* for *ids*, or for half of them at a time where that takes too long."""
         try:
             return self._run(statement, ids=_array(ids), **arguments)
         except TooSlow:
-            # A transaction that has failed runs nothing more.
+            # A failed transaction accepts no further statements.
             idle = self._cursor.connection.info.transaction_status == TransactionStatus.IDLE
             if len(ids) <= 1 or not idle:
                 raise
@@ -259,18 +271,18 @@ class Outbox:
         return [
             row
             for half in (ids[:middle], ids[middle:])
-            for row in self._by_halves(statement, half, **arguments)
+            for row in self._run_by_halves(statement, half, **arguments)
         ]
 
     def _run(self, statement: bytes, **arguments: object) -> list[tuple[Any, ...]]:
         with faults(self._doing), texts_as_stored(self._cursor.connection):
-            return self._cursor.execute(statement, self._given(**arguments)).fetchall()
+            return self._cursor.execute(statement, self._arguments(**arguments)).fetchall()
 
-    def _change(self, statement: bytes, **arguments: object) -> int:
+    def _run_change(self, statement: bytes, **arguments: object) -> int:
         with faults(self._doing):
-            return self._cursor.execute(statement, self._given(**arguments)).rowcount
+            return self._cursor.execute(statement, self._arguments(**arguments)).rowcount
 
-    def _given(self, **arguments: object) -> dict[str, object]:
+    def _arguments(self, **arguments: object) -> dict[str, object]:
         term = self._term
         given = {"outbox": term.outbox, "term": term.number, "leader": term.leader}
         return {**given, "kept": _array(self._kept), **arguments}
@@ -279,8 +291,8 @@ class Outbox:
     def _doing(self) -> str:
         return f"the outbox {self._name} failed"
 
-    def _require(self, term: int | None) -> None:
-        """Raise when the statement that answered *term* ran after this term's end."""
+    def _require_term(self, term: int | None) -> None:
+        """Raise if *term*, as the statement returned it, shows that this term has ended."""
         if term is None:  # Invariant 10
             raise Fenced(
                 f"fenced: term {self._term.number} of the outbox {self._name} (leader "
@@ -288,11 +300,11 @@ class Outbox:
             )
 
     def confirm(self) -> None:
-        """Make sure that no later term has begun."""
+        """Check that no later term has begun."""
         ours = (self._term.number, str(self._term.leader))
         found = self._run(self._sql.holder)
         holds = bool(found) and (found[0][0], found[0][1].decode()) == ours
-        self._require(self._term.number if holds else None)
+        self._require_term(self._term.number if holds else None)
 
     def _holder(self) -> str:
         found = self._run(self._sql.holder)
@@ -300,7 +312,7 @@ class Outbox:
             return f"its row in {self._term.terms} is gone; start again"
         number, leader, since = found[0]
         holder = f"leader {leader.decode()} has held term {number} since {since.decode()}"
-        if of_one_log(UUID(leader.decode()), self._term.leader):
+        if is_same_log(UUID(leader.decode()), self._term.leader):
             # Our engine is alive, and no other one can have its log.
             return (
                 f"{holder}, for another reader of this pipeline. Only one reader may read an "

@@ -1,4 +1,4 @@
-"""When to look at the outbox, when without a lower bound, and how much to ask for.
+"""The times of looks at the outbox, of sweeps without a lower bound, and the size of looks.
 
 Pure: time comes in as an argument, in seconds of a monotonic clock.
 """
@@ -10,27 +10,27 @@ from typing import Final
 
 SWEEP_INTERVAL: Final = 1.0
 SETTLING_INTERVAL: Final = 1.0
-"""For at least so long a gap is looked at when all that can fill it have a number."""
+"""Least time for which looks include a gap once all transactions that can fill it have a number."""
 SWEEP_SHARE: Final = 0.05
-"""Sweeps take at most this share of the time, however slow they become."""
+"""Largest share of the time that sweeps take, however slow they become."""
 SHORTEST: Final = 0.005
 """Seconds from a look that found rows to the next one, where the table is polled."""
 POLLED: Final = ((1.0, SHORTEST), (180.0, 0.1))
-"""The longest pause, for so many seconds after the last rows; the interval after that."""
+"""Longest pause for so many seconds after the last rows. Later it is ``poll_interval``."""
 LOOK_SHARE: Final = 0.2
-"""Looks that find nothing in a polled table take at most this share of the time.
+"""Largest share of the time that looks without rows take in a polled table.
 
-So a server that is slow, or far away, is asked less often, down to once an interval."""
+So a slow or distant server is queried less often, down to once an interval."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Decides when the next look is due. Not thread-safe.
+    """A schedule of looks. Not thread-safe.
 
     A look is due at once after one that left rows behind and after a notification. Otherwise
-    it is due after a pause of at most ``interval``: of just that where notifications announce
-    the rows, which needs ``notified``, that the table has a trigger for it. Where they do
-    not, the table is polled: the pause is short while rows come and grows after the last ones.
+    it is due after a pause of at most ``interval``. Where notifications announce rows the pause
+    is just that. This needs ``notified``: the table has a trigger for it. Elsewhere the table is
+    polled: the pause is short while rows come and grows after the last ones.
     """
 
     interval: float
@@ -45,47 +45,47 @@ class Pace:
     _hurry: bool = True
 
     def __post_init__(self) -> None:
-        """Poll until a notification comes, unless a trigger sends them."""
+        """Poll until a notification comes, unless a trigger sends notifications."""
         self._polled = not self.notified
 
-    def woken(self) -> None:
-        """Note that something was committed."""
+    def record_notification(self) -> None:
+        """Record a notification of a commit."""
         self._hurry = True
-        # Another table may share the channel: only with a trigger of its own is ours announced.
+        # Another table may share the channel, so only a trigger of our own announces our rows.
         self._polled = not self.notified
 
     @property
     def hurry(self) -> bool:
-        """Whether rows are known to wait, so that asking first would be a waste."""
+        """Whether rows surely wait, so that a peek would be wasted."""
         return self._hurry
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the next look is due; 0 when it is due now."""
+        """Return the seconds until the next look is due, or 0 when it is due now."""
         return 0.0 if self._hurry else max(0.0, self._look_at - now)
 
     def sweep_due(self, now: float) -> bool:
-        """Whether the next look should have no lower bound."""
+        """Return whether the next look should have no lower bound."""
         return now >= self._sweep_at
 
     def settling_due(self, now: float) -> bool:
-        """Whether the next look may settle gaps."""
+        """Return whether the next look may settle gaps."""
         return now >= self._settled_at + SETTLING_INTERVAL
 
-    def settled(self, began: float) -> None:
-        """Note a settling look that began at this time."""
+    def record_settling(self, began: float) -> None:
+        """Record a settling look that began at the time *began*."""
         self._settled_at = began
 
     def begin(self, now: float) -> None:
-        """Note that a look begins: only what is committed from here on hurries the next."""
+        """Record the start of a look: only later commits make the next look due at once."""
         self._timed, self._hurry = not self._hurry, False
         self._rows_at = min(self._rows_at, now)
         self._look_at = now + self.interval
 
-    def looked(self, now: float, seconds: float = 0.0, *, rows: bool) -> None:
-        """Note that the look has ended, which took so many *seconds*, and whether it found rows."""
+    def record_look(self, now: float, seconds: float = 0.0, *, rows: bool) -> None:
+        """Record the end of a look that took *seconds*, and whether it found *rows*."""
         if rows:
             self._rows_at, self._pause, seconds = now, SHORTEST, 0.0
-            # They came without a notification, whatever triggers there are.
+            # These rows came without a notification, whatever triggers there are.
             self._polled = self._polled or self._timed
         else:
             quiet = now - self._rows_at
@@ -94,21 +94,24 @@ class Pace:
         pause = max(self._pause, seconds * (1 / LOOK_SHARE - 1)) if self._polled else self.interval
         self._look_at = now + min(pause, self.interval)
 
-    def more(self) -> None:
-        """Note that the look left rows behind."""
+    def record_rest(self) -> None:
+        """Record that the look left rows behind."""
         self._hurry = True
 
-    def swept(self, began: float, ended: float) -> None:
-        """Note a sweep, and put the next one far enough away to keep the share."""
+    def record_sweep(self, began: float, ended: float) -> None:
+        """Record a sweep, and schedule the next one late enough to keep the share."""
         took = ended - began
         self._sweep_at = began + max(SWEEP_INTERVAL, took / SWEEP_SHARE)
 
 
 @dataclass(slots=True)
 class Portion:
-    """How much a look asks for: *most_rows* and *most_bytes*, or less where the server is slow.
+    """The size of a look: *most_rows* and *most_bytes*, or less where the server is slow.
 
-    ``limit`` is how many seconds a look may take. Not thread-safe.
+    Not thread-safe.
+
+    Attributes:
+        limit: Seconds that a look may take.
     """
 
     most_rows: int
@@ -118,22 +121,22 @@ class Portion:
 
     @property
     def rows(self) -> int:
-        """Return the most rows of the next look."""
+        """Maximum rows of the next look."""
         return max(1, self.most_rows >> self._halvings)
 
     @property
     def size(self) -> int:
-        """Return about how many bytes the next look may take."""
+        """Approximate maximum bytes of the next look."""
         return max(1, self.most_bytes >> self._halvings)
 
     def halve(self) -> bool:
-        """Note that a look took too long; return false if it cannot ask for less."""
+        """Halve the size after a look that took too long, or return false at a size of one row."""
         if self.rows == 1:
             return False
         self._halvings += 1
         return True
 
-    def took(self, seconds: float) -> None:
-        """Note how long a look took: a quarter of the limit leaves room for twice as much."""
+    def record_duration(self, seconds: float) -> None:
+        """Record the time of a look. A quarter of the limit leaves room for twice the size."""
         if self._halvings and seconds <= self.limit / 4:
             self._halvings -= 1

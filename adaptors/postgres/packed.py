@@ -1,11 +1,10 @@
 """Rows of one look packed by the server: columns in, one Arrow record batch out.
 
-The server joins each text column to one text and sends the lengths beside it,
-which is what an Arrow array is made of: neither side touches single cells. That
-takes the client an eighth of the time that a line or a row each would (COPY,
-fetch). What a sound row cannot hold is not handled here but refused with
-``ValueError``, ``TypeError`` or an Arrow error; :mod:`~adaptors.postgres.rows`
-knows what to do with it. Pure.
+The server joins each text column to one text and sends the lengths beside it. An Arrow
+array has the same layout, so neither side touches single cells. That takes the client an
+eighth of the time of one line or row each (COPY, fetch). Rows with flaws are refused with
+``ValueError``, ``TypeError`` or an Arrow error, and :mod:`~adaptors.postgres.rows`
+handles them. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from psycopg import adapters
 from psycopg.adapt import Transformer
 from psycopg.pq import Format
 
-from adaptors.postgres.rows import EARLIEST, EPOCH_MICROSECONDS, LATEST, texts_checked
+from adaptors.postgres.rows import EARLIEST, EPOCH_MICROSECONDS, LATEST, check_texts
 from transporter.message import HEADERS_TYPE, JSON, MESSAGE_SCHEMA
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 _TIME: Final = MESSAGE_SCHEMA.field("timestamp").type
 _NAME, _VALUE = HEADERS_TYPE.value_type
 _START: Final = pa.array([0], pa.int32())
-# Each scalar has a type: without one Arrow looks for pandas, 0.1 ms wherever there is none.
+# Each scalar has a type: without one Arrow tries to import pandas, 0.1 ms where it is missing.
 _EMPTY: Final = pa.scalar(b"", pa.binary())
 _SPELT_NULL: Final = pa.scalar(b"NULL", pa.binary())
 _NULL: Final = pa.scalar(None, pa.binary())
@@ -42,14 +41,14 @@ PACKED: Final = """
     array_agg(cardinality(header_keys)), string_agg(header_keys::text, ','),
     array_agg(cardinality(header_values)), string_agg(header_values::text, ',')
 """
-"""What a statement selects for a :class:`Packed`; the lengths are bytes as they are sent."""
+"""The select list for a :class:`Packed`. The lengths count bytes as they are sent."""
 
 
 class Packed(NamedTuple):
-    """The rows of one look by columns, in any order, but the same for all.
+    """The rows of one look by columns, in any order that is the same for all columns.
 
     A text is ``None`` when all its cells are NULL. Header arrays are spelt as
-    PostgreSQL does; times count microseconds from 2000.
+    PostgreSQL does. Times count microseconds from 2000.
     """
 
     ids: Sequence[int]
@@ -66,16 +65,17 @@ class Packed(NamedTuple):
     contents: bytes | None
 
 
-def unpacked(rows: Packed, table: str, content_type: str | None = JSON) -> pa.RecordBatch:
-    """Return *rows* of *table* as messages, one each, by id; raise when one has a flaw."""
+def unpack_rows(rows: Packed, table: str, content_type: str | None = JSON) -> pa.RecordBatch:
+    """Return *rows* of *table* as messages, one each, by id, or raise if any row has a flaw."""
     count = len(rows.ids)
-    data = _texts(rows.value_lengths, rows.values)
+    data = _split_texts(rows.value_lengths, rows.values)
     ids = pa.array(rows.ids, pa.int64()).cast(pa.string())
+    topics = _require_complete(_split_texts(rows.topic_lengths, rows.topics))
     columns = {
-        "namespace": _complete(_texts(rows.topic_lengths, rows.topics)).cast(pa.string()),
+        "namespace": topics.cast(pa.string()),
         "op": pc.if_else(data.is_null(), _text("delete"), _text("insert")),
         "phase": pa.repeat(_text("sync"), count),
-        "key": _texts(rows.key_lengths, rows.keys),
+        "key": _split_texts(rows.key_lengths, rows.keys),
         "timestamp": _times(rows.times),
         "source_id": pc.binary_join_element_wise(_text(f"{table}/"), ids, _text("")),
         "data": data,
@@ -83,11 +83,11 @@ def unpacked(rows: Packed, table: str, content_type: str | None = JSON) -> pa.Re
         "headers": _headers(rows),
     }
     messages = pa.RecordBatch.from_pydict(columns, schema=MESSAGE_SCHEMA)
-    return _by_id(rows.ids, texts_checked(messages))
+    return _by_id(rows.ids, check_texts(messages))
 
 
 def _by_id(ids: Sequence[int], messages: pa.RecordBatch) -> pa.RecordBatch:
-    """Return *messages* in the order of *ids*, which an index has mostly given them already."""
+    """Return *messages* in the order of *ids*, which an index mostly provides already."""
     if list(ids) == sorted(ids):
         return messages
     return messages.take(pc.sort_indices(pa.array(ids)))
@@ -97,13 +97,13 @@ def _text(text: str | None) -> pa.Scalar:
     return pa.scalar(text, pa.string())
 
 
-def _complete(column: pa.Array) -> pa.Array:
+def _require_complete(column: pa.Array) -> pa.Array:
     if column.null_count:
         raise ValueError("a topic, a time, a header array or a header name is NULL")
     return column
 
 
-def _texts(lengths: Sequence[int | None], joined: bytes | None) -> pa.Array:
+def _split_texts(lengths: Sequence[int | None], joined: bytes | None) -> pa.Array:
     """Cut *joined* into texts of these *lengths*, without copying it."""
     sizes = pa.array(lengths, pa.int32())
     ends = _ends(sizes.fill_null(0) if sizes.null_count else sizes)
@@ -119,7 +119,7 @@ def _ends(sizes: pa.Array) -> pa.Array:
 
 
 def _times(since_2000: Sequence[int | None]) -> pa.Array:
-    times = _complete(pa.array(since_2000, pa.int64()))
+    times = _require_complete(pa.array(since_2000, pa.int64()))
     least, most = pc.min_max(times).values()
     if least.as_py() < EARLIEST or most.as_py() > LATEST:
         raise ValueError("a time is not between the years 1 and 9999")
@@ -127,10 +127,10 @@ def _times(since_2000: Sequence[int | None]) -> pa.Array:
 
 
 def _headers(rows: Packed) -> pa.Array:
-    counts = _complete(pa.array(rows.name_counts, pa.int32()))
+    counts = _require_complete(pa.array(rows.name_counts, pa.int32()))
     if list(rows.name_counts) != list(rows.content_counts):
         raise ValueError("a header has no name or no value")
-    names = _complete(_elements(rows.names or b"")).cast(_NAME.type)
+    names = _require_complete(_elements(rows.names or b"")).cast(_NAME.type)
     contents = _elements(rows.contents or b"")
     ends = _ends(counts)
     if not ends[-1].as_py() == len(names) == len(contents):
@@ -140,10 +140,10 @@ def _headers(rows: Packed) -> pa.Array:
 
 
 def _elements(arrays: bytes) -> pa.Array:
-    """Return the elements of *arrays*, texts as PostgreSQL spells them, with commas between.
+    """Return the elements of *arrays*, texts as PostgreSQL spells them, joined by commas.
 
-    Quotes stand around whatever could be mistaken: empty texts, texts with
-    white space, braces, commas, quotes or backslashes, and the word NULL.
+    PostgreSQL quotes every text that could be misread: empty texts, the word NULL, and texts
+    with white space, braces, commas, quotes or backslashes.
     """
     if b"{{" in arrays or b"]={" in arrays:
         raise ValueError("an array has dimensions, or bounds of its own")

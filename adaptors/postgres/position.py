@@ -1,4 +1,4 @@
-"""The reader's position: which batch this is, who read it, and how far rows were purged."""
+"""The reader's position: the batch, the lineage of its leader, and the progress of the purge."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from transporter.errors import SourceError
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The *batch* with this number; all batches up to *purged* have left the table.
+    """The number of a *batch*. All batches up to *purged* have left the table.
 
-    *lineage* is that of the leader who read it; empty in positions of earlier versions.
-    Numbers ascend through the life of the log. Stored as JSON; unknown keys are ignored, so
-    that later versions may add some.
+    Numbers ascend through the life of the log. Stored as JSON. Unknown keys are ignored, so
+    later versions may add some.
+
+    Attributes:
+        batch: The number of the batch.
+        purged: The last batch whose rows have left the table, with all batches before it.
+        lineage: That of the leader that read the batch. Empty in positions of earlier versions.
     """
 
     batch: int
@@ -26,12 +30,12 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Read what ``str`` has written; raise ``SourceError`` for anything else."""
+        """Parse the text that ``str`` wrote, or raise ``SourceError`` for anything else."""
         try:
             found = loads(text)
             return cls(int(found["batch"]), int(found["purged"]), str(found.get("lineage", "")))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise SourceError(
-                f"the log holds the position {text[:100]!r} for this reader, which no "
-                "postgres-outbox reader has written; give the reader another name"
+                f"the log holds the position {text[:100]!r} for this reader, which was not "
+                "written by a postgres-outbox reader; give the reader another name"
             ) from error

@@ -1,11 +1,11 @@
-"""What can be found out of an outbox before anything is read."""
+"""Checks of an outbox before anything is read from it."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from adaptors.postgres.inspection import describe_polling, locate, notifies
+from adaptors.postgres.inspection import describe_polling, has_notify_trigger, locate
 from adaptors.postgres.session import connect, faults
 from adaptors.postgres.table import TableName
 from transporter.adaptor import Finding
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from adaptors.postgres.session import Connection
 
 _PATIENCE: Final = 5.0
-"""Half of the seconds that a call may take."""
+"""Half of the seconds that one call may take."""
 _TERMS: Final = """
 SELECT pg_catalog.to_regclass(%(terms)s) IS NOT NULL,
     CASE WHEN pg_catalog.to_regclass(%(terms)s) IS NULL
@@ -30,7 +30,7 @@ SELECT pg_catalog.to_regclass(%(terms)s) IS NOT NULL,
 
 
 def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Finding]:
-    """Yield what there is of the table that *config* names, and whether we have *rights* on it."""
+    """Yield findings about the table that *config* names, and about our *rights* on it."""
     with closing(connect(config.dsn, _PATIENCE)) as connection:
         info = connection.info
         version, minor = divmod(info.server_version, 10_000)
@@ -40,14 +40,14 @@ def probe_outbox(config: OutboxConfig, rights: Sequence[str]) -> Iterator[Findin
         )
         table = locate(connection, TableName.parse(config.table), rights, config.names)
         yield Finding(f"table {table}: columns, index and rights are as they must be")
-        with faults(f"cannot look at what is beside the outbox table {table}"):
-            yield _terms(connection, table)
-            yield _wake_up(connection, table, config)
+        with faults(f"cannot look up the objects beside the outbox table {table}"):
+            yield _check_terms(connection, table)
+            yield _check_trigger(connection, table, config)
     if elected := check_reachable(config.elector):
         yield Finding(elected)
 
 
-def _terms(connection: Connection, table: TableName) -> Finding:
+def _check_terms(connection: Connection, table: TableName) -> Finding:
     terms = table.sibling("transporter_term")
     names = {"terms": str(terms), "schema": table.schema}
     ((there, allowed),) = connection.execute(_TERMS, names).fetchall()
@@ -64,7 +64,7 @@ def _terms(connection: Connection, table: TableName) -> Finding:
     )
 
 
-def _wake_up(connection: Connection, table: TableName, config: OutboxConfig) -> Finding:
-    if notifies(connection, table, config.notify_channel):
+def _check_trigger(connection: Connection, table: TableName, config: OutboxConfig) -> Finding:
+    if has_notify_trigger(connection, table, config.notify_channel):
         return Finding(f"a trigger of {table} notifies of new rows")
     return Finding(describe_polling(table, config.notify_channel, config.poll_interval), "warning")

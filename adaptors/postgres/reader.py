@@ -1,4 +1,4 @@
-"""Reads a transactional outbox: claim, log, purge."""
+"""Reader of a transactional outbox: claim, log, purge."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ from adaptors.postgres.candidacy import Candidacy, election_term
 from adaptors.postgres.claims import Mark, Take
 from adaptors.postgres.config import OutboxConfig
 from adaptors.postgres.gaps import LOWEST, Bounds, Gaps, Look
-from adaptors.postgres.inspection import caching_sequences, describe_polling, locate, notifies
+from adaptors.postgres.inspection import (
+    caching_sequences,
+    describe_polling,
+    has_notify_trigger,
+    locate,
+)
 from adaptors.postgres.leaders import lineage_of
 from adaptors.postgres.meter import Meter
 from adaptors.postgres.outbox import Fenced, Outbox, TooMuch
 from adaptors.postgres.pacing import Pace, Portion
 from adaptors.postgres.position import Position
 from adaptors.postgres.probing import probe_outbox
-from adaptors.postgres.recognition import unpurged
+from adaptors.postgres.recognition import unpurged_batches
 from adaptors.postgres.session import connect, faults, statement_limit, wait_for_notify
 from adaptors.postgres.table import TableName
 from transporter.adaptor import Batch
@@ -38,55 +43,55 @@ if TYPE_CHECKING:
     from transporter.adaptor import Entries, Finding, Resume
 
 _PATIENCE: Final = 30.0
-"""Seconds that entries of our last term wait at least for us to be elected again."""
+"""Least seconds that entries of our last term wait for our next election."""
 _SPARSE: Final = 8
-"""How many rows a batch had for each that is left, before only these are kept."""
+"""Rows of a batch for each one that is left, above which only those left are kept."""
 _REOPENED: Final = -1
-"""The batch of all that earlier terms have logged and that is not delivered."""
+"""Number of the batch of all entries that earlier terms logged and did not deliver."""
 _CLAIMS: Final[dict[str, type[Mark | Take]]] = {"mark": Mark, "take": Take}
 
 
 @dataclass(slots=True)
 class _Logged:
-    """A batch that was handed out: its rows, how to purge them all, and how many are left."""
+    """A batch that was handed out: its rows, its purge, and the number of rows left."""
 
     ids: Sequence[int] | dict[int, int]
     purge: Callable[[], None]
     left: int
-    _told: bytearray = field(default_factory=bytearray)
+    _left_table: bytearray = field(default_factory=bytearray)
 
-    def tell(self, rows: Sequence[int]) -> None:
-        """Take note that *rows* have left the table.
+    def remove(self, rows: Sequence[int]) -> None:
+        """Record that *rows* have left the table.
 
-        Parked rows may be left for long, one of a batch: then only they are kept (Invariant 17).
+        Parked rows may stay for long, one of a batch: then only they are kept (Invariant 17).
         """
         self.left -= len(rows)
         if isinstance(self.ids, dict):
             for row in rows:
                 del self.ids[row]
             return
-        self._told = self._told or bytearray(len(self.ids))
+        self._left_table = self._left_table or bytearray(len(self.ids))
         for row in rows:
-            self._told[row] = 1
+            self._left_table[row] = 1
         if self.left * _SPARSE < len(self.ids):
-            pairs = zip(self.ids, self._told, strict=True)
+            pairs = zip(self.ids, self._left_table, strict=True)
             self.ids = {row: each for row, (each, told) in enumerate(pairs) if not told}
-            # Whole batches are purged only where single rows are not told of.
-            self.purge, self._told = _nothing, bytearray()
+            # The whole batch is purged at once only if no single rows were.
+            self.purge, self._left_table = _purge_nothing, bytearray()
 
 
-def _nothing() -> None:
+def _purge_nothing() -> None:
     """Purge nothing."""
 
 
 class OutboxReader:
-    """Reads the rows of an outbox table in id order and purges what is logged, or delivered.
+    """Reader of an outbox's rows in id order, which purges logged, or delivered, rows.
 
-    Each open, and each election that is won, begins a new term: rows that earlier leaders
-    marked are claimed again, and an engine that still believes to lead finds its statements
-    without effect. Not promised: that rows are read in the order of their transactions'
-    commits; only that a row never overtakes an earlier one of its key that was committed
-    before it was inserted.
+    Each open, and each election that is won, begins a new term. Rows that earlier leaders
+    marked are claimed again, and the statements of an engine that wrongly believes that it
+    leads have no effect. Rows are not promised in the order of their transactions' commits.
+    Only this is: a row never overtakes an earlier one of its key that was committed before
+    it was inserted.
     """
 
     Config: ClassVar[type[OutboxConfig]] = OutboxConfig
@@ -117,10 +122,11 @@ class OutboxReader:
         self._due: deque[_Logged] = deque()
 
     def open(self, resume: Resume) -> None:
-        """Look for the table, and stand for election; without an elector begin a term.
+        """Look up the table, and stand for election, or without an elector begin a term.
 
-        Raise ``SourceUnavailable`` when the server does not let us in or has no such table,
-        and ``EnvironmentFault`` when a column or a right is missing.
+        Raises:
+            SourceUnavailable: The server refuses the connection or has no such table.
+            EnvironmentFault: A column or a privilege is missing.
         """
         self.close()
         self._resume = resume
@@ -131,7 +137,7 @@ class OutboxReader:
         self._found = locate(connection, self._table, _CLAIMS[config.claim].rights, config.names)
         for problem in caching_sequences(connection, self._found, config.names):
             resume.tell("sequence-caches", table=str(self._found), problem=problem)
-        self._notified = notifies(connection, self._found, config.notify_channel)
+        self._notified = has_notify_trigger(connection, self._found, config.notify_channel)
         if not self._notified:
             problem = describe_polling(self._found, config.notify_channel, config.poll_interval)
             resume.tell("outbox-polled", table=str(self._found), problem=problem)
@@ -140,43 +146,43 @@ class OutboxReader:
         self._lineage = Position.parse(position).lineage if position else ""
         patience = max(_PATIENCE, 2 * (self._term_length or 0.0))
         self._undecided, self._undecided_until = True, monotonic() + patience
-        if not self._goes_on(connection):
-            self._give_up()
+        if not self._lineage_continues(connection):
+            self._stop_leading()
         self.keep_alive()
 
     def probe(self) -> Iterable[Finding]:
-        """Look at the table, at the rights on it and at what belongs to it."""
+        """Check the table, the privileges on it and the objects beside it."""
         return probe_outbox(self._config, _CLAIMS[self._config.claim].rights)
 
     def _listen(self, connection: Connection) -> None:
-        connection.add_notify_handler(lambda _: self._pace.woken())
+        connection.add_notify_handler(lambda _: self._pace.record_notification())
         channel = sql.Identifier(self._config.notify_channel)
         with faults("cannot listen to the outbox's notifications"):
             connection.execute(sql.SQL("LISTEN {}").format(channel))
 
-    def _goes_on(self, connection: Connection) -> bool:
-        """Tell whether nobody else has led since what the log holds was read."""
-        last = term.holder(connection, self._found)
+    def _lineage_continues(self, connection: Connection) -> bool:
+        """Return whether no other leader has led since the log's entries were read."""
+        last = term.current_leader(connection, self._found)
         return last is not None and lineage_of(last) == self._lineage
 
     def _stand(self) -> bool:
-        """Take part in the election; begin a term when it is won. Tell whether a term goes on."""
+        """Take part in the election, begin a term if elected, and return whether a term goes on."""
         candidacy, connection = self._candidacy, self._connection
         if candidacy is None or connection is None:
             raise SourceError(f"the reader of the outbox {self._table} is not open")
         if not candidacy.pulse(monotonic()) and self._outbox is not None:
-            self._give_up()
+            self._stop_leading()
         if self._outbox is None and candidacy.may_begin(monotonic()):
             self._begin(connection, candidacy)
         if self._undecided and monotonic() >= self._undecided_until:
-            # Whoever is elected does not begin either; entries of other readers wait, too.
-            self._give_up()
+            # The elected engine does not begin a term either, and other readers' entries wait.
+            self._stop_leading()
         return self._outbox is not None
 
     def _begin(self, connection: Connection, candidacy: Candidacy) -> None:
-        """Begin a term: go on with what is logged, or have it superseded (Invariant 10).
+        """Begin a term: continue with the logged entries, or supersede them (Invariant 10).
 
-        What was delivered until now is purged in either case (Invariant 7).
+        Rows that were delivered until now are purged in either case (Invariant 7).
         """
         log_id = self._resume.log_id if self._resume else ""
         leading = term.acquire(
@@ -185,11 +191,11 @@ class OutboxReader:
         columns = self._config.names
         outbox = Outbox(connection, self._found, leading, str(self._table), columns)
         if self._undecided and not leading.continues:
-            self._give_up()
-        # What is logged from now on names it, also if it has to begin again.
+            self._stop_leading()
+        # Entries that are logged from now on name it, even if the term has to begin again.
         self._lineage = lineage_of(leading.leader)
         goes_on = self._undecided
-        adopted = self._adopted(outbox, candidacy) if goes_on else []
+        adopted = self._adopt_logged(outbox, candidacy) if goes_on else []
         if adopted is None:
             return
         for entries in self._known:
@@ -200,10 +206,10 @@ class OutboxReader:
         self._claim = _CLAIMS[self._config.claim](outbox)
         self._undecided = False
         if goes_on and self._resume is not None:
-            self._resume.reopen(self._reopened(adopted, outbox))
-        candidacy.begun(leading)
+            self._resume.reopen(self._reopened_batches(adopted, outbox))
+        candidacy.record_term(leading)
 
-    def _reopened(
+    def _reopened_batches(
         self, adopted: list[tuple[int, int]], outbox: Outbox
     ) -> Iterator[tuple[str, Sequence[int]]]:
         if adopted:
@@ -211,43 +217,44 @@ class OutboxReader:
             self._logged[_REOPENED] = _Logged(ids, partial(outbox.purge, ids), len(ids))
             yield str(Position(_REOPENED, 0)), offsets
 
-    def _adopted(self, outbox: Outbox, candidacy: Candidacy) -> list[tuple[int, int]] | None:
-        """Adopt what earlier terms have logged and not delivered: offset and id of each row.
+    def _adopt_logged(self, outbox: Outbox, candidacy: Candidacy) -> list[tuple[int, int]] | None:
+        """Adopt the entries that earlier terms logged and did not deliver.
 
-        ``None`` if the election went to somebody else meanwhile.
+        Returns:
+            The offset and the id of each row, or ``None`` if the election was lost meanwhile.
         """
         adopted = list[tuple[int, int]]()
         if self._resume is not None:
-            # In this order: what is delivered in between is among both, not among neither.
+            # In this order: an entry delivered in between is in both lists, not in neither.
             for _, part in self._resume.undelivered():
                 adopted += outbox.adopt(part)
                 candidacy.pulse(monotonic())
                 if not candidacy.may_begin(monotonic()):
                     return None
-            self._known = list(unpurged(self._resume))
+            self._known = list(unpurged_batches(self._resume))
         return adopted
 
-    def _give_up(self) -> None:
-        """Lead no more: what the log holds and is not delivered comes again, to whoever leads."""
+    def _stop_leading(self) -> None:
+        """Stop leading. The next leader redelivers entries that are logged but not delivered."""
         self._outbox = self._claim = None
         self._undecided = False
         if self._resume is not None:
-            self._known = list(unpurged(self._resume))
+            self._known = list(unpurged_batches(self._resume))
             self._resume.supersede()
 
-    def _fenced(self, error: Fenced) -> None:
-        """Let whoever has begun a later term go on; without an election that is for people."""
-        self._give_up()
+    def _on_fenced(self, error: Fenced) -> None:
+        """Yield to the leader of a later term, or raise *error* where there is no election."""
+        self._stop_leading()
         if self._candidacy is None or self._candidacy.alone:
             raise error
-        self._candidacy.ended(str(error), monotonic())
+        self._candidacy.record_fencing(str(error), monotonic())
 
     def poll(self, timeout: float) -> Batch:
         """Return the next rows, claimed, waiting up to *timeout* seconds for some.
 
-        Rows whose purge has failed are purged first. The position is ``None``
-        when there is nothing, which is so while another engine leads, and with
-        ``claim: take``, at once, until the batch before is committed.
+        Rows whose purge has failed are purged first. The position is ``None`` when there are
+        no rows. That is so while another engine leads, and with ``claim: take``, at once, until
+        the previous batch is committed.
         """
         deadline = monotonic() + timeout
         try:
@@ -255,32 +262,32 @@ class OutboxReader:
                 return self._wait_as_candidate(deadline)
             return self._poll(deadline)
         except Fenced as error:
-            self._fenced(error)
+            self._on_fenced(error)
             return Batch(())
 
     def _wait_as_candidate(self, deadline: float) -> Batch:
-        # Notifications are not for us now; a lost connection is noticed all the same.
+        # A candidate ignores notifications, but must notice a lost connection.
         while (left := deadline - monotonic()) > 0:
-            self._woken(left)
+            self._wait_for_notify(left)
             if self._stand():
                 break
         return Batch(())
 
     def _poll(self, deadline: float) -> Batch:
         self._purge_due()
-        _, claim = self._opened
+        _, claim = self._open_parts
         if claim.holding:
             return Batch(())
         while True:
             if self._pace.wait(monotonic()) == 0 and (claimed := self._look()):
                 return self._batch_of(claimed)
-            # Also while others notify all the time: a term, and a stop, do not wait for them.
+            # Checked even under constant notifications: terms and stops do not wait for them.
             if (now := monotonic()) >= deadline or not self._stand():
                 return Batch(())
-            if self._woken(max(0.0, min(deadline - now, self._pace.wait(now)))):
-                self._pace.woken()
+            if self._wait_for_notify(max(0.0, min(deadline - now, self._pace.wait(now)))):
+                self._pace.record_notification()
 
-    def _woken(self, seconds: float) -> bool:
+    def _wait_for_notify(self, seconds: float) -> bool:
         connection, candidacy = self._connection, self._candidacy
         if connection is None or candidacy is None:
             return False
@@ -298,48 +305,48 @@ class OutboxReader:
             )
         except TooMuch as slow:
             if sweep:
-                # Dead rows that a long transaction keeps take their time however few are asked
-                # for. What cannot wait is within the bounds, and these are looked at next.
-                self._pace.swept(began, monotonic())
-                self._pace.more()
+                # Dead rows that a long transaction keeps take their time however few rows are
+                # asked for. Urgent rows are within the bounds, and these are read next.
+                self._pace.record_sweep(began, monotonic())
+                self._pace.record_rest()
             else:
                 self._ask_for_less(slow)
             return None
         ended = monotonic()
-        # A sweep has a share of its own.
-        self._pace.looked(ended, 0.0 if sweep else ended - began, rows=bool(look.ids))
+        # Sweeps are limited by their own share.
+        self._pace.record_look(ended, 0.0 if sweep else ended - began, rows=bool(look.ids))
         self._gaps.observe(look)
         if look.settling:
-            self._pace.settled(began)
+            self._pace.record_settling(began)
         if look.cut:
-            self._pace.more()
+            self._pace.record_rest()
         if sweep:
-            self._pace.swept(began, ended)
+            self._pace.record_sweep(began, ended)
         return claimed if look.ids else None
 
     def _find(self, bounds: Bounds, *, settling: bool, peek: bool) -> tuple[Claimed | None, Look]:
-        """Claim what is there; with *peek* ask first, so that an idle look writes nothing."""
-        outbox, claim = self._opened
+        """Claim waiting rows. With *peek* look first, so that an idle look writes nothing."""
+        outbox, claim = self._open_parts
         if peek and not (seen := outbox.peek(bounds)).waiting:
             return None, Look((), seen.snapshot, settling=settling)
         began = monotonic()
         claimed = claim.claim(bounds, self._portion.rows, self._portion.size)
-        self._portion.took(monotonic() - began)
+        self._portion.record_duration(monotonic() - began)
         found = claimed.found
         return claimed, Look(found.ids, found.snapshot, found.horizon, found.cut, settling)
 
     def _ask_for_less(self, slow: TooMuch) -> None:
-        """Have the next look be half as large; raise *slow* if it was for a single row."""
+        """Halve the size of the next look, or raise *slow* if it was for a single row."""
         if not self._portion.halve():
             raise slow
-        self._pace.more()
+        self._pace.record_rest()
         if self._resume is not None:
             self._resume.tell("batch-halved", rows=self._portion.rows, problem=str(slow))
 
     def _batch_of(self, claimed: Claimed) -> Batch:
         self._batch += 1
         found = claimed.found
-        # Not the messages: they may wait for their delivery for long (Invariant 17).
+        # The messages are dropped, because rows may wait for delivery for long (Invariant 17).
         self._logged[self._batch] = _Logged(found.ids, claimed.purge, len(found.ids))
         position = Position(self._batch, self._purged, self._lineage)
         return Batch(found.messages, str(position), self._number)
@@ -347,8 +354,8 @@ class OutboxReader:
     def commit(self, position: str) -> None:
         """Purge exactly the rows of the batches up to *position* (Invariants 1 and 7).
 
-        When that fails they stay due, and are purged before anything else is
-        claimed; after a new open the log tells which they were.
+        When that fails they stay due, and are purged before the next claim. After a new open
+        they are recognised by the log.
         """
         reached = Position.parse(position).batch
         for batch in [batch for batch in self._logged if batch <= reached]:
@@ -359,40 +366,40 @@ class OutboxReader:
     def delivered(self, position: str, rows: Sequence[int]) -> None:
         """Purge exactly these *rows* of the batch at *position* (Invariant 7).
 
-        What is left of earlier batches is withheld: should we end, it is claimed again.
+        Earlier batches' other rows stay in the table: if the engine ends, they are claimed again.
         """
         batch = Position.parse(position).batch
         if self._outbox is None or batch not in self._logged:
-            # A term has ended meanwhile, and with it these batches.
+            # The term has ended meanwhile, and these batches with it.
             return
         logged = self._logged[batch]
         try:
             self._outbox.purge(logged.ids[row] for row in rows)
         except Fenced as error:
-            self._fenced(error)
+            self._on_fenced(error)
             return
-        logged.tell(rows)
+        logged.remove(rows)
         if not logged.left:
             del self._logged[batch]
         self._purged = max(self._purged, batch - 1)
-        self._metered(len(rows))
+        self._count_purged(len(rows))
 
     def keep_alive(self) -> None:
-        """Take part in the election, and take what notifies us while nobody polls.
+        """Take part in the election, and consume notifications while the engine does not poll.
 
-        A session that listens and does not read keeps every notification in the server's queue.
-        Once that is full the application's commits fail.
+        The server's queue keeps every notification for a session that listens and does not read.
+        Once that queue is full the application's commits fail.
         """
         try:
             self._stand()
         except Fenced as error:
-            self._fenced(error)
+            self._on_fenced(error)
         if self._claim is not None:
-            self._claim.let_go()
-        # Whoever uses a lost connection next tells of it.
+            self._claim.end_transaction()
+        # The next call on a lost connection reports it.
         with suppress(SourceUnavailable):
-            if self._woken(0):
-                self._pace.woken()
+            if self._wait_for_notify(0):
+                self._pace.record_notification()
         self._measure()
 
     def _measure(self) -> None:
@@ -401,43 +408,44 @@ class OutboxReader:
             self._backlog.measure(self._connection, self._found, columns, self._resume, monotonic())
 
     def confirm(self) -> bool:
-        """Ask the database whether our term is the last one that was begun (Invariant 10).
+        """Return whether our entries' delivery is decided, after checking the database's last term.
 
-        While we stand for election with entries of our last term, and nobody has led since,
-        nobody knows yet who delivers them.
+        The check finds whether our term is the last one that was begun (Invariant 10). While we
+        stand for election with entries of our last term, and no other leader has led since, it
+        is undecided which engine delivers them.
         """
         if self._outbox is not None:
             try:
                 self._outbox.confirm()
             except Fenced as error:
-                self._fenced(error)
-        elif self._undecided and self._connection and not self._goes_on(self._connection):
-            self._give_up()
+                self._on_fenced(error)
+        elif self._undecided and self._connection and not self._lineage_continues(self._connection):
+            self._stop_leading()
         return not self._undecided
 
     def _purge_due(self) -> None:
         while self._due:
             self._due[0].purge()
             purged = self._due.popleft()
-            self._metered(purged.left)
+            self._count_purged(purged.left)
 
-    def _metered(self, rows: int) -> None:
+    def _count_purged(self, rows: int) -> None:
         read = self._meter.add(rows, monotonic())
         if read is not None and self._resume is not None:
             self._resume.tell("meter-read", **read)
 
     @property
-    def _opened(self) -> tuple[Outbox, Claim]:
+    def _open_parts(self) -> tuple[Outbox, Claim]:
         if self._outbox is None or self._claim is None:
             raise SourceError(f"the reader of the outbox {self._table} is not open")
         return self._outbox, self._claim
 
     def close(self) -> None:
-        """End the session; rows that are not purged stay, and the next term claims them again."""
+        """End the session. Rows that are not purged stay, and the next term claims them again."""
         candidacy, self._candidacy = self._candidacy, None
         if self._outbox is not None and candidacy is not None and not candidacy.alone:
-            self._give_up()
-        # Who is alone leads on with the next open, which finds what was delivered until then.
+            self._stop_leading()
+        # Without an election we lead on after the next open, which finds the delivered rows.
         self._outbox = self._claim = None
         connection, self._connection = self._connection, None
         if candidacy is not None:

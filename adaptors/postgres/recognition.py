@@ -1,4 +1,4 @@
-"""Which rows are already in the log: the ones a crash left between append and purge.
+"""Recognition of rows that are already in the log because a crash came between append and purge.
 
 Pure: both sides come in as record batches.
 """
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from transporter.adaptor import Resume
 
 
-def unpurged(resume: Resume) -> Iterator[Entries]:
+def unpurged_batches(resume: Resume) -> Iterator[Entries]:
     """Yield the logged batches whose rows may still be in the table, newest first.
 
-    Frames of a batch that never got its position are among them: their rows
-    are logged, but the source was not told.
+    They include frames of a batch that never got its position: their rows
+    are logged, but were not acknowledged to the source.
     """
     batch = purged = None
     for text, entries in resume.recent():
@@ -51,11 +51,11 @@ def logged_ids(entries: Entries, table: str) -> list[int]:
     return [number for _, number in logged_rows(entries, table)]
 
 
-def same(entries: Entries, rows: pa.RecordBatch) -> list[bool]:
-    """Tell for each message of *rows* whether *entries* hold it with equal content.
+def match_rows(entries: Entries, rows: pa.RecordBatch) -> list[bool]:
+    """Return for each message of *rows* whether *entries* hold it with equal content.
 
-    Equal means every column: id, topic, key, value, headers and create_time. A
-    row that only shares its id (a sequence that was set back) is another one.
+    Equal means every column: id, topic, key, value, headers and create_time. A row that
+    shares only its id (because a sequence was set back) is a different row.
     """
     logged = {entry.message.source_id: entry.message for entry in entries}
     found = Entries(with_offsets(rows, first=0, logged_at=0))

@@ -1,8 +1,8 @@
-"""The outbox table of Debezium's event router, read as it is.
+"""The outbox table of Debezium's event router, read without changes to its own columns.
 
-Its columns become what our own table holds by expressions that the server computes, so
-everything else reads both alike. What an order needs, and that table may lack, are columns
-of ours; an application that inserts by name does not notice them.
+Expressions computed by the server turn its columns into those of our own table, so the other
+modules read both alike. Columns that order needs, and that table may lack, are added as ours.
+Applications that insert by column name are not affected.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from psycopg import sql
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from adaptors.postgres.columns import ColumnName, Columns
-from adaptors.postgres.table import TableName, doubled
+from adaptors.postgres.table import TableName, escape_percent
 from transporter.message import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROUTED: Final = "{routed_by}"
-"""What stands for the routing column's value in a topic."""
+"""Placeholder in a topic for the routing column's value."""
 NUMBER: Final = "transporter_id"
-"""What the column is called that numbers the rows, unless said otherwise."""
+"""Default name of the column that numbers the rows."""
 
 
-def _template(topic: str) -> str:
+def _check_topic(topic: str) -> str:
     if ROUTED not in topic:
         raise ValueError(
             f"does not hold {ROUTED}, which stands for the value of route_by "
@@ -36,7 +36,7 @@ def _template(topic: str) -> str:
 
 
 class Additional(BaseModel):
-    """A further column, and where its value goes."""
+    """A further column, and the place of its value in the message."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
@@ -45,46 +45,46 @@ class Additional(BaseModel):
     column: ColumnName
     """The column."""
     placement: Literal["header", "envelope"]
-    """``header``: a header of its own; ``envelope``: a field beside ``payload``."""
+    """``header`` for a header of its own, or ``envelope`` for a field beside ``payload``."""
     alias: Annotated[str, Field(min_length=1)] | None = None
-    """What the header or field is called; as the column without it."""
+    """Name of the header or field, by default the column's name."""
 
 
 class RouterConfig(BaseModel):
-    """Columns and topics of Debezium's event router; what is left out is as there."""
+    """Columns and topics of Debezium's event router, with Debezium's defaults."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
     )
 
     event_id: ColumnName = "id"
-    """Names the event; becomes the header ``id``."""
+    """Names the event, and becomes the header ``id``."""
     event_key: ColumnName = "aggregateid"
     """Becomes the key."""
     payload: ColumnName = "payload"
     """Becomes the data: ``json``, ``jsonb``, ``text`` or ``varchar``."""
     binary: bool = False
-    """The payload is ``bytea`` (Avro, say): it becomes the data byte for byte."""
+    """Whether the payload is ``bytea`` (such as Avro), which becomes the data byte for byte."""
     route_by: ColumnName = "aggregatetype"
     """Chooses the topic."""
-    topic: Annotated[str, AfterValidator(_template)] = f"outbox.event.{ROUTED}"
-    """The namespace, and so the topic; ``{routed_by}`` stands for the value of ``route_by``."""
+    topic: Annotated[str, AfterValidator(_check_topic)] = f"outbox.event.{ROUTED}"
+    """The namespace, and so the topic. ``{routed_by}`` stands for the value of ``route_by``."""
     timestamp: ColumnName | None = None
-    """When the event was; without it the column that ``columns: {created: …}`` names."""
+    """Time of the event, by default the column that ``columns: {created: …}`` names."""
     additional: tuple[Additional, ...] = ()
     """Further columns, as headers or as fields of an envelope."""
 
     @model_validator(mode="after")
-    def _no_envelope(self) -> Self:
+    def _check_envelope(self) -> Self:
         if self.binary and any(each.placement == "envelope" for each in self.additional):
             raise ValueError(
-                "binary and an envelope exclude one another, for an envelope is JSON; write "
-                "placement: header"
+                "binary and an envelope exclude one another, because an envelope is JSON; "
+                "write placement: header"
             )
         return self
 
     def columns(self, columns: dict[str, str], *, marks: bool) -> RoutedColumns:
-        """Return what the rows hold; *columns* has the names of ours that are not as usual."""
+        """Return the table's columns. *columns* holds our columns' names that are not default."""
         own = {"id": NUMBER, **columns}
         if self.timestamp is not None:
             own["created"] = self.timestamp
@@ -104,17 +104,17 @@ class RouterConfig(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RoutedColumns(Columns):
-    """What the rows of an event router's table hold; ``leader`` is empty where none marks."""
+    """The columns of an event router's table. ``leader`` is empty where rows are not marked."""
 
     router: RouterConfig = field(kw_only=True)
 
     @property
     def content_type(self) -> str | None:
-        """What the values are; ``None`` for bytes that are not looked at."""
+        """Content type of the values, or ``None`` for bytes that are not parsed."""
         return None if self.router.binary else JSON
 
     def items(self) -> Iterator[tuple[str, str]]:
-        """Yield each role with what errors call it: the column that it is made of."""
+        """Yield each role with its name in errors: the column from which it is made."""
         return ((role, name) for role, name in Columns.items(self) if role != "router")
 
     def in_query(self, alias: str) -> dict[str, sql.Composable]:
@@ -123,7 +123,7 @@ class RoutedColumns(Columns):
 
         def column(name: str, *, parsed: bool = False) -> sql.Composable:
             found = name if parsed else TableName.parse(name).name
-            return doubled(sql.Identifier(alias, found))
+            return escape_percent(sql.Identifier(alias, found))
 
         headers = [("id", column(router.event_id))]
         fields = [("payload", column(router.payload))]

@@ -1,7 +1,7 @@
 """Rows of the outbox as messages: columns in, one Arrow record batch out.
 
-Text arrives as the bytes that the server sent, times as microseconds since
-2000, PostgreSQL's own count: no row can make the driver fail, and no
+Text arrives as the bytes that the server sent, and times as microseconds since
+2000, as PostgreSQL counts them. So no row can make the driver fail, and no
 :class:`~transporter.message.Message` is built on the way.
 """
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 EPOCH_MICROSECONDS: Final = 946_684_800_000_000
-"""PostgreSQL's epoch, 2000, in ours."""
+"""PostgreSQL's epoch, 2000, in microseconds after the Unix epoch."""
 EARLIEST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
-"""Year 1: with :data:`LATEST`, year 9999, what every later step and sink can express."""
+"""Year 1. With :data:`LATEST`, year 9999, the range that every later step and sink can express."""
 LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _INFINITY: Final = {2**63 - 1: "infinity", -(2**63): "-infinity"}
 
@@ -33,7 +33,7 @@ Texts = list[bytes | None]
 
 
 class Row(NamedTuple):
-    """One row of the outbox, in the order in which the statements name the columns."""
+    """One row of the outbox, in the order in which the statements select the columns."""
 
     id: int
     create_time: int | None
@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 
 class Large(NamedTuple):
-    """What is read of a row that is too large for the log: its place, and how large it is.
+    """The place and the sizes of a row that is too large for the log.
 
     ``topic`` and ``key`` are ``None`` when they have more than :data:`CARRIED` bytes.
     The bytes are as the server stores them, and 8 for each element of an array.
@@ -63,16 +63,16 @@ class Large(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The bytes of each column that has a size of its own."""
+        """The bytes of each column that has its own size."""
         return self[4:]
 
 
 ROLES: Final = ("id", "created", "topic", "key", "value", "header_keys", "header_values")
-"""What the settings call the columns of a :class:`Row`."""
+"""Names of a :class:`Row`'s columns in the settings."""
 LARGEST: Final = 8 * 1024**2 - 16 * 1024
-"""Bytes of a row, with 8 for each element of an array, that the log is sure to take."""
+"""Maximum bytes of a row, with 8 for each element of an array, that the log surely accepts."""
 CARRIED: Final = 64 * 1024
-"""Bytes of a topic or a key that an entry about a large row may have."""
+"""Maximum bytes of a topic or a key in an entry about a large row."""
 _USUAL: Final = Columns()
 
 
@@ -81,31 +81,31 @@ def to_batch(
 ) -> pa.RecordBatch:
     """Turn *rows* of *table* into messages, one each, in the same order.
 
-    A row's first cells are those of :class:`Row`; further ones are ignored. A
-    row that is no message (see :func:`flaw`) becomes one whose data are its raw
-    *columns* and whose ``transporter-error`` header says what is wrong.
+    A row's first cells are those of :class:`Row`, and further ones are ignored. A row that
+    cannot be a message (see :func:`flaw`) becomes one with its raw *columns* as data and
+    the problem in a ``transporter-error`` header.
     """
     if not rows:
         return pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
     try:
-        return texts_checked(_assembled(rows, table, columns.content_type))
+        return check_texts(_assemble(rows, table, columns.content_type))
     except (TypeError, ValueError, pa.ArrowException):
         cells = [Row(*row[: len(ROLES)]) for row in rows]
-        sound = [_sound(row, table, columns) for row in cells]
-        return _assembled(sound, table, columns.content_type)
+        sound = [_loggable_row(row, table, columns) for row in cells]
+        return _assemble(sound, table, columns.content_type)
 
 
-def _sound(row: Row, table: str, columns: Columns) -> Row:
+def _loggable_row(row: Row, table: str, columns: Columns) -> Row:
     why = flaw(row, columns)
-    return row if why is None else _marked(row, why, table, columns)
+    return row if why is None else _report_flaw(row, why, table, columns)
 
 
 def unloggable(row: Row, table: str, columns: Columns = _USUAL) -> Large | None:
-    """Return what to tell of *row* if what :func:`to_batch` makes of it is too large for the log.
+    """Return the sizes of *row* if its message from :func:`to_batch` is too large for the log.
 
-    Only so with a row that has a flaw: its columns take more room as JSON.
+    Only a row with a flaw can be so: its columns take more room as JSON.
     """
-    made = _sound(row, table, columns)
+    made = _loggable_row(row, table, columns)
     if made is row or sum(map(_bytes, made[2:])) <= LARGEST:
         return None
     topic, key = (cell if _bytes(cell) <= CARRIED else None for cell in (row.topic, row.key))
@@ -118,10 +118,10 @@ def _bytes(cell: object) -> int:
     return len(cell) if isinstance(cell, bytes) else 0
 
 
-def told(row: Large, full: str, table: str, columns: Columns = _USUAL) -> Row:
-    """Return a message in the place of *row* of *table*, which stays there.
+def report_large(row: Large, full: str, table: str, columns: Columns = _USUAL) -> Row:
+    """Return a message in place of *row* of *table*, which stays in the table.
 
-    *full* names the table for SQL.
+    *full* is the table's name in SQL.
     """
     size, column = sum(row.sizes), TableName(columns.id)
     delete = f"DELETE FROM {full} WHERE {column} = {row.id}"  # noqa: S608 - for people
@@ -133,13 +133,13 @@ def told(row: Large, full: str, table: str, columns: Columns = _USUAL) -> Row:
     bare = Row(row.id, row.create_time, row.topic, row.key, None, None, None)
     cells = dict(list(_raw(bare, columns).items())[:4])
     sizes = dict(zip([name for _, name in columns.items()][2:7], row.sizes, strict=True))
-    return _telling(bare, {"table": full, "row": cells, "bytes": sizes}, why, table)
+    return _error_row(bare, {"table": full, "row": cells, "bytes": sizes}, why, table)
 
 
-def _assembled(
+def _assemble(
     rows: Sequence[Sequence[Any]], table: str, content_type: str | None
 ) -> pa.RecordBatch:
-    """Build the batch by columns; raise when any row has a flaw."""
+    """Build the batch column by column, or raise when any row has a flaw."""
     ids, times, topics, keys, values, names, contents, *_ = zip(*rows, strict=True)
     if min(times) < EARLIEST or max(times) > LATEST or None in topics:
         raise ValueError("a time or a topic is not as it must be")
@@ -174,10 +174,10 @@ def _headers(names: Sequence[Texts], values: Sequence[Texts]) -> pa.Array:
     return pa.ListArray.from_arrays(ends, pairs, type=HEADERS_TYPE)
 
 
-def texts_checked(messages: pa.RecordBatch) -> pa.RecordBatch:
-    """Return *messages*; raise unless keys, data and header values are UTF-8, as JSON is.
+def check_texts(messages: pa.RecordBatch) -> pa.RecordBatch:
+    """Return *messages*, or raise unless keys, header values and JSON data are UTF-8.
 
-    A database in SQL_ASCII stores any bytes as text. Data without a content type are any bytes.
+    A SQL_ASCII database stores any bytes as text. Data without a content type may be any bytes.
     """
     texts = [messages.column("key"), messages.column("headers").flatten().field("value")]
     if not messages.column("content_type").null_count:
@@ -188,7 +188,7 @@ def texts_checked(messages: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def flaw(row: Row, columns: Columns = _USUAL) -> str | None:
-    """Return why *row* is no message, ``None`` when it is one."""
+    """Return the reason why *row* cannot be a message, or ``None`` if it can."""
     names, values = row.header_keys, row.header_values
     if names is None or values is None:
         return "a header array is NULL"
@@ -217,9 +217,9 @@ def _is_text(cell: bytes | None) -> bool:
         return False
 
 
-def _marked(row: Row, why: str, table: str, columns: Columns) -> Row:
-    """Return *row* as a message that tells about itself; the raw columns are its data."""
-    return _telling(row, _raw(row, columns), why, table)
+def _report_flaw(row: Row, why: str, table: str, columns: Columns) -> Row:
+    """Return *row* as a message about its own flaw, with the raw columns as data."""
+    return _error_row(row, _raw(row, columns), why, table)
 
 
 def _raw(row: Row, columns: Columns) -> dict[str, object]:
@@ -229,9 +229,9 @@ def _raw(row: Row, columns: Columns) -> dict[str, object]:
     return raw
 
 
-def _telling(row: Row, document: dict[str, object], why: str, table: str) -> Row:
+def _error_row(row: Row, document: dict[str, object], why: str, table: str) -> Row:
     topic = row.topic if _is_text(row.topic) else table.encode()
-    # A message has a time: without one 1970, as of every message whose source gives none.
+    # A message needs a time: 1970 where there is none, as for every source without times.
     time = -EPOCH_MICROSECONDS if row.create_time is None else row.create_time
     time = min(max(time, EARLIEST), LATEST)
     data = dumps(document, ensure_ascii=False).encode()

@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL as the outbox reader wants it, and its errors in our words."""
+"""Connections to PostgreSQL with the outbox reader's settings, and translation of their errors."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _CONNECT: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-# A lock that someone else holds on the rows or the term is waited for, but never for ever.
+# A wait for a lock that another session holds on the rows or the term has a limit.
 # A transaction of ours that its owner cannot end (a full log, a stopped process) keeps neither
 # locks nor dead rows for longer than a minute.
-# An outbox is always entered through its primary key. Its statistics are taken while it is
-# nearly empty, and then lead the planner to read and sort a whole backlog for each batch.
+# An outbox is always read through its primary key. Its statistics are collected while it is
+# nearly empty, and would lead the planner to read and sort a whole backlog for each batch.
 _SETTINGS: Final = {
     "default_transaction_isolation": "read committed",
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "60s",
     "jit": "off",
-    # What a time without a zone is taken for, as Debezium does, and how one is spelt in a header.
+    # The zone of times without one, as in Debezium, and of times in headers.
     "timezone": "UTC",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -53,7 +53,7 @@ _SETTINGS: Final = {
     "enable_mergejoin": "off",
 }
 SILENCE: Final = 120.0
-"""Seconds that a call may take where an engine is alone. Then a new connection is made."""
+"""Seconds that a call may take without an election. Then the connection is replaced."""
 _TRANSIENT: Final = (
     psycopg.OperationalError,  # connection lost, server stopping, out of room, lock timeout
     psycopg.InterfaceError,  # the connection is already closed
@@ -72,18 +72,18 @@ _SETUP: Final = (
 
 
 class _Bounded(psycopg.Connection[Any]):
-    """A connection that a server which says nothing cannot hold for ever.
+    """A connection whose calls end in bounded time, even when the server does not answer.
 
-    The network's own time-outs do not see a server, or a proxy, that hangs.
+    The network's own time-outs do not detect a server, or a proxy, that hangs.
     """
 
     patience = SILENCE
     """Seconds that a statement may take."""
 
     def wait(self, gen: Any, *options: Any, **named: Any) -> Any:  # noqa: ANN401 - as psycopg's
-        """Have *gen* run to its end; raise ``OperationalError`` when that takes too long."""
+        """Run *gen* to its end, or raise ``OperationalError`` when that takes too long."""
         try:
-            gen = _until(gen, time.monotonic() + self.patience)
+            gen = _limit(gen, time.monotonic() + self.patience)
             return super().wait(gen, *options, **named)
         except _NoAnswer as silence:
             self.pgconn.finish()
@@ -96,11 +96,11 @@ class TooSlow(SourceUnavailable):
 
 
 class _NoAnswer(Exception):
-    """What a generator waits for has not come in time."""
+    """The awaited input did not come in time."""
 
 
-def _until(steps: Generator[_Step, int, _Value], ends: float) -> Generator[_Step, int, _Value]:
-    """Pass *steps* on; raise :class:`_NoAnswer` once nothing is ready behind *ends*."""
+def _limit(steps: Generator[_Step, int, _Value], ends: float) -> Generator[_Step, int, _Value]:
+    """Forward *steps*, or raise :class:`_NoAnswer` if nothing is ready once *ends* has passed."""
     try:
         step = next(steps)
         while True:
@@ -115,30 +115,37 @@ def _until(steps: Generator[_Step, int, _Value], ends: float) -> Generator[_Step
 
 _BACKEND: Final = "SELECT pg_catalog.pg_backend_pid()"
 _ROUNDS: Final = 5
-"""How often a pooler is asked who serves us; others may be served in between."""
+"""Probes of the process that serves us. One is not enough: a pooler may serve others between."""
 _PROBE_PATIENCE: Final = 3.0
-"""Seconds that a pooler may take to serve a second session; one of sessions may have none left."""
+"""Seconds for a pooler to serve a second session. In session mode it may have none left."""
 
 
 def connect(dsn: SecretStr, term: float | None = None, *, looked_at: bool = False) -> Connection:
     """Open a session in autocommit mode.
 
-    Text columns come as bytes and times as microseconds since 2000, in binary
-    cursors. No call waits longer than :data:`SILENCE`, or, where engines take turns, than two
-    terms: *term* is how long one is in seconds, and no wait for a lock and no open
-    transaction lasts longer. Raise ``SourceUnavailable`` when no connection comes about, and
-    ``EnvironmentFault`` behind a pooler in transaction mode, before anything is set there;
-    that is not looked for again where a session of *dsn* was *looked_at* before.
+    Text columns come as bytes and times as microseconds since 2000, in binary cursors.
+    No call waits longer than :data:`SILENCE`, or than two terms where there is an election.
+    No wait for a lock and no open transaction lasts longer than a term.
+
+    Args:
+        dsn: The connection string.
+        term: The length of a term in seconds, or ``None`` without an election.
+        looked_at: Whether an earlier session of *dsn* has passed the check for a pooler.
+
+    Raises:
+        SourceUnavailable: The connection could not be made.
+        EnvironmentFault: The server is behind a pooler in transaction mode. This is checked
+            before anything is set there.
     """
     given: dict[str, Any] = conninfo_to_dict(dsn.get_secret_value())
-    chosen = {**_CONNECT, **_within(term), **given, "client_encoding": "UTF8"}
+    chosen = {**_CONNECT, **_detection_settings(term), **given, "client_encoding": "UTF8"}
     if "PGTARGETSESSIONATTRS" not in os.environ:
-        # Of several hosts the primary, also after another one was promoted.
+        # Of several hosts choose the primary, also after another one was promoted.
         chosen.setdefault("target_session_attrs", "read-write")
     conninfo = make_conninfo(**chosen)
     with faults("cannot connect to the outbox's database"):
         connection = _Bounded.connect(conninfo, autocommit=True)
-    # A statement ends before that by itself, unless the server says nothing.
+    # A statement ends before that by itself, unless the server does not answer.
     connection.patience = SILENCE if term is None else max(2.0, 2 * term)
     try:
         with faults("cannot prepare the session of the outbox reader"):
@@ -152,21 +159,21 @@ def connect(dsn: SecretStr, term: float | None = None, *, looked_at: bool = Fals
 
 
 def backend(connection: Connection) -> int:
-    """Return the process that serves *connection*; a pooler gives out other numbers."""
+    """Return the process that serves *connection*. The number that a pooler reports differs."""
     row = connection.execute(_BACKEND, prepare=False).fetchone()
     return int(row[0]) if row else 0
 
 
 def _refuse_shared(connection: Connection, conninfo: str) -> None:
-    """Raise when somebody else may be served by the process that has just served us.
+    """Raise when the process that served us may serve other clients next.
 
-    What we set would stay in sessions of the application, and nothing would notify us.
+    Our settings would stay in the application's sessions, and we would get no notifications.
     """
     if backend(connection) != connection.info.backend_pid and _is_shared(connection, conninfo):
         raise EnvironmentFault(
             "the dsn leads to a pooler that gives each transaction another session of the "
-            "server (pool_mode = transaction): LISTEN, and the time-outs of a session, need one of "
-            "our own; name the server itself, or a pool in session mode"
+            "server (pool_mode = transaction), but LISTEN and session time-outs need a session of "
+            "their own; name the server itself, or a pool in session mode"
         )
 
 
@@ -177,15 +184,15 @@ def _is_shared(connection: Connection, conninfo: str) -> bool:
     ):
         other.patience = _PROBE_PATIENCE
         for _ in range(_ROUNDS):
-            # Whoever was idle last is lent first, or, where they take turns, last.
+            # A pooler lends the session that was idle last first, or last in a rotation.
             ours = backend(connection)
             if backend(connection) != ours or backend(other) == ours:
                 return True
     return False
 
 
-def _within(term: float | None) -> dict[str, str]:
-    """Return what has a vanished server noticed within *term*."""
+def _detection_settings(term: float | None) -> dict[str, str]:
+    """Return connection settings that detect a vanished server within *term*."""
     if term is None:
         return {}
     seconds = str(max(2, math.ceil(term)))  # libpq's shortest
@@ -194,9 +201,9 @@ def _within(term: float | None) -> dict[str, str]:
 
 
 def statement_limit(term: float | None) -> float:
-    """Return how many seconds a statement may take before the server ends it.
+    """Return the seconds after which the server ends a statement.
 
-    Half of a *term*: an election is asked each third of it, between two statements.
+    Half of a *term*, because the elector is polled each third of it, between two statements.
     """
     return SILENCE / 2 if term is None else term / 2
 
@@ -204,7 +211,7 @@ def statement_limit(term: float | None) -> float:
 def _prepare(connection: Connection, term: float | None) -> None:
     settings = {**_SETTINGS, "statement_timeout": _milliseconds(statement_limit(term))}
     if term is not None:
-        # A wait for a lock ends first: less to do does not make it shorter.
+        # The limit for locks is lower, because smaller batches do not shorten such waits.
         settings["lock_timeout"] = _milliseconds(0.4 * term)
         settings["idle_in_transaction_session_timeout"] = _milliseconds(term)
     for name, value in settings.items():
@@ -220,17 +227,17 @@ def _milliseconds(seconds: float) -> str:
 
 @contextmanager
 def faults(doing: str) -> Iterator[None]:
-    """Translate the driver's errors inside the block; *doing* says what went wrong where."""
+    """Translate the driver's errors inside the block. *doing* names the failed operation."""
     try:
         yield
     except psycopg.Error as error:
-        raise translated(error, doing) from error
+        raise translate_error(error, doing) from error
 
 
-def translated(error: psycopg.Error, doing: str) -> TransporterError:
-    """Return *error* as one of ours.
+def translate_error(error: psycopg.Error, doing: str) -> TransporterError:
+    """Return *error* as an error of transporter.
 
-    Only the server's primary message is quoted: details may hold row contents.
+    It quotes only the server's primary message, because details may hold row contents.
     """
     text = (error.diag.message_primary or str(error)).strip()
     if isinstance(error, pg.QueryCanceled):
@@ -244,9 +251,9 @@ def translated(error: psycopg.Error, doing: str) -> TransporterError:
 
 @contextmanager
 def texts_as_stored(connection: Connection) -> Iterator[None]:
-    """Have the server send texts of a SQL_ASCII database as they are, whatever they are.
+    """Make the server send texts of a SQL_ASCII database unchanged, whatever they contain.
 
-    It refuses to send as UTF-8 what is not. In any other database it converts them.
+    Otherwise it refuses to send bytes that are not UTF-8. It converts those of any other database.
     """
     if connection.info.parameter_status("server_encoding") != "SQL_ASCII":
         yield
@@ -255,23 +262,23 @@ def texts_as_stored(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        # Not possible in a transaction that has failed: its end sets it back.
+        # This fails in a failed transaction, whose end restores the setting.
         with suppress(psycopg.Error):
             connection.execute("SET client_encoding = 'UTF8'")
 
 
 def wait_for_notify(connection: Connection, seconds: float) -> bool:
-    """Block until a notification is there, at most *seconds*; tell whether one is.
+    """Block until a notification arrives, at most *seconds*, and return whether one did.
 
-    Takes all that are there. Those that arrive during a statement go to the
+    Takes all notifications that are there. Those that arrive during a statement go to the
     connection's notify handler instead.
     """
     with faults("lost the connection to the outbox's database"):
-        found = _drained(connection)
+        found = _drain_notifies(connection)
         while _readable(connection, 0.0 if found else seconds):
             connection.pgconn.consume_input()
-            # What is readable may be half of one; then there is nothing to wait for longer.
-            found, seconds = _drained(connection) or found, 0.0
+            # The input may be half a notification. Even then there is no reason to wait longer.
+            found, seconds = _drain_notifies(connection) or found, 0.0
         return found
 
 
@@ -281,7 +288,7 @@ def _readable(connection: Connection, seconds: float) -> bool:
         return bool(selector.select(seconds))
 
 
-def _drained(connection: Connection) -> bool:
+def _drain_notifies(connection: Connection) -> bool:
     found = False
     while connection.pgconn.notifies():
         found = True

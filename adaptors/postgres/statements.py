@@ -1,10 +1,10 @@
 """The SQL of the outbox reader, composed for one table.
 
 Every statement that changes a row carries the *fence*: it reads its own term
-FOR SHARE, number and leader, for in a restored database a number comes again. A
-new leader's bump waits for such a statement, and such a statement waits for a
-bump; after the bump the number no longer matches, so the statement does nothing
-and answers NULL for the term (Invariant 10).
+FOR SHARE. It compares number and leader, because in a restored database a number
+comes again. A new leader's bump waits for such a statement, and such a statement
+waits for a bump. After the bump the number no longer matches, so the statement
+does nothing and returns NULL for the term (Invariant 10).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from psycopg import sql
 from adaptors.postgres.gaps import HIGHEST
 from adaptors.postgres.packed import PACKED
 from adaptors.postgres.rows import CARRIED, LARGEST
-from adaptors.postgres.table import doubled
+from adaptors.postgres.table import escape_percent
 
 if TYPE_CHECKING:
     from adaptors.postgres.columns import Columns
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from adaptors.postgres.table import TableName
 
 _SLACK: Final = 1024**2
-"""How far {size} may be from what a row takes in the log, where texts are stored in UTF-8."""
+"""Largest difference between {size} and a row's size in the log, for texts stored in UTF-8."""
 _GROWTH: Final = 3
-"""How many times as long a text of another encoding may be in UTF-8."""
-# {id}, {topic}, ... are columns of o, the table; found, marked and copied call them as usual.
+"""Growth of texts in another encoding when converted to UTF-8, as a factor."""
+# {id}, {topic}, ... are columns of o, the table. found, marked and copied use the usual names.
 _FRAGMENTS: Final = {
     "fence": """fence AS MATERIALIZED (
     SELECT term FROM {terms}
@@ -36,8 +36,8 @@ _FRAGMENTS: Final = {
 )""",
     "columns": """{id}::bigint AS id, {created} AS created, {topic} AS topic, {key} AS key,
     {value} AS value, {header_keys} AS header_keys, {header_values} AS header_values""",
-    # The size of a text is known without reading it; that of an array is not, and a small one
-    # is not worth it. What it counts for each element is what that takes in the log.
+    # The size of a text is available without reading it. That of an array is not, and is not
+    # worth the cost for small ones. Each element counts with its overhead in the log.
     "keys_size": """CASE WHEN pg_column_size({header_keys}) > {largest}
           THEN pg_column_size({header_keys})::bigint
           ELSE (SELECT coalesce(sum(octet_length(text)), 0)::bigint + 8 * count(*)
@@ -52,12 +52,12 @@ _FRAGMENTS: Final = {
           ELSE coalesce({keys_size}, 0) END
         + CASE WHEN pg_column_size({header_values}) < 512 THEN pg_column_size({header_values})
           ELSE coalesce({values_size}, 0) END""",
-    # What a row takes in the log at most. Nothing is read of one that cannot be logged.
+    # Upper bound of a row's size in the log. Rows that cannot be logged are not read.
     "exact": """coalesce({topic_bytes}, 0) + coalesce({key_bytes}, 0) + coalesce({value_bytes}, 0)
         + coalesce({growth} * {keys_size}, 0) + coalesce({growth} * {values_size}, 0)""",
     "open": "{leader} IS DISTINCT FROM %(leader)s AND {id} <> ALL(%(kept)s::bigint[])",
-    # One of them is looked at only if a transaction that it waits for has ended in the snapshot
-    # of this very statement: so what a later row may follow is never overtaken (Invariant 8).
+    # A gap is read only if a transaction that it waits for has ended in the snapshot of this
+    # same statement, so rows that a later row may follow are never overtaken (Invariant 8).
     "gaps": """(
         SELECT * FROM unnest(%(firsts)s::bigint[], %(lasts)s::bigint[], %(untils)s::bigint[])
             AS listed(first, last, until)
@@ -68,7 +68,7 @@ _FRAGMENTS: Final = {
     ) AS gap""",
     "term": """(SELECT term FROM {terms}
         WHERE outbox = %(outbox)s AND term = %(term)s AND leader_id = %(leader)s)""",
-    # Of a large row no more is read than tells of it.
+    # Of a large row only the columns for its message are read.
     "found": """found AS MATERIALIZED (
     SELECT id, large, CASE WHEN large THEN {carried} ELSE size::int END AS size FROM (
         SELECT id, size, CASE
@@ -86,7 +86,7 @@ _FRAGMENTS: Final = {
         ) AS candidates ORDER BY id LIMIT %(rows)s
     ) AS judged
 )""",
-    # Adding up row by row is only worth its while when the bytes do not suffice for all.
+    # A running sum is only worth its cost when the bytes do not suffice for all rows.
     "bounded": """bounded AS MATERIALIZED (
     SELECT count(*) AS found, CASE WHEN sum(size) <= %(bytes)s THEN max(id) ELSE (
         SELECT max(id) FROM (
@@ -99,15 +99,15 @@ large AS MATERIALIZED (
     SELECT coalesce(array_agg(found.id), ARRAY[]::bigint[]) AS ids FROM found CROSS JOIN bounded
     WHERE found.large AND found.id <= bounded.last
 )""",
-    # Our own number is given after the snapshot was taken, so it is above all that it has seen
-    # in flight. The snapshot's own xmax is not: numbers from there on may be in use.
+    # Our own number is assigned after the snapshot was taken, so it is above all numbers in
+    # flight in it. The snapshot's own xmax is not: numbers from there on may be in use.
     "about": """bounded.found, pg_current_snapshot()::text, pg_current_xact_id()::text::bigint,
     large.ids""",
     "packed": PACKED,
 }
 
-# One statement, one snapshot. A mark lost in a crash of the server is a row to mark again,
-# so the mark's commit need not wait for the disk; the purge's does.
+# One statement, one snapshot. A mark that is lost in a crash of the server only has to be set
+# again, so the mark's commit need not wait for the disk. The purge's does.
 _MARK: Final = """
 WITH {fence}, {found}, {bounded},
 marked AS (
@@ -119,8 +119,8 @@ FROM bounded, large, set_config('synchronous_commit', 'off', true),
     (SELECT {packed} FROM marked, large WHERE id <> ALL(large.ids)) AS packed
 """
 
-# Whatever stands from low to the last row found is copied, but for what is large or kept: that
-# is what _DELETE_RANGE relies on.
+# All rows from low to the last row found are copied, except for large and kept ones.
+# _DELETE_RANGE relies on this.
 _COPY: Final = """
 WITH {found}, {bounded},
 copied AS (
@@ -136,8 +136,8 @@ FROM bounded, large,
     (SELECT {packed} FROM copied, large WHERE id <> ALL(large.ids)) AS packed
 """
 
-# Only within the snapshot of _COPY. A plain DELETE: how many rows it hit tells whether it was
-# exact, and costs nothing.
+# Only within the snapshot of _COPY. A plain DELETE: its row count shows whether it was exact,
+# at no extra cost.
 _DELETE_RANGE: Final = """
 WITH {fence} DELETE FROM {table} AS o USING fence
 WHERE {id} BETWEEN %(low)s AND %(last)s AND {id} <> ALL(%(kept)s::bigint[])
@@ -155,7 +155,7 @@ SELECT EXISTS (SELECT FROM {table} AS o WHERE {id} >= %(low)s AND {open})
     {term}, pg_current_snapshot()::text
 """
 
-# Never BETWEEN: a row that committed in the meantime would go with the others (Invariant 7).
+# Never BETWEEN: a row that committed in the meantime would be deleted as well (Invariant 7).
 _PURGE: Final = """
 WITH {fence},
 purged AS (
@@ -165,7 +165,7 @@ purged AS (
 SELECT (SELECT term FROM fence)
 """
 
-# Rows that a leader before us has marked: they are in the log, so they are not read again.
+# Rows that an earlier leader has marked: they are in the log, so they are not read again.
 _ADOPT: Final = """
 WITH {fence},
 adopted AS (
@@ -224,7 +224,7 @@ def compose(
         **_lengths(found, connection, binary=columns.content_type is None),
         "table": table.in_query,
         "terms": terms.in_query,
-        "leader_name": doubled(sql.Identifier(columns.leader)),
+        "leader_name": escape_percent(sql.Identifier(columns.leader)),
         "highest": sql.Literal(HIGHEST),
         "largest": sql.Literal(LARGEST),
         "surely": sql.Literal(LARGEST - _SLACK),
@@ -254,10 +254,10 @@ def compose(
 def _lengths(
     columns: dict[str, sql.Composable], connection: Connection, *, binary: bool
 ) -> dict[str, sql.Composable]:
-    """Return how the bytes of a text are counted as they are sent, which is in UTF-8.
+    """Return expressions for the bytes of a text as it is sent, which is in UTF-8.
 
-    ``{topic_length}`` counts what was read, ``{topic_bytes}`` what is in the table: not
-    in UTF-8 if that would mean to read a text that is too large anyway.
+    ``{topic_length}`` counts the text that was read, ``{topic_bytes}`` the one in the table. The
+    latter skips the conversion to UTF-8 for a text that is too large anyway.
     """
     as_stored = connection.info.parameter_status("server_encoding") in ("UTF8", "SQL_ASCII")
     sent = "octet_length({text})" if as_stored else "octet_length(convert_to({text}, 'UTF8'))"

@@ -46,7 +46,7 @@ class TableName:
     @property
     def in_query(self) -> sql.Composable:
         """The name for a statement with parameters, where a % of its own must be doubled."""
-        return doubled(self.identifier)
+        return escape_percent(self.identifier)
 
     def sibling(self, name: str) -> TableName:
         """Return the name of another object in the same schema."""
@@ -57,7 +57,7 @@ class TableName:
         return (self.schema, self.name) if self.schema else (self.name,)
 
 
-def doubled(identifier: sql.Identifier) -> sql.Composable:
+def escape_percent(identifier: sql.Identifier) -> sql.Composable:
     """Return *identifier* for a statement with parameters, which begin with a per cent sign."""
     return sql.SQL(identifier.as_string().replace("%", "%%"))
 

@@ -1,4 +1,4 @@
-"""Terms: which engine may mark and purge rows, numbered by the database that holds them."""
+"""Terms of leaders, which may mark and purge rows, numbered by the rows' own database."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _END_BLOCKERS: Final = (
 class Term:
     """The time during which *leader* may mark and purge the rows of *outbox*.
 
-    *number* grows with every acquisition; statements of an older number have
+    *number* grows with every acquisition. Statements of an older number have
     no effect (Invariant 10). *terms* is the table that holds the numbers.
     """
 
@@ -49,13 +49,13 @@ class Term:
     number: int
     leader: UUID
     continues: bool = False
-    """Whether nobody else has led since the leader whose lineage it was to go on with."""
+    """Whether no other leader has led since the one whose lineage was to be continued."""
 
 
-def holder(connection: Connection, table: TableName) -> UUID | None:
-    """Return who has begun the newest term for *table* (its full name), if anybody has."""
+def current_leader(connection: Connection, table: TableName) -> UUID | None:
+    """Return the leader of the newest term for *table* (its full name), if there was a term."""
     terms = table.sibling("transporter_term")
-    with faults(f"cannot look who leads in the outbox {table}"):
+    with faults(f"cannot look up the leader of the outbox {table}"):
         if not _value(connection, "SELECT to_regclass(%s) IS NOT NULL", str(terms)):
             return None
         return _leader(connection, _LEADER, table, terms)
@@ -71,14 +71,26 @@ def acquire(
 ) -> Term:
     """Begin a new term for *table* (its full name), ending every earlier one.
 
-    Creates ``transporter_term`` beside the table when it is missing; safe
-    against others who do the same. Waits for a statement of the former
-    leader for *length*, or as long as the session's ``lock_timeout`` allows, then raises
-    ``SourceUnavailable``. Whoever is in the way for half of *length*, which is
-    how long a term is in seconds, is ended: a leader that was stopped inside of
-    a statement would be in the way for ever. *log_id* is the log that is read into, *lineage*
-    that of the leader before, if the log knows it: the term goes on with it, unless somebody
-    else has led since.
+    Creates ``transporter_term`` beside the table when it is missing, which is safe
+    when others do the same. Waits for a statement of the former leader for *length*, or as
+    long as the session's ``lock_timeout`` allows. A session that blocks it for half of *length*
+    is terminated, because a leader that was stopped inside of a statement would block for ever.
+
+    Args:
+        connection: A session in autocommit mode.
+        table: The full name of the outbox.
+        dsn: The database, for a second session that terminates blockers.
+        length: The length of a term in seconds, or ``None`` without an election.
+        log_id: The log into which rows are read.
+        lineage: That of the last logged batch, if any. The term continues it unless another
+            leader has led since.
+
+    Returns:
+        The new term.
+
+    Raises:
+        SourceUnavailable: The wait for a former leader's statement timed out.
+        EnvironmentFault: The term table is missing and the role may not create it.
     """
     terms = table.sibling("transporter_term")
     doing = (
@@ -110,7 +122,7 @@ def _ending_blockers(
 
 
 def _end_blockers(process: int, dsn: SecretStr, length: float) -> None:
-    # Where that is not allowed, the wait ends by lock_timeout, and is begun again.
+    # Where that is not allowed, the wait ends by lock_timeout, and begins again.
     with suppress(TransporterError, psycopg.Error), connect(dsn, length, looked_at=True) as other:
         other.execute(_END_BLOCKERS, [process])
 
@@ -121,7 +133,7 @@ def _create(connection: Connection, terms: TableName) -> None:
     if not _value(connection, "SELECT has_schema_privilege(%s, 'CREATE')", schema):
         raise EnvironmentFault(
             f"may not create {terms}, which numbers the terms of the outbox's readers; "
-            f"let someone with CREATE on schema {schema} run\n{ddl}"
+            f"have a role with CREATE on schema {schema} run\n{ddl}"
             f"and grant the reader's role SELECT, INSERT, UPDATE on it"
         )
     # IF NOT EXISTS would fail in the same way when two engines create it at the same time.
@@ -142,10 +154,10 @@ def _begin(
     length: float | None,
 ) -> Term:
     log_id, lineage = ours
-    # Who led is read under the lock that the new number takes: nobody comes in between.
+    # The last leader is read under the lock of the new number, so no term comes in between.
     with connection.transaction():
         if length is not None:
-            # Whoever is in the way is ended after half of it, see above.
+            # A session that blocks it is terminated after half of it, see above.
             connection.execute(_PATIENTLY, [f"{math.ceil(length * 1000)}ms"])
         last = _leader(connection, _LEADER_LOCKED, table, terms)
         continues = last is not None and bool(lineage) and lineage_of(last) == lineage

@@ -13,7 +13,7 @@ from transporter.adaptor import AdaptorConfig
 from transporter.units import beside_the_pipeline
 
 FILES: Final = ("avro", "csv", "json", "orc", "parquet", "text", "xml")
-"""Formats that are folders of files, which the writer can set beside each other by itself."""
+"""Formats that are folders of files, in which the writer itself can commit slices."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _EVERYWHERE: Final = "file:///"
 
@@ -21,26 +21,26 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 class SparkWriterConfig(AdaptorConfig):
-    """Which of Spark's sinks, and where."""
+    """The Spark sink to write to, and its location."""
 
     format: Name = "parquet"
-    """What ``DataFrameWriter.format`` takes: ``parquet``, ``json``, ``jdbc``, ``delta`` …"""
+    """Argument of ``DataFrameWriter.format``: ``parquet``, ``json``, ``jdbc``, ``delta`` …"""
 
     path: Name | None = None
-    """A folder, from the pipeline file's, or a URL of a file system that Spark knows."""
+    """A folder, relative to the pipeline file's, or a URL of a file system that Spark supports."""
 
     table: Name | None = None
-    """Instead of a path: the table that ``saveAsTable`` appends to."""
+    """Table that ``saveAsTable`` appends to, instead of a path."""
 
     partition_by: tuple[Name, ...] = ()
     """Columns that become folders (``region=EU/``)."""
 
-    # Out of every repr. Most are no secrets; what a name or a password in a text tells is hidden.
+    # Out of every repr. Most are not secrets. Those that a name or a text reveals are redacted.
     options: dict[str, str] = Field(default={}, repr=False)
-    """Options of the format, as its own documentation has them."""
+    """Options of the format, as in its own documentation."""
 
     drop: tuple[Name, ...] = ()
-    """Columns that are left out of what is written, such as ``offset``."""
+    """Columns that are not written, such as ``offset``."""
 
     @field_validator("path")
     @classmethod
@@ -70,14 +70,14 @@ class SparkWriterConfig(AdaptorConfig):
 
     @property
     def shared(self) -> bool:
-        """Whether the path says of itself that every host of a cluster sees the same folder."""
+        """Whether the path's URL declares that all hosts of a cluster share the folder."""
         return self.path is not None and self.path.startswith(_EVERYWHERE)
 
     @property
     def folder(self) -> Path | None:
         """The folder in which each slice is written once, if there is one.
 
-        On a cluster the files must be counted, which is built for Parquet.
+        On a cluster the rows in the files must be counted, which is built for Parquet.
         """
         if self.path is None or self.format not in FILES:
             return None
@@ -87,7 +87,7 @@ class SparkWriterConfig(AdaptorConfig):
 
 
 def _text(value: object) -> object:
-    """Write a YAML boolean or number the way Spark reads it."""
+    """Spell a YAML boolean or number the way Spark parses it."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value

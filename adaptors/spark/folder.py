@@ -1,8 +1,8 @@
 """A folder of data files to which each slice is added once, whole or not at all.
 
-Spark writes a slice's files aside, into ``_transporter/``, which readers pass over. One rename,
-that of the commit record, makes the slice count; then its files are moved to their places, under
-names that tell the slice. Whoever finds a commit record whose files are still aside moves them.
+Spark first writes a slice's files into ``_transporter/``, which readers ignore. One rename,
+that of the commit record, commits the slice. Then its files are moved to their places, under
+names that identify the slice. The next writer moves files that a commit record still finds there.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 _HOME: Final = "_transporter"
 _HADOOP: Final = Path("_temporary", "0", "_temporary")
-"""Where a job's tasks write until it ends; removed with it."""
+"""Folder of a job's tasks until the job ends. Removed with it."""
 _RECORDS: Final = ("committed.json", "retried.json")
-"""The newest slice, and the newest parked entry: those have a generation of their own, below 0."""
+"""Records of the newest slice, and of the newest parked entry, with a generation below 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a commit record tells: how far the route has come, and which folder holds its files."""
+    """A commit record: the route's progress, and the folder of the slice's files."""
 
     stored: StoredOffset
     aside: str
@@ -46,14 +46,14 @@ class DataFolder:
     context: WriterContext
 
     def recover(self) -> StoredOffset | None:
-        """Finish, or take back, what an earlier writer has left; return what is committed.
+        """Finish or undo the work of an earlier writer, and return the committed offset.
 
         Raises:
-            RouteFault: an engine that opened the log later has written here.
+            RouteFault: An engine that opened the log later has written here.
 
         """
         _make(self._home)
-        # Renamed by a process that has ended: a power cut must not take it back now.
+        # A process that has ended may have renamed it, and a power cut must not undo that now.
         _sync(self._home)
         committed, retried = (self._read(record) for record in _RECORDS)
         for found in (committed, retried):
@@ -65,17 +65,17 @@ class DataFolder:
     def aside(self, generation: int, last: int) -> Path:
         """Make the new folder into which the slice that ends at *last* is to be written.
 
-        A job that was given up may still be writing to the one of the last attempt.
+        An abandoned job may still be writing to the folder of the last attempt.
         """
         made = self._home / f"{self._name(generation, last)}.{uuid.uuid4().hex[:12]}"
-        # What Hadoop makes itself it has a process of its own chmod, some 5 ms each.
+        # Hadoop would run a chmod process for each folder that it makes itself, some 5 ms each.
         (made / _HADOOP).mkdir(parents=True)
         return made
 
     def commit(self, aside: Path, generation: int, last: int) -> None:
-        """Make what was written to *aside* part of the data, durably.
+        """Add the files in *aside* to the data, durably.
 
-        An error leaves open whether it counts: :meth:`recover` finds that out.
+        After an error the slice may be committed or not, and :meth:`recover` finds which.
         """
         record = _RECORDS[generation < 0]
         self._read(record)
@@ -92,7 +92,7 @@ class DataFolder:
 
     @property
     def _home(self) -> Path:
-        # Of this log's alone: others may write to the same folder, by routes of the same name.
+        # A folder of this log alone, because other logs may have routes of the same name here.
         return self.path / _HOME / self.context.log_id[:8] / self.context.route
 
     def _name(self, generation: int, last: int) -> str:
@@ -100,7 +100,7 @@ class DataFolder:
         return f"slice-{context.route}-{context.log_id[:8]}-{generation}-{last:020d}"
 
     def _read(self, record: str) -> _Record | None:
-        """Return what *record* tells; refuse to go on behind a later engine."""
+        """Return the content of *record*, or raise if a later engine has written it."""
         path, context = self._home / record, self.context
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
@@ -109,7 +109,7 @@ class DataFolder:
             return None
         except (ValueError, TypeError, KeyError) as error:
             raise RouteFault(
-                f"{path} cannot be read: it tells which slices were written; "
+                f"{path} cannot be read: it records which slices were written; "
                 "move the folder away, or give the route another path"
             ) from error
         if stored.log_id == context.log_id and stored.epoch > context.epoch:
@@ -120,7 +120,7 @@ class DataFolder:
         return _Record(stored, aside)
 
     def _publish(self, record: _Record) -> None:
-        """Move the files of the committed slice to their places; again, if need be."""
+        """Move the files of the committed slice to their places, again if need be."""
         aside, folders = self._home / Path(record.aside).name, {self.path}
         if not aside.exists():
             return
@@ -129,7 +129,7 @@ class DataFolder:
             place = self.path / each.relative_to(aside).parent
             if _is_data(each) and not each.is_relative_to(aside / _HADOOP.parts[0]):
                 place.mkdir(parents=True, exist_ok=True)
-                # Spark's own name, unlike in each job, stays: a second try moves what is left.
+                # Spark's own name, unique to each job, stays, so a retry moves only the rest.
                 each.rename(place / f"{name}-{each.name}")
             elif each.is_dir() and (self.path / each.relative_to(aside)).is_dir():
                 # Its files may have been moved by a process that ended before it synced.
@@ -142,17 +142,17 @@ class DataFolder:
         shutil.rmtree(aside)
 
     def _clear(self) -> None:
-        """Remove what jobs that were given up have left.
+        """Remove the files of abandoned jobs.
 
-        A task of one of them may be late, on a host that was cut off or stood still, and add to
-        that meanwhile: nobody publishes it, and what it makes now goes with the next slice.
+        A late task of one of them, on a host that was cut off or stood still, may add files
+        meanwhile. These are never published, and are removed with the next slice.
         """
         for left in self._home.glob("slice-*"):
             shutil.rmtree(left, ignore_errors=True)
 
 
 def _make(folder: Path) -> None:
-    """Make *folder* and those above it, durably: it is to hold what was acked."""
+    """Make *folder* and its parents durably, because it is to hold acked entries."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for each in missing:

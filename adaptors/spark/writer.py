@@ -1,4 +1,4 @@
-"""Writes the entries of a route, as a Spark DataFrame, to whatever Spark can write to."""
+"""Writer of a route's entries, as a Spark DataFrame, to any sink that Spark supports."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from transporter.adaptor import AdaptorConfig, FrameSlice, StoredOffset, WriterContext
 
 _MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
-"""Whether Hadoop leaves a file ``_SUCCESS``: the commit record is ours."""
+"""Hadoop's setting for a file ``_SUCCESS``, which our own commit record replaces."""
 
 
 class SparkWriter:
-    """Appends to files (each slice once), tables, JDBC, or any other sink of Spark's.
+    """Writer that appends to files (each slice once), tables, JDBC, or any other Spark sink.
 
-    Files in a folder of this machine are written aside and committed by one rename; every
-    other sink is given each slice at least once.
+    Files in a folder of this machine are committed by one rename. Every other sink gets each
+    slice at least once.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = SparkWriterConfig
@@ -37,12 +37,12 @@ class SparkWriter:
         self._done: StoredOffset | None = None
 
     def open(self, context: WriterContext) -> StoredOffset | None:
-        """Finish what an earlier writer has committed; return how far that came."""
+        """Finish an earlier writer's commit, and return its offset."""
         folder = self._config.folder
         if folder is None:
             return None
         self._folder = DataFolder(folder, context)
-        return self._recovered(self._folder)
+        return self._recover(self._folder)
 
     def save(self, frame: Any, part: FrameSlice) -> None:  # noqa: ANN401 - a DataFrame
         """Append *frame*."""
@@ -55,7 +55,7 @@ class SparkWriter:
             self._writer(frame).mode("append").save(config.path)
 
     def probe(self) -> Iterable[Finding]:
-        """Look at a folder of this machine; every other sink only Spark itself can reach."""
+        """Check a folder of this machine. Only Spark itself can reach any other sink."""
         config = self._config
         if config.folder is not None:
             yield writable(config.folder)
@@ -76,41 +76,41 @@ class SparkWriter:
         if not self._config.shared:
             _refuse_a_cluster(frame, folder.path)
         if self._unsure:
-            self._done = self._recovered(folder)
+            self._done = self._recover(folder)
             self._unsure = False
-        written = self._written(part, folder)
+        written = self._written_offset(part, folder)
         if written >= part.last:
             return
         if written >= part.first:
             frame = frame.where(f"offset > {written}")
-        aside = _made(folder, part)
-        # Not as_uri(): Hadoop takes a path as it is written, and %20 for three characters.
+        aside = _make_aside(folder, part)
+        # Not as_uri(): Hadoop does not decode a path, and would read %20 as three characters.
         self._writer(frame).option(_MARK, "false").mode("append").save(f"file://{aside}")
         if self._config.shared and written < part.first:
             _refuse_hidden_files(frame, aside, part)
         try:
             folder.commit(aside, part.generation, part.last)
         except OSError as error:
-            # It may count already: what comes next finds that out, and goes on behind it.
+            # It may be committed already. The next attempt finds that out, and continues after it.
             self._unsure = True
             raise SinkUnavailable(f"{folder.path}: {error}") from error
 
-    def _written(self, part: FrameSlice, folder: DataFolder) -> int:
-        """Return up to where a commit that seemed to fail has written *part* all the same."""
+    def _written_offset(self, part: FrameSlice, folder: DataFolder) -> int:
+        """Return the offset up to which a commit that seemed to fail has written *part*."""
         done, context = self._done, folder.context
         mine = (context.log_id, part.generation, context.run)
         if done is None or (done.log_id, done.generation, done.run) != mine:
-            return -1  # What another run has written says nothing of a commit of ours.
+            return -1  # Another run's record proves nothing about our own commit.
         return done.offset
 
-    def _recovered(self, folder: DataFolder) -> StoredOffset | None:
+    def _recover(self, folder: DataFolder) -> StoredOffset | None:
         try:
             return folder.recover()
         except OSError as error:
             raise SinkUnavailable(f"{folder.path}: {error}") from error
 
 
-def _made(folder: DataFolder, part: FrameSlice) -> Path:
+def _make_aside(folder: DataFolder, part: FrameSlice) -> Path:
     try:
         return folder.aside(part.generation, part.last)
     except OSError as error:
@@ -118,7 +118,7 @@ def _made(folder: DataFolder, part: FrameSlice) -> Path:
 
 
 def _refuse_a_cluster(frame: Any, path: Path) -> None:  # noqa: ANN401 - a DataFrame
-    """Refuse what would leave each host of a cluster with files that nobody else sees."""
+    """Refuse a path that would leave each host of a cluster with files of its own."""
     master = frame.sparkSession.sparkContext.master
     if not master.startswith("local"):
         raise RouteFault(
@@ -128,13 +128,13 @@ def _refuse_a_cluster(frame: Any, path: Path) -> None:  # noqa: ANN401 - a DataF
 
 
 def _refuse_hidden_files(frame: Any, aside: Path, part: FrameSlice) -> None:  # noqa: ANN401 - as above
-    """Refuse to commit what other hosts have written elsewhere: a mount may be missing there."""
+    """Refuse to commit if other hosts have written elsewhere, because a mount may be missing."""
     files = frame.sparkSession.read.schema(frame.schema).parquet(f"file://{aside}")
     seen, written = files.count(), part.rows()
     if written is None:
-        # A driver that is busy tells late; that is no fault of the folder's.
+        # A busy driver reports late, which is not a fault of the folder.
         raise SinkUnavailable(
-            f"{aside}: Spark has not told in time how many rows tasks have written"
+            f"{aside}: Spark did not report in time how many rows the tasks have written"
         )
     if seen != written:
         raise RouteFault(

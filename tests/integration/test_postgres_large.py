@@ -234,7 +234,7 @@ def test_a_take_around_large_rows_detects_what_it_must_not_delete(
 ) -> None:
     """Without the snapshot the count tells of a row that came in between: it stays, unread."""
     begin = b"BEGIN ISOLATION LEVEL READ COMMITTED"
-    monkeypatch.setattr(Outbox, "begin", lambda outbox: outbox._control(begin))
+    monkeypatch.setattr(Outbox, "begin", lambda outbox: outbox._run_command(begin))
     numbers = [insert(outbox), put(outbox, 9 * MIB), insert(outbox)]
     outbox.execute("UPDATE outbox SET id = 5 WHERE id = 3")
     reader = opened()
@@ -317,13 +317,13 @@ def test_a_large_row_that_goes_before_it_is_told_of(
 ) -> None:
     """Messages and ids stay side by side, so that no other row is purged in its place."""
     numbers = [insert(outbox), put(outbox, 9 * MIB), insert(outbox)]
-    by_row = Outbox._by_row
+    by_row = Outbox._read_by_row
 
     def deleted(self: Outbox, *found: Any) -> Any:
         outbox.execute("DELETE FROM outbox WHERE id = 2")
         return by_row(self, *found)
 
-    monkeypatch.setattr(Outbox, "_by_row", deleted)
+    monkeypatch.setattr(Outbox, "_read_by_row", deleted)
     reader = opened()
     batch = reader.poll(5)
     # With take the row is still in the snapshot.

@@ -163,7 +163,7 @@ def test_a_row_in_flight_at_open_is_not_overtaken(
         insert(outbox, key="fast")
         reader = opened(poll_interval=60)
         assert read(reader) == [2]
-        reader._pace.swept(monotonic(), monotonic() + 60)  # no sweep may help
+        reader._pace.record_sweep(monotonic(), monotonic() + 60)  # no sweep may help
         slow.commit()
         then = insert(outbox, key="slow")
         assert read(reader) == [late, then]

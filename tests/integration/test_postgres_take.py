@@ -68,7 +68,7 @@ def test_late_rows_are_deleted_one_by_one(outbox: Database, opened: Callable[...
     reader = opened(poll_interval=60)
     put(outbox, 10)
     assert read(reader) == [10]
-    reader._pace.swept(monotonic(), monotonic() + 60)  # the gaps must do it
+    reader._pace.record_sweep(monotonic(), monotonic() + 60)  # the gaps must do it
     for number in (2, 6, 11):
         put(outbox, number)
     batch = reader.poll(5)
@@ -96,7 +96,7 @@ def test_a_delete_that_hits_other_rows_is_undone(
 ) -> None:
     """Without the snapshot the count tells, and only rows that were logged are deleted."""
     begin = b"BEGIN ISOLATION LEVEL READ COMMITTED"
-    monkeypatch.setattr(Outbox, "begin", lambda outbox: outbox._control(begin))
+    monkeypatch.setattr(Outbox, "begin", lambda outbox: outbox._run_command(begin))
     put(outbox, 10)
     put(outbox, 20)
     reader = opened()
@@ -377,10 +377,10 @@ def test_sound_rows_are_not_read_twice(
 ) -> None:
     """Only a bad row, or an array with bounds of its own, sends the reader back to the table."""
     reads: list[list[int]] = []
-    read_rows = Outbox.read
+    read_rows = Outbox.read_rows
     monkeypatch.setattr(
         Outbox,
-        "read",
+        "read_rows",
         lambda self, numbers: reads.append(list(numbers)) or read_rows(self, numbers),
     )
     reader = opened(claim=claim)

@@ -26,7 +26,7 @@ def test_only_what_was_counted_is_committed(tmp_path: Path) -> None:
     with session(tmp_path / "spark") as spark:
         writer.open(WriterContext(log_id="0123456789abcdef", route="daily", epoch=1))
         frame = spark.range(3).withColumnRenamed("id", "offset")
-        with pytest.raises(SinkUnavailable, match="has not told in time"):
+        with pytest.raises(SinkUnavailable, match="did not report in time"):
             writer.save(frame, FrameSlice(0, 2, 0, lambda: None))
         with pytest.raises(RouteFault, match=r"sees 3 of the 4 rows .* not the same folder"):
             writer.save(frame, FrameSlice(0, 2, 0, lambda: 4))

@@ -97,7 +97,7 @@ MENDS = (
     Mend(
         "a server that says nothing is given up",
         "adaptors/postgres/session.py",
-        "            gen = _until(gen, time.monotonic() + self.patience)\n",
+        "            gen = _limit(gen, time.monotonic() + self.patience)\n",
         "",
         "tests/integration/test_outbox_terms.py",
         ("test_a_server_that_hangs_is_given_up_without_an_elector",),

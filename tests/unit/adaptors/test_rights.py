@@ -1,4 +1,4 @@
-"""Who may read what the writers of files make, whatever the umask is."""
+"""Rights of the files that writers make, whatever the umask is."""
 
 from __future__ import annotations
 

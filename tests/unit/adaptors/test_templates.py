@@ -1,4 +1,4 @@
-"""Which fields a template holds."""
+"""The fields of a template."""
 
 from __future__ import annotations
 

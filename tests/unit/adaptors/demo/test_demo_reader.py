@@ -1,4 +1,4 @@
-"""What the demo reader makes up, and how fast."""
+"""Messages and rate of the demo reader."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_rate_decides_how_many_are_due(rate: float, due: int) -> None:
     reader = DemoReader(DemoReader.Config(rate=rate))
     reader._due = 100.0
 
-    assert reader._now_due(100.5) == due
+    assert reader._count_due(100.5) == due
 
 
 def test_after_a_pause_it_does_not_catch_up() -> None:
@@ -72,8 +72,8 @@ def test_after_a_pause_it_does_not_catch_up() -> None:
     reader = DemoReader(DemoReader.Config(rate=100))
     reader._due = 0.0
 
-    assert reader._now_due(1e6) == 1000
-    assert reader._now_due(1e6) == 1
+    assert reader._count_due(1e6) == 1000
+    assert reader._count_due(1e6) == 1
 
 
 def test_a_poll_is_never_longer_than_its_timeout() -> None:

@@ -1,4 +1,4 @@
-"""Lines taken in bulk are the messages that lines taken one by one are."""
+"""Lines read in bulk become the same messages as lines read one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lines the file reader reads, and what it makes of them."""
+"""The lines that the file reader reads, and the messages it makes of them."""
 
 from __future__ import annotations
 

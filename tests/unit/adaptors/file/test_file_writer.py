@@ -1,4 +1,4 @@
-"""What the file writer writes, and what it does when it cannot."""
+"""The lines that the file writer writes, and its errors."""
 
 from __future__ import annotations
 

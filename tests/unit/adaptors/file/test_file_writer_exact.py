@@ -1,4 +1,4 @@
-"""Each line once and in order, wherever the file writer is ended."""
+"""Each line once and in order, wherever the file writer is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the file writer does with a file that is not as it left it."""
+"""The file writer before a file that has changed since it left it."""
 
 from __future__ import annotations
 

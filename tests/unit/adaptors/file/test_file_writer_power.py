@@ -1,4 +1,4 @@
-"""Each line once and in order, whatever a power cut leaves of what the file writer wrote."""
+"""Each line once and in order, whatever a power cut leaves of the writer's files."""
 
 from __future__ import annotations
 

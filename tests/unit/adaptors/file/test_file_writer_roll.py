@@ -1,4 +1,4 @@
-"""Where the file writer begins the next file."""
+"""The lines at which the file writer begins the next file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from adaptors.file.reader import FileReader
-from adaptors.file.rolling import Group, Part, Roll, number_of, numbered
+from adaptors.file.rolling import Group, Part, Roll, number_of, numbered_path
 from adaptors.file.writer import FileWriter
 from transporter.message import Entries, Message, messages_to_batch, with_offsets
 from transporter.testing import RecordingAck
@@ -116,7 +116,7 @@ def test_slices_do_not_matter(sizes: list[int], cuts: set[int], limit: int) -> N
 
 def test_names_sort_as_their_numbers(path: Path) -> None:
     """Ten digits between the name and its suffix sort in order; other names have no number."""
-    names = [numbered(path, number).name for number in (1, 9, 10, 99_999, 1_234_567_890)]
+    names = [numbered_path(path, number).name for number in (1, 9, 10, 99_999, 1_234_567_890)]
 
     assert names == sorted(names)
     assert names[0] == "out.0000000001.jsonl"
@@ -191,7 +191,7 @@ def test_a_number_is_never_used_twice(path: Path) -> None:
     engine.deliver(2)
     for file in path.parent.glob("out.*.jsonl"):
         file.unlink()
-    numbered(path, 7).write_bytes(b"theirs\n")
+    numbered_path(path, 7).write_bytes(b"theirs\n")
     engine.deliver(2)
     engine.stop()
 

@@ -125,7 +125,7 @@ def test_a_device_has_nothing_beside_it(tmp_path: Path, name: str) -> None:
 
 def test_a_device_does_not_roll() -> None:
     """Rolling what has no length is refused at the open."""
-    with pytest.raises(RouteFault, match="/dev/null: is no regular file and cannot roll"):
+    with pytest.raises(RouteFault, match="/dev/null: is not a regular file and cannot roll"):
         writer_to(Path("/dev/null"), roll_bytes=100)
 
 

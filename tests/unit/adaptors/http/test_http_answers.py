@@ -1,4 +1,4 @@
-"""What each answer of a receiver means, and how long it asks to be left alone."""
+"""The meaning of each answer of a receiver, and the pause that it asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How entries become requests."""
+"""Requests made of entries."""
 
 from __future__ import annotations
 

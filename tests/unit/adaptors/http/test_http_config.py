@@ -1,4 +1,4 @@
-"""Which settings of the HTTP writer are taken, and how their secrets are kept."""
+"""Accepted settings of the HTTP writer, and the redaction of their secrets."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_a_token_that_is_refused_is_replaced_once(
         (Reply(body=b'["access_token"]'), RouteFault, "without a token"),
         (Reply(body=b'{"access_token":""}'), RouteFault, "without a token"),
         (Reply(body=b'{"access_token":"a\\r\\nX: y"}'), RouteFault, "without a token"),
-        (given(1, token_type="mac"), RouteFault, "no bearer tokens"),
+        (given(1, token_type="mac"), RouteFault, "not a bearer token"),
     ],
 )
 def test_without_a_token_nothing_is_sent(
@@ -243,7 +243,7 @@ def test_an_endpoint_that_asks_to_be_left_alone_is(
     endpoint.script(Reply(429, (("Retry-After", "120"),)))
     writer = make_writer(receiver.url, oauth2=oauth2(endpoint))
     assert "answered 429" in str(failure(write(writer, numbered(1))))
-    assert "asked to be left alone for" in str(failure(write(writer, numbered(1))))
+    assert "asked for a pause of" in str(failure(write(writer, numbered(1))))
     assert (len(endpoint.requests), receiver.requests) == (1, [])
 
 

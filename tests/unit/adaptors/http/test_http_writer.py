@@ -351,7 +351,7 @@ def test_a_receiver_that_asks_to_be_left_alone_is(
         for _ in range(3):
             error = failure(write(writer, numbered(1)))
             assert isinstance(error, SinkUnavailable)
-            assert "asked to be left alone for" in str(error)
+            assert "asked for a pause of" in str(error)
         assert len(receiver.requests) == 1
         writer._not_before = time.monotonic()  # as if it were over
         assert write(writer, numbered(1)).complete

@@ -1,4 +1,4 @@
-"""What each kind of Kafka error means for a route, and for a reader."""
+"""The meaning of each kind of Kafka error for a route, and for a reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a partition begins: the log's word, the group's word, or neither."""
+"""The place where a partition begins: the log's, the group's, or neither."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS, THEIRS = "log-a/1", "log-b/2"
 def position(place: int | None = None, topic_id: str = "id") -> Position:
     """Return a position of ours with *place* in partition 0."""
     empty = Position(OURS)
-    return empty if place is None else empty.behind([Step("t", topic_id, 0, Place(place))])
+    return empty if place is None else empty.advance([Step("t", topic_id, 0, Place(place))])
 
 
 def committed(

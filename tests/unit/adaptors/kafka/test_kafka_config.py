@@ -1,4 +1,4 @@
-"""Which Kafka settings are taken, and which are refused."""
+"""Accepted and refused Kafka settings."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_tls_and_sasl_become_settings_of_the_client(make: Callable[..., Any]) ->
         ssl_key_password="hunter3",
     )
 
-    assert made.secured == {
+    assert made.security_settings == {
         "security.protocol": "sasl_ssl",
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "ada",
@@ -232,7 +232,7 @@ def test_tls_and_sasl_become_settings_of_the_client(make: Callable[..., Any]) ->
         "ssl.key.password": "hunter3",
     }
     assert "hunter" not in repr(made)
-    assert made.shown("it said hunter2, hunter3") == "it said ***, ***"
+    assert made.redact("it said hunter2, hunter3") == "it said ***, ***"
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_half_a_security_is_refused(settings: dict[str, object], problem: str) -
 )
 def test_tokens_need_no_user_name(client: dict[str, object]) -> None:
     """The client has them from a provider, or makes them itself."""
-    assert config(client=client, **OAUTHBEARER).secured["sasl.mechanism"] == "OAUTHBEARER"
+    assert config(client=client, **OAUTHBEARER).security_settings["sasl.mechanism"] == "OAUTHBEARER"
 
 
 def test_a_pipeline_hides_the_secret_of_a_providers_client(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the group should hear of a partition, and when its end is reached."""
+"""The offset to commit for a partition, and the end of the partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread that keeps a seat while the owner is away."""
+"""The thread that keeps a membership while the owner is away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a batch is divided into parts, and how many rows are in one."""
+"""The division of a batch into parts, and the rows in one."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_a_wait_now_and_then_changes_nothing() -> None:
     pace = Pace()
     for _ in range(20):
         for _ in range(31):
-            pace.waited(0.9, 1.0)
-        pace.waited(0.0, 1.0)
+            pace.record_wait(0.9, 1.0)
+        pace.record_wait(0.0, 1.0)
     assert pace.rows == LEAST
 
 
@@ -88,10 +88,10 @@ def test_parts_grow_while_the_brokers_are_waited_for() -> None:
     """Where brokers are far away there are more rows on the way, up to a bound."""
     pace = Pace()
     for _ in range(32):
-        pace.waited(0.26, 1.0)
+        pace.record_wait(0.26, 1.0)
     assert pace.rows == 2 * LEAST
     for _ in range(1000):
-        pace.waited(0.9, 1.0)
+        pace.record_wait(0.9, 1.0)
     assert pace.rows == 32 * LEAST
 
 
@@ -99,11 +99,11 @@ def test_parts_shrink_when_nothing_is_waited_for() -> None:
     """Once brokers answer at once again, a kill repeats as little as before."""
     pace = Pace()
     for _ in range(64):
-        pace.waited(0.5, 1.0)
+        pace.record_wait(0.5, 1.0)
     assert pace.rows == 4 * LEAST
     for _ in range(199):
-        pace.waited(0.1, 1.0)
+        pace.record_wait(0.1, 1.0)
     assert pace.rows == 4 * LEAST
     for _ in range(1000):
-        pace.waited(0.1, 1.0)
+        pace.record_wait(0.1, 1.0)
     assert pace.rows == LEAST

@@ -1,4 +1,4 @@
-"""The position of a Kafka reader: what is kept of each partition, and of which topic it is."""
+"""The position of a Kafka reader: its partitions, and their topics' identities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transporter.errors import SourceError
 
 def test_a_position_is_read_as_it_was_written() -> None:
     """Every partition of every topic comes back, with owner, topic id and leader epoch."""
-    position = Position("log/ab").behind(
+    position = Position("log/ab").advance(
         [
             Step("a", "id-a", 0, Place(7, 3)),
             Step("a", "id-a", 12, Place(1)),
@@ -27,9 +27,9 @@ def test_a_position_is_read_as_it_was_written() -> None:
 
 def test_a_step_moves_its_partition_only() -> None:
     """What other partitions have come to stays, and the old position is not touched."""
-    before = Position("o").behind([Step("a", "i", 0, Place(5)), Step("a", "i", 1, Place(6))])
+    before = Position("o").advance([Step("a", "i", 0, Place(5)), Step("a", "i", 1, Place(6))])
 
-    after = before.behind([Step("a", "i", 1, Place(9))])
+    after = before.advance([Step("a", "i", 1, Place(9))])
 
     assert (after.place("a", "i", 0), after.place("a", "i", 1)) == (Place(5), Place(9))
     assert before.place("a", "i", 1) == Place(6)
@@ -37,25 +37,25 @@ def test_a_step_moves_its_partition_only() -> None:
 
 def test_a_topic_with_another_id_begins_anew() -> None:
     """Places of a deleted topic are neither found for its successor nor kept beside its own."""
-    before = Position("o").behind([Step("a", "old", 0, Place(5)), Step("a", "old", 1, Place(6))])
+    before = Position("o").advance([Step("a", "old", 0, Place(5)), Step("a", "old", 1, Place(6))])
 
-    after = before.behind([Step("a", "new", 1, Place(2))])
+    after = before.advance([Step("a", "new", 1, Place(2))])
 
     assert before.place("a", "new", 0) is None
-    assert before.recreated("a", "new")
+    assert before.is_recreated("a", "new")
     assert after.place("a", "new", 0) is None
     assert after.place("a", "new", 1) == Place(2)
-    assert not after.recreated("a", "new")
+    assert not after.is_recreated("a", "new")
 
 
 def test_without_an_id_a_topic_is_taken_as_the_one_it_was() -> None:
     """Brokers that give no ids, before or after an upgrade, do not make a topic another one."""
-    before = Position("o").behind([Step("a", "", 0, Place(5))])
-    after = before.behind([Step("a", "id", 0, Place(6))])
+    before = Position("o").advance([Step("a", "", 0, Place(5))])
+    after = before.advance([Step("a", "id", 0, Place(6))])
 
     assert before.place("a", "id", 0) == Place(5)
     assert after.place("a", "", 0) == Place(6)
-    assert not before.recreated("a", "id")
+    assert not before.is_recreated("a", "id")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a transactional writer keeps in its group, and which settings it takes."""
+"""The progress that a transactional writer commits to its group, and its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Kafka reader without brokers: what a commit settles, and what it costs."""
+"""The Kafka reader without brokers: the effect and the cost of a commit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Hand:
         records: list[Any] = [object()]
         return Taken(records, self.next)
 
-    def tell(self) -> None:
+    def commit_due(self) -> None:
         """Commit nothing."""
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ def reader(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaReader]
     reader: Any = KafkaReader(config)
     reader._position = Position("log-1/x")
     reader._group, reader._cluster = hand, object()
-    reader._looked = reader._told = time.monotonic()
+    reader._looked = reader._committed_at = time.monotonic()
     reader._keeper = Keeper(3600, lambda: None)
     Text.compared = 0
     yield reader

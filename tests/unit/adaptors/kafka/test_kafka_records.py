@@ -1,4 +1,4 @@
-"""Records of Kafka as messages: every part, and what has no place in a message."""
+"""Records of Kafka as messages: every part, and values that do not fit."""
 
 from __future__ import annotations
 

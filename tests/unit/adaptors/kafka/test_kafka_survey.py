@@ -1,4 +1,4 @@
-"""A question that is asked now and then, and whose answer nobody waits for."""
+"""A periodic query that never blocks."""
 
 from __future__ import annotations
 

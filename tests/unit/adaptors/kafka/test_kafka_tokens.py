@@ -1,4 +1,4 @@
-"""Tokens of an OpenID provider, which the Kafka client asks for without our help."""
+"""Tokens of an OpenID provider, which the Kafka client fetches by itself."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_why_no_broker_is_left_is_kept(provider: Provider) -> None:
     client = Client(config(provider, SECRET), 1.0)
     for code in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
         for error in (KafkaError(code), KafkaError(KafkaError._ALL_BROKERS_DOWN)):
-            client._heard(error)
+            client._record_error(error)
         assert client.trouble is not None
         assert client.trouble.code() == code
     assert client.was_alone()

@@ -1,4 +1,4 @@
-"""Which settings a kafka-queue reader and writer take, and what the queue library is told."""
+"""Accepted settings of the kafka-queue adaptors, and those of the queue library."""
 
 from __future__ import annotations
 

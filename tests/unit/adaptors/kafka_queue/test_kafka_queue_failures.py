@@ -1,4 +1,4 @@
-"""What errors of the queue library mean for a reader and for a route."""
+"""The meaning of the queue library's errors for a reader and for a route."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adaptors.kafka.records import EARLIEST, LATEST
-from adaptors.kafka_queue.records import logged, outgoing
+from adaptors.kafka_queue.records import outgoing, to_message
 from transporter.message import ERROR_HEADER, Message
 from transporter.queue import Outgoing, QueueMessage
 from transporter.testing import entries
@@ -12,7 +12,7 @@ from transporter.testing import entries
 def test_a_message_keeps_what_it_has() -> None:
     """Value, key, headers and time are the message's, the source id says where it was."""
     found = QueueMessage((3, 17), "jobs", b"v", b"k", (("a", None),), sent=1_700_000_000_123)
-    assert logged(found, "queue", "shop.jobs", "text/plain") == Message(
+    assert to_message(found, "queue", "shop.jobs", "text/plain") == Message(
         "shop.jobs",
         b"v",
         b"k",
@@ -25,8 +25,8 @@ def test_a_message_keeps_what_it_has() -> None:
 
 def test_no_value_is_a_tombstone() -> None:
     """And an empty one is not."""
-    assert logged(QueueMessage((0, 1), "jobs", None), "q", "n", None).op == "delete"
-    assert logged(QueueMessage((0, 1), "jobs", b""), "q", "n", None).op == "insert"
+    assert to_message(QueueMessage((0, 1), "jobs", None), "q", "n", None).op == "delete"
+    assert to_message(QueueMessage((0, 1), "jobs", b""), "q", "n", None).op == "insert"
 
 
 def test_a_redelivered_message_is_the_one_that_was_first_sent() -> None:
@@ -34,7 +34,7 @@ def test_a_redelivered_message_is_the_one_that_was_first_sent() -> None:
     found = QueueMessage(
         (0, 99), "jobs", b"v", headers=(("a", b"1"),), redeliveries=2, origin=(3, 17), sent=5
     )
-    message = logged(found, "queue", "n", None)
+    message = to_message(found, "queue", "n", None)
     assert message.source_id == "queue/3/17"
     assert message.headers == (("transporter-redeliveries", b"2"), ("a", b"1"))
 
@@ -42,10 +42,10 @@ def test_a_redelivered_message_is_the_one_that_was_first_sent() -> None:
 def test_a_time_that_no_calendar_has_is_told_in_a_header() -> None:
     """The entry is parked by whoever takes it; a missing time is none."""
     for sent, bound in ((LATEST + 1, LATEST), (EARLIEST - 1, EARLIEST)):
-        message = logged(QueueMessage((0, 1), "jobs", b"", sent=sent), "q", "n", None)
+        message = to_message(QueueMessage((0, 1), "jobs", b"", sent=sent), "q", "n", None)
         assert message.timestamp == bound * 1000
         assert message.headers[0][0] == ERROR_HEADER
-    untimed = logged(QueueMessage((0, 1), "jobs", b"", sent=-1), "q", "n", None)
+    untimed = to_message(QueueMessage((0, 1), "jobs", b"", sent=-1), "q", "n", None)
     assert (untimed.timestamp, untimed.headers) == (0, ())
 
 

@@ -1,4 +1,4 @@
-"""Which messages wait for their ack, and the position that names a batch."""
+"""The messages that wait for their ack, and the position that names a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the LMDB writer keeps, and what it refuses."""
+"""The contents of the LMDB writer's database, and its errors."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from adaptors.postgres.columns import Columns, ColumnsConfig
 from adaptors.postgres.config import OutboxConfig
-from adaptors.postgres.leaders import new_leader, of_one_log
+from adaptors.postgres.leaders import is_same_log, new_leader
 from transporter.outbox import Columns as Stashed
 
 DSN = "postgresql://app@127.0.0.1/shop"
@@ -82,7 +82,7 @@ def test_only_unusual_names_are_shown() -> None:
 def test_leaders_tell_their_log_and_nothing_else_is_the_same() -> None:
     """Ids of one log share what tells it, those of two logs do not, and no two are equal."""
     one, again, other = new_leader("log-1"), new_leader("log-1"), new_leader("log-2")
-    assert of_one_log(one, again)
-    assert not of_one_log(one, other)
+    assert is_same_log(one, again)
+    assert not is_same_log(one, other)
     assert len({new_leader("log-1") for _ in range(1000)}) == 1000
     assert (one.version, one.variant) == (4, other.variant)

@@ -1,4 +1,4 @@
-"""Settings of the outbox reader: what no connection string may give away."""
+"""Settings of the outbox reader: the secrets in a connection string."""
 
 from __future__ import annotations
 

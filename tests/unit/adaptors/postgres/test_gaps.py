@@ -1,4 +1,4 @@
-"""Gaps: which ids below the highest one are still waited for."""
+"""Gaps: the ids below the highest one that may still get a row."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_a_number_above_all_that_have_ended_is_waited_for(monkeypatch: pytest.Mo
         return _opened(gaps, replace(look, horizon=look.snapshot.xmax))
 
     out_of_order().teardown()
-    _opened = Gaps._opened
-    monkeypatch.setattr(Gaps, "_opened", opened)
+    _opened = Gaps._new_gaps
+    monkeypatch.setattr(Gaps, "_new_gaps", opened)
     with pytest.raises(AssertionError):
         out_of_order()

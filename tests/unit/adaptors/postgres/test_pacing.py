@@ -1,4 +1,4 @@
-"""Pace: when the next look is due, and when it is a sweep."""
+"""Pace: the times of looks and of sweeps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pauses(pace: Pace, now: float, seconds: float, took: float = 0.0) -> list[fl
     found, ends = [], now + seconds
     while now < ends:
         pace.begin(now)
-        pace.looked(now + took, took, rows=False)
+        pace.record_look(now + took, took, rows=False)
         found.append(pace.wait(now + took))
         now += took + found[-1]
     return [round(each, 6) for each in found]
@@ -48,7 +48,7 @@ def pauses(pace: Pace, now: float, seconds: float, took: float = 0.0) -> list[fl
 def look(pace: Pace, now: float) -> float:
     """Look and find rows; return the pause after it."""
     pace.begin(now)
-    pace.looked(now, rows=True)
+    pace.record_look(now, rows=True)
     return round(pace.wait(now), 6)
 
 
@@ -87,7 +87,7 @@ def test_where_notifications_announce_rows_nothing_is_polled() -> None:
     """A look that a notification hurried finds them, and the next one is an interval away."""
     pace = Pace(interval=5, notified=True)
     for now in (100.0, 200.0):
-        pace.woken()
+        pace.record_notification()
         assert look(pace, now) == 5
         assert pauses(pace, now + 1, 20) == [5, 5, 5, 5]
 
@@ -98,14 +98,14 @@ def test_rows_without_a_notification_are_polled_for_until_one_comes() -> None:
     assert pauses(pace, 100.0, 5) == [5]
     assert look(pace, 105.0) == SHORTEST
     assert max(pauses(pace, 105.005, 0.9)) == SHORTEST
-    pace.woken()
+    pace.record_notification()
     assert look(pace, 107.0) == 5
 
 
 def test_notifications_of_another_table_do_not_stop_the_polling() -> None:
     """Tables may share a channel, and only one of them have a trigger."""
     pace = Pace(interval=5)
-    pace.woken()
+    pace.record_notification()
     assert pace.wait(100.0) == 0
     assert look(pace, 100.0) == SHORTEST
 
@@ -114,7 +114,7 @@ def test_a_notification_during_a_look_hurries_the_next() -> None:
     """What commits while a look runs is not waited for until the next interval."""
     pace = Pace(interval=5)
     pace.begin(100.0)
-    pace.woken()
+    pace.record_notification()
     assert pace.wait(100.1) == 0
     pace.begin(100.1)
     assert pace.wait(100.1) == 5
@@ -124,14 +124,14 @@ def test_rows_left_behind_are_fetched_at_once() -> None:
     """A look that was cut is followed by another."""
     pace = Pace(interval=5)
     pace.begin(100.0)
-    pace.more()
+    pace.record_rest()
     assert pace.wait(100.0) == 0
 
 
 def test_a_cheap_sweep_comes_each_second() -> None:
     """A sweep that costs next to nothing is repeated after the sweep interval."""
     pace = Pace(interval=5)
-    pace.swept(100.0, 100.001)
+    pace.record_sweep(100.0, 100.001)
     assert not pace.sweep_due(100.0 + SWEEP_INTERVAL - 0.01)
     assert pace.sweep_due(100.0 + SWEEP_INTERVAL)
 
@@ -144,7 +144,7 @@ def test_sweeps_never_take_more_than_their_share(durations: list[float]) -> None
     for duration in durations:
         while not pace.sweep_due(now):
             now += 0.25
-        pace.swept(now, now + duration)
+        pace.record_sweep(now, now + duration)
         now += duration
         spent += duration
     while not pace.sweep_due(now):
@@ -166,10 +166,10 @@ def test_a_look_grows_again_while_it_is_fast() -> None:
     portion = Portion(8, 800, limit=2.0)
     assert portion.halve()
     assert portion.halve()
-    portion.took(0.6)
+    portion.record_duration(0.6)
     assert portion.rows == 2
     for rows in (4, 8, 8):
-        portion.took(0.5)
+        portion.record_duration(0.5)
         assert portion.rows == rows
 
 
@@ -177,6 +177,6 @@ def test_settling_looks_are_a_second_apart() -> None:
     """However many looks there are, gaps stay open for that long at least."""
     pace = Pace(0.01)
     assert pace.settling_due(100.0)
-    pace.settled(100.0)
+    pace.record_settling(100.0)
     assert not pace.settling_due(100.0 + SETTLING_INTERVAL - 0.01)
     assert pace.settling_due(100.0 + SETTLING_INTERVAL)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptors.postgres.packed import Packed, unpacked
+from adaptors.postgres.packed import Packed, unpack_rows
 from adaptors.postgres.rows import EARLIEST, LATEST, Row, to_batch
 
 if TYPE_CHECKING:
@@ -98,9 +98,9 @@ def test_packed_rows_become_the_same_messages(rows: list[Row]) -> None:
     ambiguous = b"]={" in (found.names or b"") + (found.contents or b"")
     if ambiguous or any(b"{{" in (part or b"") for part in (found.names, found.contents)):
         with pytest.raises(REFUSALS):
-            unpacked(found, "outbox")
+            unpack_rows(found, "outbox")
         return
-    batch = unpacked(found, "outbox")
+    batch = unpack_rows(found, "outbox")
     batch.validate(full=True)
     assert batch.equals(to_batch(sorted(rows, key=lambda one: one.id), "outbox"))
 
@@ -133,20 +133,20 @@ def test_a_row_with_a_flaw_is_refused(change: dict[str, object], quoted: bytes) 
     good = GOOD._replace(header_values=[quoted])
     bad = good._replace(**change)  # type: ignore[arg-type] # names of columns
     with pytest.raises(REFUSALS):
-        unpacked(packed(good, bad._replace(id=8), good._replace(id=9)), "outbox")
+        unpack_rows(packed(good, bad._replace(id=8), good._replace(id=9)), "outbox")
 
 
 def test_arrays_with_bounds_of_their_own_are_refused() -> None:
     """What PostgreSQL writes before such an array is not taken for an element."""
     found = packed(GOOD)._replace(contents=b"[2:2]={v}")
     with pytest.raises(ValueError, match="bounds"):
-        unpacked(found, "outbox")
+        unpack_rows(found, "outbox")
 
 
 @pytest.mark.parametrize("lengths", [[6], [8], [None]])
 def test_lengths_that_do_not_add_up_are_refused(lengths: list[int | None]) -> None:
     """A text that has more or fewer bytes than its lengths say is never cut by guess."""
-    refused = partial(unpacked, packed(GOOD)._replace(value_lengths=lengths), "outbox")
+    refused = partial(unpack_rows, packed(GOOD)._replace(value_lengths=lengths), "outbox")
     with pytest.raises(ValueError, match="lengths"):
         refused()
 
@@ -155,5 +155,5 @@ def test_the_value_is_not_copied() -> None:
     """The text that the driver received is the buffer of the column."""
     found = packed(GOOD, GOOD._replace(id=8))
     assert found.values is not None
-    data = unpacked(found, "outbox").column("data")
+    data = unpack_rows(found, "outbox").column("data")
     assert data.buffers()[2].address == pa.py_buffer(found.values).address

@@ -1,4 +1,4 @@
-"""Recognition: which logged batches may still be in the table, and which rows they hold."""
+"""Recognition: logged batches whose rows may still be in the table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from adaptors.postgres.position import Position
-from adaptors.postgres.recognition import logged_ids, same, unpurged
+from adaptors.postgres.recognition import logged_ids, match_rows, unpurged_batches
 from adaptors.postgres.rows import Row, to_batch
 from transporter.errors import SourceError
 from transporter.message import Entries, with_offsets
@@ -52,7 +52,7 @@ def test_batches_above_the_purge_marker_are_unpurged() -> None:
         (Position(2, purged=0), two),
         (Position(1, purged=0), one),
     )
-    assert list(unpurged(frames)) == [four, three]
+    assert list(unpurged_batches(frames)) == [four, three]
     assert frames.read == 3
 
 
@@ -65,20 +65,20 @@ def test_every_frame_of_a_batch_counts() -> None:
         (Position(1, purged=0), parts[1]),
         (None, parts[0]),
     )
-    assert list(unpurged(frames)) == [parts[3], parts[2]]
+    assert list(unpurged_batches(frames)) == [parts[3], parts[2]]
 
 
 def test_frames_of_an_unfinished_batch_count() -> None:
     """A crash inside a batch of several frames leaves rows that are logged but unmentioned."""
     half, done = batch(2), batch(1)
-    assert list(unpurged(Frames((None, half), (Position(1, purged=1), done)))) == [half]
-    assert list(unpurged(Frames((None, half)))) == [half]
+    assert list(unpurged_batches(Frames((None, half), (Position(1, purged=1), done)))) == [half]
+    assert list(unpurged_batches(Frames((None, half)))) == [half]
 
 
 def test_equal_rows_are_the_same() -> None:
     """A row equals the entry that was made from it."""
     rows = [ROW, ROW._replace(id=2, value=None), ROW._replace(id=3, header_keys=[b"a", b"b"])]
-    assert same(entries(*rows), to_batch(rows, "outbox")) == [True, True, True]
+    assert match_rows(entries(*rows), to_batch(rows, "outbox")) == [True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_equal_rows_are_the_same() -> None:
 def test_a_row_that_differs_is_another_one(change: dict[str, object]) -> None:
     """One column suffices to tell a new row from a logged one."""
     other = ROW._replace(**change)  # type: ignore[arg-type] # names of columns
-    assert same(entries(ROW), to_batch([other], "outbox")) == [False]
+    assert match_rows(entries(ROW), to_batch([other], "outbox")) == [False]
 
 
 def test_only_rows_of_the_table_are_named() -> None:

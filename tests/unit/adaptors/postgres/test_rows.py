@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptors.postgres.columns import Columns
-from adaptors.postgres.rows import CARRIED, LARGEST, Large, Row, flaw, to_batch, told, unloggable
+from adaptors.postgres.rows import (
+    CARRIED,
+    LARGEST,
+    Large,
+    Row,
+    flaw,
+    report_large,
+    to_batch,
+    unloggable,
+)
 from transporter.log.commit_log import appendable
 from transporter.message import ERROR_HEADER, JSON, MESSAGE_SCHEMA, Entries, Message, with_offsets
 
@@ -175,7 +184,9 @@ TOLD = Large(7, 5, b"orders", b"k1", 6, 2, 9_000_000, 11, 12)
 
 def test_a_row_that_is_too_large_is_told_of() -> None:
     """Key and topic stay, the data say how large each column is, the header what to do."""
-    (message,) = messages(told(TOLD, '"S".outbox', '"S".outbox', Columns(id="N r", value="v")))
+    (message,) = messages(
+        report_large(TOLD, '"S".outbox', '"S".outbox', Columns(id="N r", value="v"))
+    )
     assert (message.namespace, message.key, message.source_id) == ("orders", b"k1", "outbox/7")
     assert json.loads(message.data or b"") == {
         "table": '"S".outbox',
@@ -201,10 +212,10 @@ def test_a_row_that_is_too_large_is_told_of() -> None:
 def test_a_large_row_without_topic_or_time_is_told_of() -> None:
     """What cannot be carried is left out: the table stands for the topic."""
     large = TOLD._replace(topic=None, key=None, create_time=2**63 - 1)
-    (message,) = messages(told(large, "public.outbox", "outbox"))
+    (message,) = messages(report_large(large, "public.outbox", "outbox"))
     assert (message.namespace, message.key) == ("outbox", None)
     assert json.loads(message.data or b"")["row"]["create_time"] == "infinity"
-    (message,) = messages(told(large._replace(create_time=None), "public.outbox", "outbox"))
+    (message,) = messages(report_large(large._replace(create_time=None), "public.outbox", "outbox"))
     assert json.loads(message.data or b"")["row"]["create_time"] is None
 
 

@@ -1,4 +1,4 @@
-"""Settings of the spark writer: what is taken, what is refused, and what counts as exact."""
+"""Settings of the spark writer: accepted, refused, and those that make it exact."""
 
 from __future__ import annotations
 

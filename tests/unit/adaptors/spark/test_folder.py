@@ -1,4 +1,4 @@
-"""A data folder: each slice is added once, whatever ends a writer between two of its steps."""
+"""A data folder: each slice is added once, wherever a writer is killed."""
 
 from __future__ import annotations
 
@@ -304,4 +304,4 @@ def test_only_a_commit_of_this_run_stands_for_one_whose_answer_was_lost(
     writer = SparkWriter(SparkWriterConfig(path=str(tmp_path / "daily")))
     writer.open(context)
     writer._done = replace(context, run=run).stored(0, 14)
-    assert writer._written(FrameSlice(10, 14, 0), DataFolder(tmp_path, context)) == through
+    assert writer._written_offset(FrameSlice(10, 14, 0), DataFolder(tmp_path, context)) == through
