@@ -80,7 +80,7 @@ def test_tables_do_not_disturb_one_another(postgres: Database, tmp_path: Path) -
         postgres.execute(outbox_sql(table, str(reader["notify_channel"]), COLUMNS[table]))
     pipeline = write(tmp_path, READERS)
     for table in (AUDIT, USERS):
-        value = COLUMNS[table].quoted()["value"]
+        value = COLUMNS[table].quoted_names()["value"]
         postgres.execute(
             f"INSERT INTO {table} (kafka_topic, kafka_key, {value})"
             " VALUES ('events', 'large', repeat('x', 9 << 20))"
