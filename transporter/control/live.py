@@ -20,7 +20,7 @@ from transporter.control.stepping import next_entry
 from transporter.engine.events import State
 from transporter.errors import ActionRefused, EngineUnreachable, UnknownName
 from transporter.log.reader import LogReader
-from transporter.offsets.offset_log import read_state
+from transporter.offsets.offset_log import declared_routes, read_state
 from transporter.pipeline.reloading import changes, reread
 
 if TYPE_CHECKING:
@@ -268,7 +268,8 @@ class Live:
     def _reload(self, request: requests.Reload, by: Operator) -> dict[str, Any]:
         with self._reloading:
             running = self._engine.pipeline
-            wanted = reread(running, self._environ)
+            declared = declared_routes(self._engine.log.directory)
+            wanted = reread(running, self._environ, declared)
             changed = changes(running, wanted)
             details = {"file": str(running.file), "reason": request.reason} | changed
             with self._engine.audit.change("reload", by, **details):

@@ -9,7 +9,7 @@ from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.registry import forget_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from transporter.errors import ConfigError
     from transporter.pipeline.config import ReaderConfig, RouteConfig
@@ -24,15 +24,17 @@ _APART: Final = frozenset({"readers", "routes", "log", "file", "secrets", "writt
 _RESTART: Final = "stop the engine and start it again for that; nothing was changed now"
 
 
-def reread(running: Pipeline, environ: Mapping[str, str]) -> Pipeline:
+def reread(running: Pipeline, environ: Mapping[str, str], declared: Sequence[str] = ()) -> Pipeline:
     """Read the file of the *running* pipeline again, its modules beside it included.
 
-    Raise :class:`InvalidPipeline` when it cannot be used, or changes what cannot change
-    while the engine runs.
+    Raise :class:`InvalidPipeline` when it cannot be used, changes what cannot change
+    while the engine runs, or lacks one of the *declared* routes, which have offsets in
+    the log, where that could be a mistake.
     """
     forget_modules(running.file.parent)
     wanted, document = load_with_lines(running.file, environ)
     problems = list(_refusals(running, wanted, document))
+    problems += _strangers(wanted, declared, document)
     if problems:
         raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
     return wanted
@@ -131,6 +133,31 @@ def _refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[Conf
 
 def _refused(document: Document, path: KeyPath, what: str) -> ConfigError:
     return document.problem(path, f"{what} cannot change while the engine runs; {_RESTART}")
+
+
+def _strangers(
+    wanted: Pipeline, declared: Sequence[str], document: Document
+) -> Iterator[ConfigError]:
+    """Refuse a start that the engine would refuse: a renamed route, or one that is left out."""
+    named = {route.name for route in wanted.routes}
+    missing = [name for name in declared if name not in named]
+    if not missing:
+        return
+    for index, route in enumerate(wanted.routes):
+        if route.name not in declared and not route.says_start:
+            text = (
+                f"route {route.name!r} is new, and {missing[0]!r} has offsets in the log. If it "
+                "was renamed, stop the engine and use 'transporter offsets rename'; if it is new, "
+                "add where it begins (start: earliest); nothing was changed now"
+            )
+            yield document.problem(("routes", index, "name"), text)
+    if any(reader.waits_for_delivery for reader in wanted.readers):
+        text = (
+            f"the list of routes lacks {missing[0]!r}, and a source that waits for delivery would "
+            "be acknowledged without it. Put it back; or stop the engine, and use 'transporter "
+            "route forget'; nothing was changed now"
+        )
+        yield document.problem(("routes",), text)
 
 
 def _reader_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:

@@ -220,7 +220,8 @@ def test_a_reader_that_was_left_behind_logs_and_tells_nothing_more(tmp_path: Pat
         assert answer["leaving"] == ["reader out", "route old"]
         op(requests.Reload("the route of that name stays"))
         with pytest.raises(ActionRefused, match="reader out was removed and has not ended yet"):
-            reload(op, readers=[first, late], routes=[route("out")])
+            reload(op, readers=[first, late], routes=[route("out"), route("old")])
+        op.change(lambda document: document.update(readers=[first], routes=[route("out")]))
         all_gone(op)
         assert "did not end" in op.events.named("reader-stopped")[-1]["problem"]
         (tmp_path / "out.txt").write_text("b 1\nb 2\n")

@@ -388,7 +388,7 @@ def test_a_short_rest_is_waited_for_without_a_word(
 
 @pytest.mark.parametrize(
     ("asked", "later", "told"),
-    [("6", 0.0, "for 6 s more"), ("6", 0.99, "for 5.1 s more"), ("5", 0.0, "for 5 s more")],
+    [("6", 0.0, "of 6 s more"), ("6", 0.99, "of 5.1 s more"), ("5", 0.0, "of 5 s more")],
 )
 def test_a_rest_that_is_too_long_is_the_routes(
     make_writer: Open, monkeypatch: pytest.MonkeyPatch, asked: str, later: float, told: str
