@@ -132,10 +132,10 @@ class Journal:
     """The traced entries that routes have not settled. Not thread-safe."""
 
     def __init__(self, routes: Iterable[str]) -> None:
-        """Wait for *routes*."""
+        """Wait for *routes*, and for those that a reload adds from their first outcome on."""
         self._entries: dict[int, Traced] = {}
         self._offsets: list[int] = []
-        self._recent = {route: deque[Settled](maxlen=_RECENT) for route in routes}
+        self._recent = {route: _outcomes() for route in routes}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -164,7 +164,7 @@ class Journal:
             outcome.delivered > 0,
             now,
         )
-        self._recent[route.name].append(settled)
+        self._recent.setdefault(route.name, _outcomes()).append(settled)
         begin = bisect_left(self._offsets, asked.first)
         end = bisect_right(self._offsets, outcome.through)
         for entry in [self._entries[offset] for offset in self._offsets[begin:end]]:
@@ -184,6 +184,10 @@ class Journal:
     def _forget(self, offset: int) -> None:
         del self._entries[offset]
         self._offsets.pop(bisect_left(self._offsets, offset))
+
+
+def _outcomes() -> deque[Settled]:
+    return deque(maxlen=_RECENT)
 
 
 def _takes(expression: str, namespace: str) -> bool:

@@ -106,3 +106,15 @@ def test_the_oldest_are_forgotten_when_routes_do_not_come() -> None:
     found = journal(*map(entry, range(PENDING + 10)))
     assert len(found) == PENDING
     assert settle(found, 0, 10) == [10]
+
+
+def test_a_route_that_a_reload_has_added_is_followed() -> None:
+    """Its acks count, and from the first of them on entries wait for it, too."""
+    found = journal(entry(0))
+    assert settle(found, 0, 0, "late") == []
+    list(found.add(entry(1)))
+    assert settle(found, 1, 1) == [1]
+    assert len(found) == 2
+    assert settle(found, 1, 1, "late") == [1]
+    assert settle(found, 0, 0) == [0]
+    assert not len(found)
