@@ -63,7 +63,7 @@ class ControlServer:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._lock = threading.Lock()
         self._clients: dict[threading.Thread, socket.socket] = {}
-        self._closing, self._stopping = False, threading.Event()
+        self._stopping = threading.Event()
         self._inode = 0
         self._on_failure: Callable[[BaseException], None] = lambda _: None
         self._path = directory / self.name
@@ -86,7 +86,6 @@ class ControlServer:
 
     def stop(self) -> None:
         """Let answers under way end, and listen no more."""
-        self._closing = True
         self._stopping.set()
         if self._thread.ident is not None:
             with suppress(OSError):
@@ -141,11 +140,11 @@ class ControlServer:
     def _accept(self) -> None:
         try:
             self._await_room()
-            while self._inode and not self._closing:
+            while self._inode and not self._stopping.is_set():
                 try:
                     peer, _ = self._listener.accept()
                 except OSError:
-                    if self._closing:
+                    if self._stopping.is_set():
                         return
                     raise
                 self._greet(peer)
@@ -184,7 +183,7 @@ class ControlServer:
         """Tell whether nobody waits for an answer: the client has hung up, or the engine ends."""
         look = select.poll()
         look.register(peer, 0)
-        return self._closing or bool(look.poll(0))
+        return self._stopping.is_set() or bool(look.poll(0))
 
     def _converse(self, lines: Lines, by: Operator, gone: Callable[[], bool]) -> None:
         while True:

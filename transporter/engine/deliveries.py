@@ -39,12 +39,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from transporter.errors import Corrupt, EnvironmentFault
-from transporter.offsets.offset_log import declared_routes
 from transporter.offsets.parked import ParkedStore
 from transporter.offsets.state import MOST_RELEASED, RELEASED, Range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Sequence
 
     from transporter.engine.parking import Parking
     from transporter.offsets.offset_log import OffsetLog
@@ -223,19 +222,18 @@ def _has_left(route: Delivering, reader: str, through: int) -> bool:
     )
 
 
-def refuse_strangers(pipeline: Pipeline, known: Container[str]) -> None:
+def refuse_strangers(pipeline: Pipeline, declared: Sequence[str]) -> None:
     """Let no source be told without a route that has begun in this log and may come back.
 
-    *known* are the routes that the pipeline has. Raise ``EnvironmentFault`` when there is
-    another one, and a source waits for delivery.
+    *declared* are the routes that have begun. Raise ``EnvironmentFault`` when the pipeline
+    lacks one of them, and a source waits for delivery.
     """
-    directory = pipeline.log.dir
-    strangers = [name for name in declared_routes(directory) if name not in known]
-    if strangers and any(reader.waits_for_delivery for reader in pipeline.readers):
+    strangers = pipeline.left_out(declared)
+    if strangers and pipeline.waits_for_delivery:
         name = strangers[0]
         raise EnvironmentFault(
-            f"route {name} has an offset log in {directory} and is not in the pipeline. A source "
-            "that waits for delivery would be told without it, so what is logged meanwhile would "
-            "be lost to it: put it back, or end it for good with 'transporter route forget "
+            f"route {name} has an offset log in {pipeline.log.dir} and is not in the pipeline. A "
+            "source that waits for delivery would be told without it, so what is logged meanwhile "
+            "would be lost to it: put it back, or end it for good with 'transporter route forget "
             f"{pipeline.file} {name}' while no engine runs"
         )

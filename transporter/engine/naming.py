@@ -24,21 +24,17 @@ if TYPE_CHECKING:
 def refuse_renamed(pipeline: Pipeline, declared: list[str]) -> None:
     """Refuse a new route that may be one of the *declared* ones under another name.
 
-    It would deliver everything again. A route that says where it starts is meant to be new.
-
     :raises EnvironmentFault: with the command and the setting that help.
     """
-    names = {route.name for route in pipeline.routes}
-    strangers = [name for name in declared if name not in names]
-    for route in pipeline.routes:
-        if strangers and route.name not in declared and not route.says_start:
-            raise EnvironmentFault(
-                f"route {route.name} is new to {pipeline.log.dir}, which has offsets of "
-                f"{', '.join(strangers)}, of which the pipeline does not speak. If it was renamed, "
-                f"'transporter offsets rename {pipeline.file} {strangers[0]} {route.name}' keeps "
-                "its place; if it is a new one, say where it begins (start: earliest, for all "
-                "that the log holds)"
-            )
+    strangers = pipeline.left_out(declared)
+    for name in pipeline.perhaps_renamed(declared):
+        raise EnvironmentFault(
+            f"route {name} is new to {pipeline.log.dir}, which has offsets of "
+            f"{', '.join(strangers)}, of which the pipeline does not speak. If it was renamed, "
+            f"'transporter offsets rename {pipeline.file} {strangers[0]} {name}' keeps "
+            "its place; if it is a new one, say where it begins (start: earliest, for all "
+            "that the log holds)"
+        )
 
 
 def tell_names(pipeline: Pipeline, files: FileSystem, observe: Observer) -> None:

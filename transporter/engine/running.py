@@ -237,7 +237,7 @@ class Running:
     def _refuse(self, pipeline: Pipeline) -> None:
         declared = declared_routes(self._log.directory)
         refuse_renamed(pipeline, declared)
-        refuse_strangers(pipeline, {route.name for route in pipeline.routes})
+        refuse_strangers(pipeline, declared)
 
     def _refuse_who_leaves(self, wanted: Pipeline) -> None:
         back = {

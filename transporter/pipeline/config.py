@@ -56,7 +56,7 @@ from transporter.pipeline.steps.table import step_config
 from transporter.units import FOLDER, Duration, Rate, Size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _SMALLEST_SEGMENT: Final = 64 * 1024
@@ -330,6 +330,26 @@ class Pipeline(Keys):
     def turns(self) -> str:
         """The pipeline's name when engines take turns at one of its sources, else nothing."""
         return self.name if any(each.config.shared for each in self.readers) else ""
+
+    @property
+    def waits_for_delivery(self) -> bool:
+        """Whether a source is acknowledged only behind every route."""
+        return any(reader.waits_for_delivery for reader in self.readers)
+
+    def left_out(self, declared: Sequence[str]) -> list[str]:
+        """Return those of the *declared* routes, with offsets in the log, that it does not name."""
+        names = {route.name for route in self.routes}
+        return [name for name in declared if name not in names]
+
+    def perhaps_renamed(self, declared: Sequence[str]) -> list[str]:
+        """Return its new routes, by name, that may be left-out ones of *declared*, renamed.
+
+        They would deliver everything again. A route that says where it starts is meant to be new.
+        """
+        if not self.left_out(declared):
+            return []
+        new = (route for route in self.routes if route.name not in declared)
+        return [route.name for route in new if not route.says_start]
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Pipeline:

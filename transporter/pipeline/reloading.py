@@ -139,19 +139,16 @@ def _strangers(
     wanted: Pipeline, declared: Sequence[str], document: Document
 ) -> Iterator[ConfigError]:
     """Refuse a start that the engine would refuse: a renamed route, or one that is left out."""
-    named = {route.name for route in wanted.routes}
-    missing = [name for name in declared if name not in named]
-    if not missing:
-        return
+    missing, renamed = wanted.left_out(declared), wanted.perhaps_renamed(declared)
     for index, route in enumerate(wanted.routes):
-        if route.name not in declared and not route.says_start:
+        if route.name in renamed:
             text = (
                 f"route {route.name!r} is new, and {missing[0]!r} has offsets in the log. If it "
                 "was renamed, stop the engine and use 'transporter offsets rename'; if it is new, "
                 "add where it begins (start: earliest); nothing was changed now"
             )
             yield document.problem(("routes", index, "name"), text)
-    if any(reader.waits_for_delivery for reader in wanted.readers):
+    if missing and wanted.waits_for_delivery:
         text = (
             f"the list of routes lacks {missing[0]!r}, and a source that waits for delivery would "
             "be acknowledged without it. Put it back; or stop the engine, and use 'transporter "
