@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 TICK = 0.25
 """Seconds between two looks at the engine: how often the live table moves."""
+_RELOAD_END = 5.0
+"""Seconds for a reload to notice that its engine has ended."""
 
 
 class LogFormat(StrEnum):
@@ -133,6 +135,7 @@ def _report_halted(engine: Engine) -> None:
 def _until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # noqa: ANN401 - the reporter
     from transporter.control.live import running_status  # noqa: PLC0415 - imports the engine
 
+    reloads: list[Thread] = []
     signals.stop_with(engine.request_stop)
     try:
         if not signals.stopped:
@@ -142,12 +145,19 @@ def _until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # n
             if signals.hung_up.is_set():
                 signals.hung_up.clear()
                 # Beside this loop: it may wait for slices, and a stop must not.
-                Thread(target=_reload, args=(engine.log.directory, report), daemon=True).start()
+                thread = Thread(
+                    target=_reload, args=(engine.log.directory, report), name="reload", daemon=True
+                )
+                thread.start()
+                reloads = [*(each for each in reloads if each.is_alive()), thread]
     finally:
         try:
             report.show(running_status(engine), "stopping")
         finally:
             engine.stop()
+            for each in reloads:
+                # The engine has closed its connection; nothing is reported behind the end.
+                each.join(_RELOAD_END)
         report.show(running_status(engine), "stopped")
 
 
