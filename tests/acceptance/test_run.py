@@ -152,6 +152,8 @@ def test_the_quickstart_pipeline_runs_beside_the_shop(tmp_path: Path) -> None:
         await_true(
             lambda: len(transporter("offsets", "list", f"{tmp_path}/q/log")) == 3, 20, "routes"
         )
+        # A cold Spark may need longer than the stop's 30 s for its first query.
+        await_true(lambda: any((tmp_path / "q" / "sales").glob("*.parquet")), 120, "sales")
     finally:
         process.terminate()
         process.communicate(timeout=60)
