@@ -270,20 +270,19 @@ def _parent(process: psutil.Process) -> int:
 def hiding(folders: list[Path], *outer: str) -> tuple[str, ...]:
     """Return a command that runs another one where *folders* and our checkout are empty.
 
-    The environment with the dependencies stays: it is what an executor must have. Its
-    link to the checkout leads nowhere.
+    The environment with the dependencies stays, wherever it is: it is what an executor must
+    have. Its link to the checkout leads nowhere.
     """
     venv = Path(sys.prefix)
     script = ["set -e", "mount --make-rprivate /"]
     script += [f"mount -t tmpfs none {shlex.quote(str(each))}" for each in folders]
-    if venv.is_relative_to(ROOT):
-        kept, place = "/mnt", shlex.quote(str(venv))
-        script += [
-            f"mount --bind {place} {kept}",
-            f"mount -t tmpfs none {shlex.quote(str(ROOT))}",
-            f"mkdir -p {place}",
-            f"mount --bind {kept} {place}",
-        ]
+    kept, place = "/mnt", shlex.quote(str(venv))
+    script += [
+        f"mount --bind {place} {kept}",
+        f"mount -t tmpfs none {shlex.quote(str(ROOT))}",
+        f"mkdir -p {place}",
+        f"mount --bind {kept} {place}",
+    ]
     script.append('exec "$@"')
     return (*outer, "sh", "-c", "; ".join(script), "sh")
 

@@ -6,7 +6,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 if TYPE_CHECKING:
     from services.kafka import Broker
@@ -18,13 +18,13 @@ def consume(broker: Broker, topic: str, timeout: float = 60) -> list[Any]:
         {
             "bootstrap.servers": broker.bootstrap_servers,
             "group.id": f"check-{uuid.uuid4()}",
-            "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "fetch.queue.backoff.ms": 10,
         }
     )
     partitions = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
-    consumer.subscribe([topic])
+    # Without joining a group: its coordinator may take long on a busy machine.
+    consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in partitions])
     messages, ended = [], set()
     deadline = time.monotonic() + timeout
     while ended != partitions and time.monotonic() < deadline:

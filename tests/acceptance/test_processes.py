@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from acceptance_tools import await_true, gone, running
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import psutil
     from acceptance_tools import Running
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -98,5 +99,9 @@ def test_a_jvm_that_dies_is_replaced_and_the_cause_is_reported(pipeline: Path) -
 
 def _gateways(engine: Running) -> list[psutil.Process]:
     """Return the JVM that is to become Spark's driver; others find out how to start it."""
-    found = [(each, each.cmdline()) for each in engine.descendants("jvm")]
-    return [each for each, line in found if _DRIVER in line and _LAUNCHER not in line]
+    found = []
+    for each in engine.descendants("jvm"):
+        with suppress(psutil.NoSuchProcess):  # the launcher is about to end
+            line = each.cmdline()
+            found += [each] if _DRIVER in line and _LAUNCHER not in line else []
+    return found

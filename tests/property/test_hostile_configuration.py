@@ -24,6 +24,8 @@ ROOT = Path(transporter.__file__).parents[1]
 EVERY, SOME, SHARDS = 10_400, 400, 4
 """Files in all with `make soak`, and in an ordinary run."""
 SECONDS = 1.0
+ATTEMPTS = 5
+"""Times that a file is loaded before it counts as slow."""
 MEMORY = 256 << 20
 SAMPLE = 24
 """Files that the real command gets with `make soak`, spread over all kinds; else a sixth."""
@@ -42,18 +44,14 @@ def test_any_file_loads_or_is_refused_with_its_line(
     loaded, files = 0, EVERY if exhaustive else SOME
     for seed in range(shard, files, SHARDS):
         file.write_bytes(hostile_pipelines.hostile(seed))
-        begun = time.thread_time()
-        try:
-            assert isinstance(load(file, {}), Pipeline)
-            loaded += 1
-        except ConfigError as error:
-            for line in str(error).split("\n"):
-                assert _PLACE.match(line) or _WHOLE.match(line), (seed, line)
-                assert line.isprintable(), (seed, line)
-        except BaseException as error:
-            raise AssertionError(f"seed {seed}: {type(error).__name__}") from error
-        # Of this thread alone: others may have the machine.
-        assert time.thread_time() - begun < SECONDS, f"seed {seed}"
+        # Of this thread alone, and again where others slowed the processor down.
+        taken = []
+        while not taken or (taken[-1] >= SECONDS and len(taken) < ATTEMPTS):
+            begun = time.thread_time()
+            right = _loads(file, seed)
+            taken.append(time.thread_time() - begun)
+        assert taken[-1] < SECONDS, f"seed {seed}: {taken}"
+        loaded += right
     # Else the files would be rubbish that nothing of the validation ever sees.
     assert files / SHARDS / 50 < loaded < files / SHARDS / 2
 
@@ -73,6 +71,20 @@ def test_large_files_take_little_memory(tmp_path: Path, kind: hostile_pipelines.
         assert tracemalloc.get_traced_memory()[1] < MEMORY / 4
     finally:
         tracemalloc.stop()
+
+
+def _loads(file: Path, seed: int) -> bool:
+    """Return whether *file* loads; else each line of the error must name a place."""
+    try:
+        assert isinstance(load(file, {}), Pipeline)
+    except ConfigError as error:
+        for line in str(error).split("\n"):
+            assert _PLACE.match(line) or _WHOLE.match(line), (seed, line)
+            assert line.isprintable(), (seed, line)
+        return False
+    except BaseException as error:
+        raise AssertionError(f"seed {seed}: {type(error).__name__}") from error
+    return True
 
 
 def confined() -> None:
