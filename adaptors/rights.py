@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, WithJsonSchema
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-FileMode = Literal["0600", "0640", "0644", "0660", "0664"]
+_MODES: Final = ("0600", "0640", "0644", "0660", "0664")
+
+
+def _quoted(value: Any) -> Any:  # noqa: ANN401 - whatever a pipeline file holds
+    """Return the mode that was written without quotes: YAML 1.2 reads ``0640`` as 640."""
+    return f"{value:04d}" if type(value) is int else value
+
+
+FileMode = Annotated[
+    Literal["0600", "0640", "0644", "0660", "0664"],
+    BeforeValidator(_quoted),
+    WithJsonSchema({"enum": [*_MODES, *map(int, _MODES)]}),
+]
 """Permissions to read and write a file, as ``chmod`` takes them. Its owner always has both."""
 
 
-def bits(mode: FileMode) -> int:
+def bits(mode: str) -> int:
     """Return *mode* in the form that system calls take."""
     return int(mode, 8)
 

@@ -16,6 +16,8 @@ from acceptance_tools import TRANSPORTER, await_true, gone, without_java
 
 from transporter.log.commit_log import CommitLog
 from transporter.message import Message, messages_to_batch
+from transporter.offsets.offset_log import OffsetLog
+from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,6 +194,7 @@ def test_a_dry_run_of_queries(place: Path, temporary: Path) -> None:
     messages = [Message("orders", b'{"n":1,"times":2,"total":3}', key) for key in keys]
     with CommitLog.open(place / "log") as log:
         log.append(messages_to_batch([*messages, Message("users", b"{}"), messages[0]]), "in")
+        _settle(place / "log", log.durable)
     before = contents(place)
     routes = ["plain", "shaped", "daily", "unknown"]
     options = ["--last", "3", "--namespace", "^orders", "--json"]
@@ -221,6 +224,25 @@ def test_a_dry_run_of_queries(place: Path, temporary: Path) -> None:
     unknown: list[dict[str, Any]] = found["result"]["unknown"]
     assert ["UNRESOLVED_COLUMN" in each["error"] for each in unknown] == [True] * 3
 
+    replay = [*TRANSPORTER, "replay", str(place / "p.yaml"), "shaped", "--from", "0", "--dry-run"]
+    done = subprocess.run(
+        replay,
+        capture_output=True,
+        env=environment(temporary),
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stderr.startswith("starting Spark for sql steps …\nwarning: if the sink keeps")
+    assert done.returncode == 0
+    assert "6 entries would be read" in done.stdout
+    assert "4 of them would be delivered, as 8 messages; 2 are left out" in done.stdout
+
+
+def _settle(directory: Path, last: int) -> None:
+    with OffsetLog(directory, "shaped") as offsets:
+        offsets.settle(Range(0, last), last)
+
 
 def contents(place: Path) -> dict[str, bytes]:
     """Return what lies in *place*, but for what Python itself leaves there."""
@@ -249,3 +271,16 @@ def test_a_dry_run_without_java(place: Path) -> None:
     assert not answer["ok"]
     assert answer["result"]["plain"][0]["output"][0]["data"] == "{}"
     assert "no Java 17" in answer["result"]["daily"]["unknown"]
+
+
+def test_a_dry_run_of_a_replay_without_java(place: Path) -> None:
+    """What would be read is shown, with the reason why nobody can say what would be delivered."""
+    with CommitLog.open(place / "log") as log:
+        log.append(messages_to_batch([Message("orders", b'{"card":1}')]), "in")
+        _settle(place / "log", log.durable)
+    done = without_java(
+        place, "replay", str(place / "p.yaml"), "shaped", "--from", "0", "--dry-run", ANSI="true"
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    assert "1 entry would be read" in done.stdout
+    assert "is not known: no Java 17" in done.stdout

@@ -91,9 +91,9 @@ def choose(
 
 @contextmanager
 def reading(
-    found: LogInfo, chosen: Chosen, last: int | None = None
+    found: LogInfo, chosen: Chosen, last: int | None = None, only_first: int | None = None
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Give what is *chosen* of the log *found*, only the *last* ones of it if so many are named.
+    """Yield the *chosen* entries of the log *found*: all, the *last* or the *only_first* ones.
 
     What of it was lost, or dropped by compaction, is reported after the block.
     """
@@ -104,8 +104,10 @@ def reading(
     with LogReader(found.directory) as reader:
         if last is not None:
             first = search.start_of_last(reader, first, end, last, wanted)
+        if only_first is not None:
+            end = search.end_of_first(reader, first, end, only_first, wanted)
         yield search.matching(reader, first, end, wanted)
-        note_gone(reader, replace(chosen, first=first))
+        note_gone(reader, replace(chosen, first=first, last=end))
 
 
 def note_gone(reader: LogReader, chosen: Chosen) -> None:

@@ -49,6 +49,9 @@ def show(  # noqa: PLR0913 - one argument an option
     last: Annotated[
         int | None, typer.Option("--last", help="Only the last N of them.", metavar="N", min=1)
     ] = None,
+    only_first: Annotated[
+        int | None, typer.Option("--first", help="Only the first N of them.", metavar="N", min=1)
+    ] = None,
     start: From = None,
     end: To = None,
     namespace: NamespaceFilter = "",
@@ -64,16 +67,18 @@ def show(  # noqa: PLR0913 - one argument an option
     Example: transporter log show pipeline.yaml --from 10m --namespace ^orders --key k17
     """
     _check_raw(raw=raw, as_json=as_json)
+    if last and only_first:
+        raise typer.BadParameter("--first and --last exclude one another")
     if metadata:
-        if raw or start or end or namespace or key:
+        if raw or start or end or namespace or key or only_first:
             raise typer.BadParameter("--metadata goes with offsets, --last and --json only")
         _show_metadata(target, offsets, last, as_json=as_json)
         return 0
     found = look(log_directory(target))
     chosen = choose(found, found.last, offsets, start, end, wanted_of(namespace, key))
-    if last is None and not (offsets or start or end):
+    if last is None and not (offsets or start or end or only_first):
         last = LAST
-    with until_closed(), reading(found, chosen, last) as batches:
+    with until_closed(), reading(found, chosen, last, only_first) as batches:
         return _write(batches, found.confirmed, raw=raw, as_json=as_json)
     return 0
 

@@ -14,7 +14,7 @@ from transporter.cli.log_range import moment
 from transporter.cli.output import printable, write
 from transporter.cli.target import AsJson, Target, log_directory
 from transporter.control.requests import CancelReplay, Replay
-from transporter.errors import ConfigError
+from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,15 +90,17 @@ def _deliveries(target: Path, planned: dict[str, Any], namespace: str) -> dict[s
     """Count what the route of the file *target* would deliver; else ``unknown`` is the reason."""
     if target.is_dir():
         return {"unknown": "a log directory has no steps; give the pipeline file"}
-    from transporter.trial.replays import deliveries  # noqa: PLC0415 - imports pyarrow
+    from transporter.cli.spark_process import trial_spark  # noqa: PLC0415 - imports pyarrow
+    from transporter.trial.replays import deliveries  # noqa: PLC0415 - the same
     from transporter.trial.routes import chosen, trial_routes  # noqa: PLC0415 - the same
 
-    try:
-        route = chosen(trial_routes(target, os.environ), planned["route"], str(target))
-    except ConfigError as error:
-        return {"unknown": str(error)}
-    first, last = planned["first"], planned["last"]
-    return deliveries(log_directory(target), route, first, last, namespace).to_json()
+    directory, first, last = log_directory(target), planned["first"], planned["last"]
+    with trial_spark() as spark:
+        try:
+            route = chosen(trial_routes(target, os.environ, spark), planned["route"], str(target))
+            return deliveries(directory, route, first, last, namespace).to_json()
+        except (ConfigError, EnvironmentFault) as error:
+            return {"unknown": str(error)}
 
 
 def _bound(text: str | None, offset: str, time: str) -> dict[str, Any]:
@@ -121,7 +123,8 @@ def _explain(result: dict[str, Any]) -> None:
         logged = (
             ", logged from {} to {}".format(*map(time_text, times)) if None not in times else ""
         )
-        write(f"{result['entries']} entries would be read{logged}")
+        entries = "1 entry" if result["entries"] == 1 else f"{result['entries']} entries"
+        write(f"{entries} would be read{logged}")
         write(_deliveries_text(result["deliveries"]))
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transporter.audit import Operator
     from transporter.control.requests import Request
     from transporter.engine.engine import Engine
-    from transporter.engine.events import Observer, RouteStatus
+    from transporter.engine.events import Observer, ReaderStatus, RouteStatus
     from transporter.engine.feed import Feed
     from transporter.engine.route import Route
     from transporter.offsets.offset_log import OffsetLog
@@ -342,9 +342,15 @@ def running_status(engine: Engine) -> dict[str, Any]:
         "last": status.last,
         "size": status.size,
         "spark": status.spark,
-        "readers": [asdict(each) | {"state": each.state.value} for each in status.readers],
+        "readers": [_reader_status(each) for each in status.readers],
         "routes": list(_route_statuses(engine, status.routes)),
     }
+
+
+def _reader_status(status: ReaderStatus) -> dict[str, Any]:
+    fields = asdict(status) | {"state": status.state.value}
+    del fields["latency"]  # for metrics, which have it as a histogram
+    return fields
 
 
 def _route_statuses(engine: Engine, routes: Iterable[RouteStatus]) -> Iterator[dict[str, Any]]:

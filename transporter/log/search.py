@@ -204,6 +204,19 @@ def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: 
     return max(first, reader.first_offset())
 
 
+def end_of_first(reader: LogReader, first: int, last: int, count: int, wanted: Wanted) -> int:
+    """Return the offset up to which, from *first* on, there are *count* entries that are *wanted*.
+
+    That is *last* if there are fewer. Reads on from *first* and keeps no entry.
+    """
+    missing = count
+    for found in matching(reader, first, last, wanted):
+        if found.num_rows >= missing:
+            return int(found.column("offset")[missing - 1].as_py())
+        missing -= found.num_rows
+    return last
+
+
 def around(directory: Path, time: int, files: FileSystem | None = None) -> tuple[int, int]:
     """Return two offsets that enclose *time*.
 

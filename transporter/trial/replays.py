@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,13 +11,18 @@ import pyarrow.compute as pc
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.log.search import Wanted, matching
+from transporter.message import concat
 from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import parked_offsets
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from transporter.trial.routes import TrialRoute
+
+
+_AT_ONCE: Final = 4096
 
 
 @dataclass(slots=True)
@@ -44,13 +49,14 @@ def deliveries(
 ) -> Deliveries:
     """Run *route* over what a replay of *first* to *last* reads, and send nothing.
 
-    *namespace* is the replay's own filter. One frame is held at a time (Invariant 17).
+    *namespace* is the replay's own filter. Memory is bounded by ``_AT_ONCE`` entries and the
+    frame that reaches it (Invariant 17).
     """
     found = Deliveries()
     folder = route_folder(directory, route.name)
     parked = pa.array(parked_offsets(folder, RealFileSystem()), pa.int64())
     with LogReader(directory) as reader:
-        for entries in matching(reader, first, last, Wanted(namespace)):
+        for entries in _grouped(matching(reader, first, last, Wanted(namespace))):
             aside = pc.is_in(entries.column("offset"), value_set=parked)
             found.parked += aside.true_count
             for each in route.run(entries.filter(pc.invert(aside))):
@@ -59,3 +65,17 @@ def deliveries(
                 found.left_out += each.error is None and not each.outputs
                 found.messages += 0 if each.error else len(each.outputs)
     return found
+
+
+def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small *batches*, because each run of a ``sql`` step costs a Spark job."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for each in batches:
+        held.append(each)
+        rows += each.num_rows
+        if rows >= _AT_ONCE:
+            yield concat(held)
+            held, rows = [], 0
+    if held:
+        yield concat(held)

@@ -103,12 +103,20 @@ def test_what_is_cut_off_is_kept_as_private(tmp_path: Path, umask: int) -> None:
     assert rights(tmp_path / "out.jsonl.cut-1") == 0o600
 
 
-@pytest.mark.parametrize("mode", ["0777", "600", 600, "0200", "-rw-------"])
+@pytest.mark.parametrize("mode", ["0777", "600", 416, 777, "0200", "-rw-------"])
 def test_a_mode_that_is_none_is_refused(tmp_path: Path, mode: object) -> None:
     """The error names those there are."""
     for config in (FileWriter.Config, LmdbWriter.Config):
         with pytest.raises(ValidationError, match="'0600', '0640'"):
             config(path=tmp_path, mode=mode)
+
+
+def test_a_mode_without_quotes_is_the_octal_that_it_looks_like(tmp_path: Path) -> None:
+    """YAML 1.2 reads ``0640`` as the number 640."""
+    for config in (FileWriter.Config, LmdbWriter.Config):
+        assert config(path=tmp_path, mode=640).mode == "0640"
+    schema = FileWriter.Config.model_json_schema()["properties"]["mode"]
+    assert {"0640", 640} <= set(schema["enum"])
 
 
 def test_standard_output_takes_no_mode() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +16,7 @@ from live_tools import ME, Operated, lines, operated, sink
 from transporter.audit import AUDIT
 from transporter.control import live as module
 from transporter.control import requests
+from transporter.control.disk import status
 from transporter.errors import (
     ActionRefused,
     EngineUnreachable,
@@ -28,7 +32,6 @@ from transporter.pipeline.problems import InvalidPipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 def test_a_paused_route_delivers_nothing_until_it_is_resumed(tmp_path: Path) -> None:
@@ -435,6 +438,29 @@ def test_a_parked_entry_is_retried_with_a_mended_step(tmp_path: Path) -> None:
         until(lambda: offsets(sink(tmp_path)) == [0, 2, 3, 1])
         until(lambda: op.route()["parked"] == 0)
         op.events.await_count("pipeline-reloaded")
+
+
+def test_the_documentation_has_every_field_of_the_status(tmp_path: Path) -> None:
+    """Those of a running engine, and of a log without one."""
+    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text(encoding="utf-8")
+    rows = page.partition("### The fields of `status --json`")[2].partition("\n## ")[0]
+    live: dict[str, set[str]] = defaultdict(set)
+    stopped: dict[str, set[str]] = defaultdict(set)
+    thing = ""
+    for row in rows.split("\n|")[3:]:
+        cells = [cell.strip() for cell in row.split("|")]
+        thing = cells[0] or thing
+        fields = set(re.findall(r"`(\w+)`", cells[1]))
+        live[thing] |= fields
+        stopped[thing] |= fields if cells[2] else set()
+    with operated(tmp_path, lines(2), out={}) as op:
+        until(lambda: op.route()["watermark"] == 1)
+        op(requests.PauseReader("in"))
+        running = op(requests.Status())
+    for found, documented in ((running, live), (status(tmp_path / "log"), stopped)):
+        assert set(found) == documented["result"]
+        assert {name for each in found["readers"] for name in each} == documented["reader"]
+        assert {name for each in found["routes"] for name in each} == documented["route"]
 
 
 def reader(op: Operated) -> dict[str, Any]:

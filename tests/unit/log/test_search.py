@@ -16,6 +16,7 @@ from transporter.log.search import (
     END,
     Wanted,
     around,
+    end_of_first,
     first_since,
     frames,
     matching,
@@ -98,6 +99,8 @@ def test_filters_take_what_they_say(written: tuple[Path, list[Entry]]) -> None:
             count = chance.randrange(1, 12)
             start = start_of_last(reader, first, last, count, wanted)
             assert offsets(matching(reader, start, last, wanted)) == expected[-count:]
+            end = end_of_first(reader, first, last, count, wanted)
+            assert offsets(matching(reader, first, end, wanted)) == expected[:count]
 
 
 def test_the_bounds_of_a_time_hold_all_that_was_logged_then(
