@@ -15,7 +15,8 @@ _MODES: Final = ("0600", "0640", "0644", "0660", "0664")
 
 def _quoted(value: Any) -> Any:  # noqa: ANN401 - whatever a pipeline file holds
     """Return the mode that was written without quotes: YAML 1.2 reads ``0640`` as 640."""
-    return f"{value:04d}" if type(value) is int else value
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:04d}" if whole else value
 
 
 FileMode = Annotated[

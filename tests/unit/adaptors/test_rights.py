@@ -13,6 +13,7 @@ from adaptors.file.writer import FileWriter
 from adaptors.lmdb.writer import LmdbWriter
 from transporter.adaptor import WriterContext
 from transporter.message import Message
+from transporter.pipeline.config import load
 from transporter.testing import RecordingAck, entries
 
 if TYPE_CHECKING:
@@ -117,6 +118,12 @@ def test_a_mode_without_quotes_is_the_octal_that_it_looks_like(tmp_path: Path) -
         assert config(path=tmp_path, mode=640).mode == "0640"
     schema = FileWriter.Config.model_json_schema()["properties"]["mode"]
     assert {"0640", 640} <= set(schema["enum"])
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        "readers: [{name: in, adaptor: demo}]\n"
+        "routes: [{name: out, writer: {adaptor: lmdb, path: out, mode: 0640}}]\n"
+    )
+    assert load(file, {}).routes[0].writer.config.mode == "0640"
 
 
 def test_standard_output_takes_no_mode() -> None:
