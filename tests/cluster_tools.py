@@ -267,6 +267,10 @@ def _parent(process: psutil.Process) -> int:
         return 0
 
 
+_FREE = "grep -E '^/dev/loop' /proc/mounts | cut -d ' ' -f 2 | xargs -r umount -l"
+"""Lets go of devices that other tests unmount, and mount again."""
+
+
 def hiding(folders: list[Path], *outer: str) -> tuple[str, ...]:
     """Return a command that runs another one where *folders* and our checkout are empty.
 
@@ -274,7 +278,7 @@ def hiding(folders: list[Path], *outer: str) -> tuple[str, ...]:
     have. Its link to the checkout leads nowhere.
     """
     venv = Path(sys.prefix)
-    script = ["set -e", "mount --make-rprivate /"]
+    script = ["set -e", "mount --make-rprivate /", _FREE]
     script += [f"mount -t tmpfs none {shlex.quote(str(each))}" for each in folders]
     kept, place = "/mnt", shlex.quote(str(venv))
     script += [

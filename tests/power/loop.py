@@ -7,14 +7,15 @@ import fcntl
 import os
 import struct
 import subprocess
+import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _GOINGDOWN: Final = 0x8004587D
 """``EXT4_IOC_SHUTDOWN`` and ``XFS_IOC_GOINGDOWN``: no write reaches the device any more."""
@@ -24,6 +25,7 @@ _WRITE_BACK: Final = 2
 """``SYNC_FILE_RANGE_WRITE``: begin to write dirty pages back, and prove nothing."""
 _DETACH: Final = 2
 """``MNT_DETACH``."""
+_PATIENCE: Final = 60.0
 SIZE: Final = 320 << 20
 """Bytes of the (sparse) image; XFS wants 300 MiB."""
 MAKE: Final = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}
@@ -51,8 +53,17 @@ class Loop:
         mount(self._device, self.place, self.kind, options)
 
     def unmount(self) -> None:
-        """Unmount; every file must be closed."""
+        """Unmount; every file must be closed.
+
+        A process that got mounts of its own meanwhile, as hosts of cluster tests do, keeps the
+        file system alive: the next mount would be of the one whose power was cut.
+        """
         unmount(self.place)
+        alive = Path("/sys/fs") / self.kind / Path(self._device).name
+        deadline = time.monotonic() + _PATIENCE
+        while alive.exists():
+            assert time.monotonic() < deadline, f"{self._device}: mounted in another namespace"
+            time.sleep(0.01)
 
     def cut_power(self) -> None:
         """Let nothing that is not on the device reach it any more."""
