@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak crash storm check format bench sbom lock clean
+.PHONY: help demo test unit soak crash storm check format bench sbom lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -17,6 +17,9 @@ demo: $(VENV)/demo  ## A shop's outbox through the log and Spark into LMDB, live
 test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka and Spark
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
 	$(BIN)/pytest -n 3 --max-worker-restart 2 --dist loadfile --no-loadscope-reorder
+
+unit: $(VENV)/dev  ## The fast loop: unit tests that start no Spark and no service (T=path: some)
+	$(BIN)/pytest -q -n 2 $(or $(T),tests/unit) -m "not spark and not kafka and not postgres"
 
 soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour (PART=1/2: half)
 	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
