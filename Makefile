@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit soak crash storm check format bench sbom lock clean
+.PHONY: help demo test unit soak crash storm check format docs bench sbom lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -48,6 +48,9 @@ check: $(VENV)/dev  ## Formatting, lint rules, types, and which package may impo
 format: $(VENV)/dev  ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/dev  ## Write docs/cli.md from the help texts of the commands
+	PYTHONPATH=. $(BIN)/python ops/cli_page.py docs/cli.md
 
 bench: $(VENV)/bench  ## Measure against floors and rivals, into build/bench.json and docs/benchmarks.md
 	$(BIN)/python -m benchmarks $(BENCH)

@@ -128,7 +128,7 @@ def test_raw_data_goes_to_a_program_and_to_no_terminal(log: Path) -> None:
     assert said("show", str(log), "2..3", "--raw").stdout == f"2{HOSTILE}\n3{HOSTILE}\n"
     assert "exclude one another" in said("show", str(log), "--raw", "--json").stdout
     code, shown = on_a_terminal("show", str(log), "2..3", "--raw")
-    assert (code, "\x1b" in shown, "terminal may obey" in shown) == (2, False, True)
+    assert (code, "\x1b" in shown, "may control a terminal" in shown) == (2, False, True)
     for command in (["show"], ["tail"], ["info"]):
         code, shown = on_a_terminal(*command, str(log))
         assert (code, "\x1b]0" in shown, "\x1b[2J" in shown) == (0, False, False)
@@ -137,15 +137,15 @@ def test_raw_data_goes_to_a_program_and_to_no_terminal(log: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
-        (["show", "DIR", "9..3"], 2, "no range of offsets"),
+        (["show", "DIR", "9..3"], 2, "not an offset range"),
         (["show", "DIR", "--from", "soon"], 2, "neither an offset nor a time"),
         (["show", "DIR", "1..2", "--from", "1"], 2, "not both"),
         (["show", "DIR", "--namespace", "("], 2, "RE2"),
         (["show", "DIR", "--last", "0"], 2, "--last"),
         (["tail", "DIR", "-n", "-1"], 2, "-n"),
         (["export", "DIR", "x.csv"], 2, "--format parquet"),
-        (["export", "DIR", "DIR/x.jsonl"], 2, "not the place"),
-        (["export", "DIR", "/dev/null", "--format", "jsonl"], 2, "not a file"),
+        (["export", "DIR", "DIR/x.jsonl"], 2, "into the log directory"),
+        (["export", "DIR", "/dev/null", "--format", "jsonl"], 2, "regular files only"),
         (["export", "DIR", "/nowhere/x.jsonl"], 3, "/nowhere/x.jsonl: No such file"),
         (["info", "DIR/.."], 3, "no transporter log here"),
         (["tail", "DIR/.."], 3, "no transporter log here"),

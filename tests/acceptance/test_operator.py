@@ -101,7 +101,7 @@ def test_readers_and_routes_come_and_go_while_it_runs(tmp_path: Path) -> None:
         write_file(tmp_path, [route(), late], readers=[lines, more, bad])
         said = command("reload", str(pipeline))
         assert said.returncode == 0
-        for name in ("taken up by out", "opened anew: in", "reader more", "route late"):
+        for name in ("routes updated: out", "readers reopened: in", "reader more", "route late"):
             assert name in said.stdout
         assert "reader bad: " in said.stderr
         until(lambda: sorted(data(tmp_path / "late.jsonl")) == ["1", "2"])
@@ -276,7 +276,7 @@ def test_a_reader_is_paused_restarted_and_resumed(tmp_path: Path) -> None:
         assert engine.stop() == 0
     assert "reader in" in command("status", str(pipeline)).stdout
     said = command("reader", "resume", str(pipeline), "in")
-    assert said.stdout == "reader in: resumed (no engine runs: the next run finds it so)\n"
+    assert said.stdout == "reader in: resumed (no engine runs: the next run applies it)\n"
     assert refused("reader", "restart", str(pipeline), "in")["exit_code"] == 1
     with operated(pipeline):
         until(lambda: offsets(tmp_path / "out.jsonl") == [0])

@@ -283,4 +283,4 @@ def test_a_dry_run_of_a_replay_without_java(place: Path) -> None:
     )
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     assert "1 entry would be read" in done.stdout
-    assert "is not known: no Java 17" in done.stdout
+    assert "is unknown: no Java 17" in done.stdout

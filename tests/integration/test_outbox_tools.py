@@ -192,7 +192,7 @@ def test_init_creates_the_table_once(postgres: Database, command: Callable[..., 
     """A second run says that it is there, and changes nothing; rows stay."""
     assert command("init", "--run") == "public.outbox: created\n"
     insert(postgres)
-    assert "public.outbox: was there already" in command("init", "--run")
+    assert "public.outbox: existed already" in command("init", "--run")
     assert remaining(postgres) == [1]
     assert result(command("init", "--run", "--json")) == {
         "table": "public.outbox",
@@ -225,7 +225,7 @@ def test_init_adds_the_trigger_to_a_table_of_goharvest(
 ) -> None:
     """An outbox that is there keeps its columns, and wakes the reader from then on."""
     postgres.execute(GOHARVEST)
-    assert "was there already" in command("init", "--run")
+    assert "existed already" in command("init", "--run")
     with postgres.connect() as listener:
         listener.execute("LISTEN outbox")
         with postgres.connect() as connection:
@@ -400,7 +400,7 @@ def test_reset_asks(
 
     monkeypatch.setattr("typer.confirm", refuse)
     assert command("reset", code=130) == ""
-    assert asked[0].startswith("Reset 2 rows of public.outbox? No engine of ours ever read it")
+    assert asked[0].startswith("Reset 2 rows of public.outbox? No transporter engine ever read it")
     assert leaders(outbox) == [GHOST, GHOST]
     assert command("reset", "--yes") == "public.outbox: 2 rows reset\n"
     assert leaders(outbox) == [None, None]
@@ -585,7 +585,7 @@ def test_drop_can_leave_the_table(outbox: Database, command: Callable[..., str])
     drop = ["drop", "--keep-table", "--yes"]
     assert command(*drop) == "public.outbox: trigger and function dropped\n"
     assert outbox.execute(THERE) == [(True, False, 0)]
-    assert command(*drop) == "public.outbox: has no trigger of init's; nothing to drop\n"
+    assert command(*drop) == "public.outbox: has no trigger from init; nothing to drop\n"
     assert remaining(outbox) == [1]
 
 

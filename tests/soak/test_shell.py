@@ -83,8 +83,8 @@ def test_sql_from_a_prompt(log: Path) -> None:
         (["--from", "soon"], 2, "option from: 'soon' is neither an offset nor a time"),
         (["--namespace", "("], 2, "option namespace: '(' is not a regular expression"),
         (["--option", "colums=data"], 2, "did you mean columns?"),
-        (["--option", "data"], 2, "--option 'data': write NAME=VALUE"),
-        (["--json"], 2, "--json is for --execute"),
+        (["--option", "data"], 2, "--option 'data': use NAME=VALUE"),
+        (["--json"], 2, "--json requires --execute"),
     ],
 )
 def test_what_is_told_before_spark_starts(

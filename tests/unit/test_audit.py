@@ -293,7 +293,7 @@ def test_the_command_shows_the_newest(pipeline: Path, capsys: pytest.CaptureFixt
     """``transporter audit`` shows who, what and why; --last bounds it, --json has all fields."""
     file = str(pipeline)
     assert app.execute(["audit", file]) == 0
-    assert "nothing was changed" in capsys.readouterr().err
+    assert "no changes were made" in capsys.readouterr().err
     for number in range(3):
         app.execute(["route", "pause", file, "out", "--reason", f"try\n{number}"])
     AuditFile(pipeline.parent / "log").record("ack", Operator("alice", 0, 1, 1000), first=1)

@@ -1,4 +1,4 @@
-"""What commands that change something share: their options, how they are done and reported."""
+"""Options, execution and report of the commands that change something."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
     from transporter.control.requests import Request
 
-RouteName = Annotated[str, typer.Argument(help="The route's name.", metavar="ROUTE")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; kept in the audit file.")]
+RouteName = Annotated[str, typer.Argument(help="Route's name.", metavar="ROUTE")]
+Reason = Annotated[str, typer.Option("--reason", help="Reason for the change, for the audit file.")]
 
 
-def act(target: Path, request: Request) -> dict[str, Any]:
-    """Have *request* carried out: by the running engine, or under the log's lock."""
+def perform_request(target: Path, request: Request) -> dict[str, Any]:
+    """Perform *request* in the running engine, or under the log's lock without one."""
     from transporter.control.client import perform  # noqa: PLC0415 - only commands that act
 
     return perform(log_directory(target), request)
 
 
-def report(result: dict[str, Any], *, as_json: bool) -> None:
-    """Tell what an action has come to."""
+def report_result(result: dict[str, Any], *, as_json: bool) -> None:
+    """Print the *result* of an action."""
     if as_json:
         write_json(result)
         return
     kinds = (each for each in ("route", "reader") if each in result)
     named = "".join(f"{kind} {printable(result[kind])}: " for kind in kinds)
     mark = f"; watermark {result['watermark']}" if "watermark" in result else ""
-    later = "" if result["live"] else " (no engine runs: the next run finds it so)"
+    later = "" if result["live"] else " (no engine runs: the next run applies it)"
     write(f"{named}{printable(result['done'])}{mark}{later}")

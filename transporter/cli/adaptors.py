@@ -1,4 +1,4 @@
-"""``transporter adaptors``: the installed readers and writers, and how to write them down."""
+"""Commands ``transporter adaptors``: installed readers and writers, with their settings."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.groups import group
-from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.groups import command_group
+from transporter.cli.output import printable, write, write_json, write_table
 from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.errors import ConfigError
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 
 def build() -> typer.Typer:
-    """Put the group together."""
-    return group(
-        "List the installed readers and writers.",
+    """Build the group."""
+    return command_group(
+        "List and describe readers and writers.",
         list=list_adaptors,
         show=show_adaptor,
     )
 
 
 def list_adaptors(*, as_json: AsJson = False) -> None:
-    """List every installed reader and writer."""
+    """List the installed readers and writers."""
     from transporter.pipeline.describe import installed  # noqa: PLC0415 - imports all of them
 
     found = installed()
     if as_json:
         write_json([asdict(each) for each in found])
         return
-    table(
-        ["name", "kind", "what it does"],
+    write_table(
+        ["name", "kind", "description"],
         [(each.name, each.kind, each.problem or _headline(each)) for each in found],
     )
 
@@ -43,24 +43,30 @@ def list_adaptors(*, as_json: AsJson = False) -> None:
 def show_adaptor(
     name: Annotated[
         str,
-        typer.Argument(help="A name that `adaptors list` shows, or module:Class of this folder."),
+        typer.Argument(
+            help="Name from `adaptors list`, or module:Class of this folder.", metavar="NAME"
+        ),
     ],
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show an adaptor's settings, and an example to start a pipeline file from.
+    """Show an adaptor's settings and an example.
 
-    Example: transporter adaptors show my_sink:MySinkWriter
+    The example is a part of a pipeline file, to start from.
+
+    Examples:
+        transporter adaptors show kafka
+        transporter adaptors show my_sink:MySinkWriter
     """
-    found = _found(name)
+    found = _find_adaptors(name)
     if as_json:
         write_json([asdict(each) for each in found])
         return
     for each in found:
-        _show(each)
+        _write_adaptor(each)
 
 
-def _found(name: str) -> list[AdaptorInfo]:
+def _find_adaptors(name: str) -> list[AdaptorInfo]:
     from transporter.pipeline.describe import beside, installed  # noqa: PLC0415 - imports all
     from transporter.pipeline.problems import suggestion  # noqa: PLC0415
 
@@ -78,7 +84,7 @@ def _headline(adaptor: AdaptorInfo) -> str:
     return adaptor.doc.partition("\n")[0]
 
 
-def _show(adaptor: AdaptorInfo) -> None:
+def _write_adaptor(adaptor: AdaptorInfo) -> None:
     where = "" if adaptor.name == adaptor.reference else f", {adaptor.reference}"
     write(printable(f"{adaptor.name} ({adaptor.kind}{where})"))
     write()
@@ -89,19 +95,19 @@ def _show(adaptor: AdaptorInfo) -> None:
         write(printable(line))
     write()
     if adaptor.settings:
-        rows = [(each.name, each.type, _default(each), each.doc) for each in adaptor.settings]
-        table(["setting", "type", "default", "what it changes"], rows)
+        rows = [(each.name, each.type, _default_text(each), each.doc) for each in adaptor.settings]
+        write_table(["setting", "type", "default", "effect"], rows)
         write()
-    for line in example(adaptor):
+    for line in example_lines(adaptor):
         write(printable(line))
 
 
-def _default(setting: Setting) -> str:
+def _default_text(setting: Setting) -> str:
     return "(required)" if setting.required else setting.default or ""
 
 
-def example(adaptor: AdaptorInfo) -> list[str]:
-    """Return the lines of a pipeline file that use *adaptor*, with its required settings."""
+def example_lines(adaptor: AdaptorInfo) -> list[str]:
+    """Return lines of a pipeline file that use *adaptor* with its required settings."""
     from transporter.starting.pipelines import quote_name, variable_line  # noqa: PLC0415 - imports adaptors
 
     required = [variable_line(adaptor, each) for each in adaptor.settings if each.required]

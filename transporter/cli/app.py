@@ -1,10 +1,10 @@
-"""The command ``transporter``: the one place where errors become exit codes.
+"""The command ``transporter``, which turns errors into exit codes.
 
-Exit codes: 0 done, 1 it failed while running, 2 configuration or usage, 3 the
-environment, 130 interrupted.
+Exit codes: 0 done, 1 failed while running, 2 configuration or usage, 3 environment,
+130 interrupted.
 
 The commands are imported after :func:`main` has begun, so that ``transporter run``
-handles signals before anything that takes time.
+handles signals before any slow import.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ if TYPE_CHECKING:
 DEBUG: Final = "TRANSPORTER_DEBUG"
 _INTERRUPTED: Final = 130
 _STOPPABLE: Final = "run"
-"""The command that a signal ends with exit code 0, at any moment."""
+"""The command that a signal ends with exit code 0 at any moment."""
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class UsageError(ConfigError):
-    """The command line cannot be understood."""
+    """A command line that cannot be parsed."""
 
 
 class InternalError(TransporterError):
-    """Something that transporter did not foresee."""
+    """An unexpected error, which is a bug in transporter."""
 
 
 def main() -> None:
-    """Run the command line of this process and exit with its code."""
+    """Run this process's command line and exit with its code."""
     arguments = sys.argv[1:]
     stoppable = arguments[:1] == [_STOPPABLE]
     if stoppable:
         _exit_on_signals()
     code = execute(arguments)
     if stoppable:
-        # What is left of this process ends by itself, with the code that it has earned.
+        # The rest of this process ends by itself, with the code of the run.
         for number in _STOPS:
             signal.signal(number, signal.SIG_IGN)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the results has gone; keep the interpreter from trying again at its exit.
+        # The reader of the results has gone. Keep the interpreter from flushing again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or 1
     sys.exit(code)
 
 
 def _exit_on_signals() -> None:
-    """Exit at once with code 0 on SIGINT and SIGTERM, until the run has handlers of its own.
+    """Exit at once with code 0 on SIGINT and SIGTERM, until the run installs its own handlers.
 
-    Nothing is open before that, so nothing is to be left in order. A signal that comes
-    while Python itself starts, some 20 ms, ends the process as it ends any other.
+    Nothing is open before that, so nothing needs closing. A signal during the start of
+    Python itself, some 20 ms, ends the process as it ends any other.
     """
     for number in _STOPS:
         signal.signal(number, lambda *_: os._exit(0))
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; report what goes wrong."""
+    """Run one command line, report its error if any, and return its exit code."""
     import typer  # noqa: PLC0415 - takes longer than Python itself; see main()
 
     from transporter.cli.commands import build  # noqa: PLC0415 - the same
@@ -77,33 +77,36 @@ def execute(arguments: Sequence[str]) -> int:
     try:
         code = build()(list(arguments), standalone_mode=False, prog_name="transporter")
     except typer.TyperException as error:
-        failure: TransporterError = UsageError(_usage(error))
+        failure: TransporterError = UsageError(_usage_text(error))
     except TransporterError as error:
         failure = error
-        _trace()
+        _print_traceback()
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         failure = EnvironmentFault(f"{place}{error.strerror or type(error).__name__}")
-        _trace()
-    except Exception as error:  # noqa: BLE001 - the last resort, and it says so
-        failure = InternalError(_bug(error))
-        _trace()
+        _print_traceback()
+    except Exception as error:  # noqa: BLE001 - the last resort, reported as a bug
+        failure = InternalError(_bug_text(error))
+        _print_traceback()
     else:
         return code if isinstance(code, int) else 0
     write_error(failure, as_json="--json" in arguments)
     return failure.exit_code
 
 
-def _usage(error: typer.TyperException) -> str:
+def _usage_text(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "transporter"
     return f"{error.format_message()} Try '{command} --help'."
 
 
-def _bug(error: Exception) -> str:
-    """Say where *error* came from, but not its text: it may hold a secret (Invariant 20)."""
+def _bug_text(error: Exception) -> str:
+    """Return the place where *error* was raised, without its text.
+
+    The text may hold a secret (Invariant 20).
+    """
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(frame.filename)}:{frame.lineno}"  # noqa: PTH119 - text only
     return (
@@ -112,7 +115,7 @@ def _bug(error: Exception) -> str:
     )
 
 
-def _trace() -> None:
+def _print_traceback() -> None:
     if os.environ.get(DEBUG) == "1":
         traceback.print_exc()
 

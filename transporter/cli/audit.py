@@ -1,4 +1,4 @@
-"""``transporter audit``: the changes that were made to a log, by whom and why."""
+"""Command ``transporter audit``: the changes made to a log, with author and reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from transporter.cli.log_entries import note, time_text
-from transporter.cli.output import table, write_json
+from transporter.cli.output import write_json, write_table
 from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
@@ -22,37 +22,39 @@ _APART: Final = {
     *("action", "route", "reason", "outcome"),
 }
 _LONGEST: Final = 120
-"""Letters of what a row shows of a change's arguments and results."""
+"""Characters of a change's arguments and results in a row."""
 
 
 def audit(
     target: Target,
     *,
     last: Annotated[
-        int, typer.Option("--last", help="Show so many, the newest; 0: all.", min=0)
+        int, typer.Option("--last", help="Number of changes to show, the newest; 0: all.", min=0)
     ] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show the changes made to a log by operators, commands and the engine itself.
+    """Show the changes made to a log.
 
-    Reads audit.jsonl in the log directory, beside a running engine or without one. A
-    change without an outcome was cut short, or is under way.
+    Operators, commands and the engine itself make them. The command reads audit.jsonl
+    in the log directory, with or without a running engine. A change without an outcome
+    was interrupted or is still under way.
 
-    Example: transporter audit pipeline.yaml --last 10
+    Example:
+        transporter audit pipeline.yaml --last 10
     """
     from transporter.audit import read_audit  # noqa: PLC0415 - `--help` does without
 
-    changes = list(read_audit(_lines(log_directory(target)), last))
+    changes = list(read_audit(_read_lines(log_directory(target)), last))
     if as_json:
         write_json(changes)
         return
     if not changes:
-        note("nothing was changed by an operator yet")
+        note("no changes were made to this log yet")
         return
-    table(COLUMNS, [_row(each) for each in changes])
+    write_table(COLUMNS, [_change_row(each) for each in changes])
 
 
-def _lines(directory: Path) -> Iterator[bytes]:
+def _read_lines(directory: Path) -> Iterator[bytes]:
     from transporter.audit import AUDIT  # noqa: PLC0415 - as above
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
     from transporter.offsets.health import require_log  # noqa: PLC0415 - as above
@@ -65,12 +67,12 @@ def _lines(directory: Path) -> Iterator[bytes]:
         yield from lines
 
 
-def _row(change: dict[str, Any]) -> tuple[object, ...]:
+def _change_row(change: dict[str, Any]) -> tuple[object, ...]:
     more = {name: value for name, value in change.items() if name not in _APART and value != ""}
-    what = " ".join(f"{name}={_short(value)}" for name, value in more.items())
+    what = " ".join(f"{name}={_value_text(value)}" for name, value in more.items())
     return (
-        _when(change.get("at")),
-        _who(change),
+        _time_cell(change.get("at")),
+        _actor_text(change),
         change["action"],
         change.get("route", ""),
         what if len(what) <= _LONGEST else f"{what[: _LONGEST - 1]}…",
@@ -79,18 +81,18 @@ def _row(change: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _when(at: object) -> str:
+def _time_cell(at: object) -> str:
     if not isinstance(at, int | float) or not math.isfinite(at):
         return ""
     return time_text(round(at * 1_000_000))
 
 
-def _who(change: dict[str, Any]) -> str:
-    """Return who it was, and as whom where that is another user."""
+def _actor_text(change: dict[str, Any]) -> str:
+    """Return the author of *change*, and the user whose rights were used if that is another."""
     who = str(change.get("who", ""))
     switched = change.get("loginuid") not in {None, change.get("uid")}
     return f"{who} (as uid {change['uid']})" if switched else who
 
 
-def _short(value: object) -> str:
+def _value_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)

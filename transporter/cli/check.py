@@ -1,4 +1,4 @@
-"""``transporter check``: whether a pipeline file is right, and what it says."""
+"""Command ``transporter check``: validation and summary of a pipeline file."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transporter.cli.log_entries import note
-from transporter.cli.output import aligned, printable, write, write_json
+from transporter.cli.output import align_columns, printable, write, write_json
 from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
     from transporter.pipeline.config import Pipeline, RouteConfig
     from transporter.pipeline.document import Document
-    from transporter.trial.connections import Look
+    from transporter.trial.connections import ProbeResult
 
 
 def check(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE")],
+    pipeline: Annotated[Path, typer.Argument(help="Pipeline file.", metavar="PIPELINE")],
     *,
     connect: Annotated[
         bool,
-        typer.Option(
-            "--connect", help="Also look at every source and sink: rights, tables, topics."
-        ),
+        typer.Option("--connect", help="Also check every source and sink: rights, tables, topics."),
     ] = False,
     without_env: Annotated[
         bool,
         typer.Option(
-            "--without-env", help="Let missing variables and secret files fit, for CI; say which."
+            "--without-env",
+            help="Accept missing variables and secret files, and list them; for CI.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Validate a pipeline file: every key, every adaptor's settings, every SQL query.
+    """Validate a pipeline file.
 
-    It connects to nothing, but with --connect to all, and changes nothing there.
-    With --without-env variables and secret files need not be here, nor the paths.
+    It checks every key, every adaptor's settings and every SQL query. It connects to
+    nothing, but with --connect to every source and sink, where it changes nothing. With
+    --without-env variables, secret files and paths need not exist.
+
+    Examples:
+        transporter check pipeline.yaml --connect
+        transporter check pipeline.yaml --without-env --json
     """
     if without_env:
         if connect:
-            raise ConfigError("--connect needs all variables and files: leave out --without-env")
+            raise ConfigError("--connect needs all variables and files; leave out --without-env")
         return _check_without_env(pipeline, as_json=as_json)
     from transporter.cli.check_sql import sql_problems  # noqa: PLC0415 - heavy
     from transporter.observe.tracing import refuse_without_extra  # noqa: PLC0415 - the same
@@ -58,9 +62,9 @@ def check(
     refuse_without_extra(found.observe.tracing)
     _warn_of_open_secrets(found, document)
     if not as_json:
-        _tree(found)
-    looks = _connected(found, quiet=as_json) if connect else []
-    wrong = any(each.wrong for each in looks)
+        _write_summary(found)
+    looks = _probe_connections(found, quiet=as_json) if connect else []
+    wrong = any(each.has_problem for each in looks)
     if as_json:
         summary = _summary(found)
         if connect:
@@ -78,27 +82,27 @@ def _check_without_env(file: Path, *, as_json: bool) -> int:
         write_json(summary | {"unchecked": [each._asdict() for each in unchecked]})
         return 0
     if found is not None:
-        _tree(found)
+        _write_summary(found)
     else:
         write(printable(f"{file} has no mistake, as far as it can be checked here; not checked:"))
         for each in unchecked:
             write(printable(f"  {file}:{each.line}: {each.key}: {each.reason}"))
-        write("  whether these settings fit together with the others around them")
+        write("  whether these settings are compatible with the others around them")
     write("not checked: whether the paths can be used, which depends on the host")
     return 0
 
 
-def _connected(pipeline: Pipeline, *, quiet: bool) -> list[Look]:
-    """Look at all that *pipeline* connects, and tell what is found unless *quiet*."""
+def _probe_connections(pipeline: Pipeline, *, quiet: bool) -> list[ProbeResult]:
+    """Probe every source and sink of *pipeline* and Spark's master; print unless *quiet*."""
     from transporter.embed import cache_directory  # noqa: PLC0415 - heavy
     from transporter.spark.probing import probe_spark  # noqa: PLC0415 - the same
-    from transporter.trial.connections import Look, looks  # noqa: PLC0415 - the same
+    from transporter.trial.connections import ProbeResult, probe_all  # noqa: PLC0415 - the same
 
     spark = pipeline.spark
-    host = Look("spark", spark.master, "")
+    host = ProbeResult("spark", spark.master, "")
     host.findings = list(probe_spark(spark.master, cache_directory(), local=spark.local))
     found = []
-    for look in (*looks(pipeline), host):
+    for look in (*probe_all(pipeline), host):
         found.append(look)
         if quiet:
             continue
@@ -111,7 +115,7 @@ def _connected(pipeline: Pipeline, *, quiet: bool) -> list[Look]:
 
 
 def _warn_of_open_secrets(pipeline: Pipeline, document: Document) -> None:
-    """Name the secret files that are open to all: so containers mount them, and nobody else."""
+    """Warn of secret files that every user may read. Outside of containers that is a mistake."""
     from transporter.pipeline.secret_files import readable_by_all  # noqa: PLC0415 - as above
 
     files = {file for template in document.templates.values() for file in template.files}
@@ -123,7 +127,7 @@ def _warn_of_open_secrets(pipeline: Pipeline, document: Document) -> None:
 
 
 def _summary(pipeline: Pipeline) -> dict[str, Any]:
-    """Return what the pipeline consists of, without any adaptor's settings."""
+    """Return the parts of *pipeline*, without any adaptor's settings."""
     return {
         "name": pipeline.name,
         "file": pipeline.file,
@@ -144,7 +148,7 @@ def _summary(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _tree(pipeline: Pipeline) -> None:
+def _write_summary(pipeline: Pipeline) -> None:
     from transporter.pipeline.keeping import history_text  # noqa: PLC0415 - imports pydantic
     from transporter.units import size_text  # noqa: PLC0415 - the same
 
@@ -155,14 +159,14 @@ def _tree(pipeline: Pipeline) -> None:
         *(["reader", each.name, each.adaptor] for each in pipeline.readers),
         ["log", "", f"{log.dir} {cut}"],
         ["history", "", history_text(log.compaction, log.retention, log.max_bytes)],
-        *(["route", each.name, _way(each)] for each in pipeline.routes),
+        *(["route", each.name, _route_path(each)] for each in pipeline.routes),
         ["spark", "", pipeline.spark.master],
     ]
-    for line in aligned([[printable(cell) for cell in row] for row in rows]):
+    for line in align_columns([[printable(cell) for cell in row] for row in rows]):
         write(f"  {line}")
 
 
-def _way(route: RouteConfig) -> str:
+def _route_path(route: RouteConfig) -> str:
     steps = [step.name for step in route.steps]
     way = " -> ".join([route.namespace, *steps, route.writer.adaptor])
     return f"{way} (after {route.after})" if route.after else way

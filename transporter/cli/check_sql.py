@@ -1,4 +1,4 @@
-"""The ``sql`` steps of a pipeline file as Spark's own parser reads them."""
+"""Check of a pipeline file's ``sql`` steps by Spark's own parser."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 _SECONDS: Final = 180.0
 _LITERAL: Final = re.compile(r"\|[-+1-9]*\s*(#.*)?$")
-"""The end of a line behind which YAML keeps lines as they are."""
+"""End of a line that begins a literal block in YAML, which keeps its lines."""
 
 
 def sql_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
-    """Return what Spark's parser refuses in the ``sql`` steps of *pipeline*.
+    """Return the problems that Spark's parser finds in the ``sql`` steps of *pipeline*.
 
-    Where it cannot be asked nothing is refused, and that is told.
+    If the parser cannot run, there are none, and a note reports that.
     """
-    texts = list(_texts(pipeline))
+    texts = list(_sql_texts(pipeline))
     if not texts:
         return []
     wanted = [{"kind": kind, "text": text} for _, kind, text in texts]
@@ -40,7 +40,7 @@ def sql_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
         for name, value in pipeline.spark.config.items()
         if name.startswith("spark.sql.")
     }
-    answer = _parsed({"config": config, "texts": wanted})
+    answer = _run_parser({"config": config, "texts": wanted})
     if "problems" not in answer:
         note(f"sql steps were not parsed: {answer['unknown']}")
         return []
@@ -52,14 +52,14 @@ def sql_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
     ]
 
 
-def _texts(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str, str]]:
-    """Yield each query and each schema, with the place of its step in the file."""
+def _sql_texts(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str, str]]:
+    """Yield the path of each ``sql`` step, with its query and its schema."""
     for index, route in enumerate(pipeline.routes):
         for number, step in enumerate(route.steps):
             if step.name == SQL:
                 path = ("routes", index, "steps", number, SQL)
                 settings = SqlSettings.model_validate(step.settings)
-                # Behind the last word an end that comes too early would have another line.
+                # Otherwise an unexpected end would be reported on a later line.
                 yield path, "query", settings.query.rstrip()
                 if settings.schema_ is not None:
                     yield path, "schema", settings.schema_
@@ -79,8 +79,8 @@ def _problem(
     return type(error)(error.problem, error.file, line)
 
 
-def _parsed(request: dict[str, Any]) -> dict[str, Any]:
-    """Ask Spark's parser; ``unknown`` says why there is no answer."""
+def _run_parser(request: dict[str, Any]) -> dict[str, Any]:
+    """Run Spark's parser. Without an answer, ``unknown`` holds the reason."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "transporter.spark.sql_parser"],

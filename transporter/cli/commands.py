@@ -1,9 +1,9 @@
 """The tree of commands.
 
-A command is a plain function in a module of its own that raises
-:class:`~transporter.errors.TransporterError` and imports what is heavy inside
-its body: importing every command module must cost next to nothing, because
-``transporter --help`` does just that (a test watches over it).
+A command is a plain function in its own module that raises
+:class:`~transporter.errors.TransporterError`. It imports heavy modules inside its
+body, because ``transporter --help`` imports every command module and must stay fast
+(a test measures it).
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ from transporter.cli import (
     test,
     top,
 )
-from transporter.cli.groups import show_help
+from transporter.cli.groups import add_command, show_help
 from transporter.cli.output import write
 
 
 def build() -> typer.Typer:
-    """Put the commands together."""
-    # rich would cost more time than all the rest of `--help`.
+    """Build the command line's application."""
+    # rich would take longer than all the rest of `--help`.
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(_root)
-    app.command("run")(run.run)
-    app.command("quickstart")(quickstart.quickstart)
+    add_command(app, "run", run.run)
+    add_command(app, "quickstart", quickstart.quickstart)
     app.add_typer(init.build(), name="init")
-    app.command("check")(check.check)
-    app.command("schema")(schema.schema)
-    app.command("test")(test.test)
-    app.command("dry-run")(dry_run.dry_run)
-    app.command("status")(status.status)
-    app.command("top")(top.top)
-    app.command("query")(query.query)
-    app.command("shell")(shell.shell)
-    app.command("ack")(ack.ack)
-    app.command("replay")(replay.replay)
-    app.command("reload")(reload.reload)
-    app.command("audit")(audit.audit)
+    add_command(app, "check", check.check)
+    add_command(app, "schema", schema.schema)
+    add_command(app, "test", test.test)
+    add_command(app, "dry-run", dry_run.dry_run)
+    add_command(app, "status", status.status)
+    add_command(app, "top", top.top)
+    add_command(app, "query", query.query)
+    add_command(app, "shell", shell.shell)
+    add_command(app, "ack", ack.ack)
+    add_command(app, "replay", replay.replay)
+    add_command(app, "reload", reload.reload)
+    add_command(app, "audit", audit.audit)
     app.add_typer(reader.build(), name="reader")
     app.add_typer(route.build(), name="route")
     app.add_typer(log.build(), name="log")

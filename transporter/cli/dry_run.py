@@ -1,4 +1,4 @@
-"""``transporter dry-run``: what routes would make of entries that are in the log."""
+"""Command ``transporter dry-run``: a preview of deliveries from the log."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.log_entries import message_json, note, shown
+from transporter.cli.log_entries import display_text, message_json, note
 from transporter.cli.log_range import (
     From,
     KeyFilter,
     NamespaceFilter,
     To,
-    choose,
-    look,
-    reading,
-    wanted_of,
+    inspect_log,
+    open_selection,
+    parse_filters,
+    select_entries,
 )
-from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.output import printable, write, write_json, write_table
 from transporter.cli.spark_process import trial_spark
 from transporter.cli.target import AsJson, log_directory
 from transporter.errors import EnvironmentFault
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from transporter.log.inspect import LogInfo
     from transporter.message import Message
     from transporter.trial.routes import TrialRoute
-    from transporter.trial.tried import Row, Tried
+    from transporter.trial.tried import OutputRow, TrialResult
 
-    Result = list[Tried] | EnvironmentFault
+    Result = list[TrialResult] | EnvironmentFault
 
 LAST = 20
 MOST = 10_000
-"""Entries that are looked at in one go: all of them are held (Invariant 17)."""
+"""Maximum number of entries, because all of them are in memory (Invariant 17)."""
 
 
 def dry_run(  # noqa: PLR0913 - one argument an option
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE")],
+    pipeline: Annotated[Path, typer.Argument(help="Pipeline file.", metavar="PIPELINE")],
     routes: Annotated[
-        list[str] | None, typer.Argument(help="Only these routes.", metavar="[ROUTE]...")
+        list[str] | None, typer.Argument(help="Routes; all by default.", metavar="ROUTE")
     ] = None,
     *,
     last: Annotated[
-        int, typer.Option("--last", help="The last N entries.", metavar="N", min=1, max=MOST)
+        int, typer.Option("--last", help="Only the last N entries.", metavar="N", min=1, max=MOST)
     ] = LAST,
     start: From = None,
     end: To = None,
@@ -57,22 +57,24 @@ def dry_run(  # noqa: PLR0913 - one argument an option
     key: KeyFilter = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show what routes would deliver of entries in the log, beside what went in; send nothing.
+    """Preview deliveries without sending them.
 
-    Works beside a running engine, with the pipeline file as it is now, so a change
-    can be tried before it is loaded. Spark is started only for `sql` steps. Exit code 1 when an
-    entry would fail, 3 when a route cannot be run.
+    It shows each entry of the log beside the messages that a route would deliver. It
+    works beside a running engine and uses the pipeline file as it is now, so you can
+    try a change before you load it. Spark starts only for `sql` steps. The exit code is
+    1 when an entry would fail, and 3 when a route cannot be run.
 
-    Example: transporter dry-run pipeline.yaml events --last 5
+    Example:
+        transporter dry-run pipeline.yaml events --last 5
     """
-    from transporter.trial.routes import chosen, trial_routes  # noqa: PLC0415 - imports pyarrow
+    from transporter.trial.routes import select_route, trial_routes  # noqa: PLC0415 - imports pyarrow
 
     with trial_spark() as spark:
         known = trial_routes(pipeline, os.environ, spark)
-        wanted = [chosen(known, name, str(pipeline)) for name in routes or known]
-        found = look(log_directory(pipeline))
-        entries = _entries(found, last, start, end, namespace, key)
-        results = {route.name: _result(route, entries) for route in wanted}
+        wanted = [select_route(known, name, str(pipeline)) for name in routes or known]
+        found = inspect_log(log_directory(pipeline))
+        entries = _read_entries(found, last, start, end, namespace, key)
+        results = {route.name: _run_route(route, entries) for route in wanted}
     not_run = {name: each for name, each in results.items() if isinstance(each, EnvironmentFault)}
     if as_json:
         values = {name: _result_json(each) for name, each in results.items()}
@@ -80,13 +82,13 @@ def dry_run(  # noqa: PLR0913 - one argument an option
     else:
         for name, result in results.items():
             if not isinstance(result, EnvironmentFault):
-                _show(name, result)
+                _write_route(name, result)
         for name, error in not_run.items():
             note(f"error: route {name} was not run: {error}")
     return _exit_code(results.values())
 
 
-def _result(route: TrialRoute, entries: pa.RecordBatch) -> Result:
+def _run_route(route: TrialRoute, entries: pa.RecordBatch) -> Result:
     """Return what becomes of *entries*, or why *route* cannot be run here."""
     try:
         return route.run(entries)
@@ -104,18 +106,18 @@ def _exit_code(results: Iterable[Result]) -> int:
     return min(codes - {0}, default=0)
 
 
-def _entries(
+def _read_entries(
     found: LogInfo, last: int, start: str | None, end: str | None, namespace: str, key: str | None
 ) -> pa.RecordBatch:
-    """Return the entries that are meant, at most *last* of them."""
+    """Return the entries that the options select, at most *last* of them."""
     from transporter.message import concat  # noqa: PLC0415 - imports pyarrow
 
-    picked = choose(found, found.last, None, start, end, wanted_of(namespace, key))
-    with reading(found, picked, last) as batches:
+    picked = select_entries(found, found.last, None, start, end, parse_filters(namespace, key))
+    with open_selection(found, picked, last) as batches:
         return concat(batches)
 
 
-def _show(name: str, tried: list[Tried]) -> None:
+def _write_route(name: str, tried: list[TrialResult]) -> None:
     outputs = sum(len(each.outputs) for each in tried)
     failed = sum(each.error is not None for each in tried)
     skipped = sum(not (each.outputs or each.error) for each in tried)
@@ -125,54 +127,55 @@ def _show(name: str, tried: list[Tried]) -> None:
             f" {skipped} skipped, {failed} would fail"
         )
     )
-    table(
-        ("offset", "namespace", "key", "in", "out"), [row for each in tried for row in _rows(each)]
+    write_table(
+        ("offset", "namespace", "key", "in", "out"),
+        [row for each in tried for row in _entry_rows(each)],
     )
     write()
 
 
-def _rows(tried: Tried) -> list[tuple[str, ...]]:
+def _entry_rows(tried: TrialResult) -> list[tuple[str, ...]]:
     message = tried.entry.message
     came = (
         str(tried.entry.offset),
         message.namespace,
-        shown(message.key),
-        shown(message.data),
+        display_text(message.key),
+        display_text(message.data),
     )
-    first, *others = _outs(tried)
+    first, *others = _output_cells(tried)
     return [(*came, first), *(("", "", "", "", each) for each in others)]
 
 
-def _outs(tried: Tried) -> list[str]:
-    """Return what became of an entry, a text for each message."""
+def _output_cells(tried: TrialResult) -> list[str]:
+    """Return the outcome of an entry, one text for each message."""
     if tried.error is not None:
         return [f"fails: {tried.error}"]
     if not tried.outputs:
         return ["skipped"]
-    return [_out(tried.entry.message, each) for each in tried.outputs]
+    return [_output_cell(tried.entry.message, each) for each in tried.outputs]
 
 
-def _out(before: Message, after: Message | Row) -> str:
-    """Return the data that came out, behind the other fields that have changed."""
-    from transporter.trial.tried import Row  # noqa: PLC0415 - imports pyarrow
+def _output_cell(before: Message, after: Message | OutputRow) -> str:
+    """Return the data of an output, behind the other fields that have changed."""
+    from transporter.trial.tried import OutputRow  # noqa: PLC0415 - imports pyarrow
 
-    if isinstance(after, Row):
-        return shown(json.dumps(after.columns, ensure_ascii=False).encode())
+    if isinstance(after, OutputRow):
+        return display_text(json.dumps(after.columns, ensure_ascii=False).encode())
     if after == before:
         return "the same"
     names = ("namespace", "op", "key", "content_type", "headers", "timestamp", "source_id", "phase")
     old, new = message_json(before), message_json(after)
     changed = [f"{name}={new[name]}" for name in names if new[name] != old[name]]
-    return " ".join([*changed, shown(after.data)])
+    return " ".join([*changed, display_text(after.data)])
 
 
-def _result_json(result: Result) -> Any:  # noqa: ANN401 - a value that JSON has
+def _result_json(result: Result) -> Any:  # noqa: ANN401 - a JSON value
     if isinstance(result, EnvironmentFault):
         return {"unknown": str(result)}
     return [_as_json(each) for each in result]
 
 
-def _as_json(tried: Tried) -> dict[str, Any]:
+def _as_json(tried: TrialResult) -> dict[str, Any]:
     return {
         "offset": tried.entry.offset,
         "input": message_json(tried.entry.message),
@@ -181,7 +184,7 @@ def _as_json(tried: Tried) -> dict[str, Any]:
     }
 
 
-def _output_json(output: Message | Row) -> dict[str, Any]:
-    from transporter.trial.tried import Row  # noqa: PLC0415 - imports pyarrow
+def _output_json(output: Message | OutputRow) -> dict[str, Any]:
+    from transporter.trial.tried import OutputRow  # noqa: PLC0415 - imports pyarrow
 
-    return {"row": output.columns} if isinstance(output, Row) else message_json(output)
+    return {"row": output.columns} if isinstance(output, OutputRow) else message_json(output)

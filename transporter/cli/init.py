@@ -1,4 +1,4 @@
-"""``transporter init``: a first pipeline file, and a first adaptor."""
+"""Commands ``transporter init``: a first pipeline file, and a first adaptor."""
 
 from __future__ import annotations
 
@@ -7,35 +7,40 @@ from typing import Annotated
 
 import typer
 
-from transporter.cli.groups import group
+from transporter.cli.groups import command_group
 from transporter.cli.output import printable, write, write_json
 from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.errors import ConfigError
 
 
 def build() -> typer.Typer:
-    """Put the group together."""
-    return group("Begin a pipeline file, or an adaptor.", pipeline=pipeline, adaptor=adaptor)
+    """Build the group."""
+    return command_group(
+        "Create a pipeline file or an adaptor.", pipeline=pipeline, adaptor=adaptor
+    )
 
 
 def pipeline(
     source: Annotated[
-        str, typer.Argument(help="A reader that `adaptors list` shows, or module:Class.")
+        str,
+        typer.Argument(help="Reader from `adaptors list`, or module:Class.", metavar="SOURCE"),
     ],
     sink: Annotated[
-        str, typer.Argument(help="A writer that `adaptors list` shows, or module:Class.")
+        str, typer.Argument(help="Writer from `adaptors list`, or module:Class.", metavar="SINK")
     ],
     file: Annotated[
-        Path, typer.Argument(help="The file to write; it must not be there yet.")
+        Path, typer.Argument(help="File to create; it must not exist.", metavar="FILE")
     ] = Path("pipeline.yaml"),
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Write a pipeline file from a source to a sink, with every setting of both explained.
+    """Create a pipeline file with every setting.
 
-    What is named as module:Class is a class in a module beside the file.
+    It connects a source with a sink, and comments explain the settings of both. A name
+    module:Class stands for a class in a module beside the file.
 
-    Example: transporter init pipeline file kafka orders.yaml
+    Example:
+        transporter init pipeline file kafka orders.yaml
     """
     from transporter.starting.pipelines import first_pipeline  # noqa: PLC0415 - imports adaptors
 
@@ -49,23 +54,25 @@ def pipeline(
         write_json({"files": [file]})
         return
     write(printable(f"written: {file}"))
-    write(printable(f"next: fill in what it asks for, then 'transporter check {file}'"))
+    write(printable(f"next: fill in the required settings, then 'transporter check {file}'"))
 
 
 def adaptor(
-    name: Annotated[str, typer.Argument(help="What a pipeline file will call it: my-sink.")],
+    name: Annotated[str, typer.Argument(help="Adaptor's name, such as my-sink.", metavar="NAME")],
     *,
-    reader: Annotated[bool, typer.Option("--reader", help="Make a reader.")] = False,
+    reader: Annotated[bool, typer.Option("--reader", help="Create a reader.")] = False,
     writer: Annotated[
-        bool, typer.Option("--writer", help="Make a writer, as without any option.")
+        bool, typer.Option("--writer", help="Create a writer (the default).")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a folder with an adaptor that works, its contract tests and a pipeline that uses it.
+    """Create a working adaptor with its tests.
 
-    Example: transporter init adaptor my-sink
+    The folder holds the adaptor, its contract tests and a pipeline that uses it.
 
-    Example: transporter init adaptor my-source --reader
+    Examples:
+        transporter init adaptor my-sink
+        transporter init adaptor my-source --reader
     """
     from transporter.starting import adaptors  # noqa: PLC0415 - as above
 

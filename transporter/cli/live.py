@@ -1,4 +1,4 @@
-"""What a running engine shows: a live table on a terminal, structured lines otherwise."""
+"""Output of a running engine: a live table on a terminal, otherwise structured lines."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from rich.live import Live
 from rich.text import Text
 
 from transporter.cli.output import printable
-from transporter.cli.status_table import Rates, rows_of, status_table
+from transporter.cli.status_table import Rates, live_rows, status_table
 from transporter.engine.events import level_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 PROGRESS: Final = 10.0
-"""Seconds between two looks at the progress where there is no live table."""
+"""Seconds between two checks of the progress without a live table."""
 UNCHANGED: Final = 60.0
-"""Seconds after which progress that has not changed is written again."""
+"""Seconds after which unchanged progress is written again."""
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _LOG_LINES: Final = 4
-"""Lines of the terminal that are left to what is logged above the table."""
+"""Lines of the terminal that stay free for events above the table."""
 _PLAIN: Final = (bool, int, float, type(None))
 
 
-class Lines:
-    """Writes events to stderr, one line each; an ``engine.events.Observer``.
+class EventPrinter:
+    """An ``engine.events.Observer`` that writes each event as a line to stderr.
 
-    The level ``debug`` has no events of its own: it adds progress that has not changed.
+    The level ``debug`` has no events of its own. It adds unchanged progress.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Lines:
         level: str = "info",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write ``text`` or ``json``, and nothing below *level*."""
+        """Write ``text`` or ``json``, without events below *level*."""
         renderer: Any = (
             structlog.processors.JSONRenderer()
             if log_format == "json"
@@ -57,7 +57,7 @@ class Lines:
         self._written: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
 
     def __call__(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
-        """Write one line."""
+        """Write one event."""
         level = level_of(event)
         if _LEVELS.index(level) < self._level:
             return
@@ -68,14 +68,14 @@ class Lines:
         line: Any = {"event": event, "level": level, **shown}
         for step in self._chain:
             line = step(None, level, line)
-        self.emit(line)
+        self.write_line(line)
 
-    def emit(self, line: str) -> None:
-        """Put the finished *line* out."""
+    def write_line(self, line: str) -> None:
+        """Write the formatted *line*."""
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
-    def show(self, status: Mapping[str, Any], doing: str = "") -> None:
+    def show_status(self, status: Mapping[str, Any], doing: str = "") -> None:
         """Write a line of progress for each reader and route whose progress is due."""
         now = self._clock()
         if now < self._due and not doing:
@@ -87,7 +87,7 @@ class Lines:
     def _write_progress(
         self, event: str, details: dict[str, Any], now: float, *, always: bool
     ) -> None:
-        """Write a line if it differs from the last of its kind, or that is a minute old."""
+        """Write a line if it differs from the last of its kind, or if that one is a minute old."""
         name = next(iter(details.values()))
         written, before = self._written.get((event, name), (now, None))
         every = always or _LEVELS[self._level] == "debug"
@@ -97,20 +97,20 @@ class Lines:
 
 
 def _progress(status: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the event and the details of each line of progress; a name comes first in them."""
+    """Yield the event and the details of each progress line. The name is the first detail."""
     for reader in status["readers"]:
-        yield "reader-progress", {"reader": reader["name"], **_of(reader, "state", "logged")}
+        yield "reader-progress", {"reader": reader["name"], **_pick(reader, "state", "logged")}
     for route in status["routes"]:
-        counts = _of(route, "state", "delivered", "skipped", "parked", "watermark", "lag")
+        counts = _pick(route, "state", "delivered", "skipped", "parked", "watermark", "lag")
         yield "route-progress", {"route": route["name"], **counts}
 
 
-def _of(part: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _pick(part: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: part[name] for name in names}
 
 
-class LiveTable(Lines):
-    """The same lines, above a table that shows every reader and route as they are now."""
+class LiveTable(EventPrinter):
+    """An :class:`EventPrinter` above a live table of readers and routes."""
 
     def __init__(self, live: Live, log_format: str, hints: str, level: str) -> None:
         """Draw into *live*."""
@@ -118,15 +118,15 @@ class LiveTable(Lines):
         self._live, self._hints = live, hints
         self._rates = Rates()
 
-    def emit(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         """Print *line* above the table."""
         self._live.console.print(Text.from_ansi(line))
 
-    def show(self, status: Mapping[str, Any], doing: str = "") -> None:
+    def show_status(self, status: Mapping[str, Any], doing: str = "") -> None:
         """Draw *status*."""
         footer = self._footer(status, doing)
         width, height = self._live.console.size
-        rows = rows_of(status, self._rates)
+        rows = live_rows(status, self._rates)
         lines = footer.plain.count("\n") + 1
         drawn = status_table(rows, width, height - lines - _LOG_LINES)
         self._live.update(Group(*drawn, footer), refresh=True)
@@ -140,9 +140,9 @@ class LiveTable(Lines):
 
 
 class _PrintableOutput:
-    """Standard output that escapes whatever could move a terminal's cursor.
+    """Standard output that escapes all characters that could move a terminal's cursor.
 
-    Writers print what came from messages, and in their worker they see no terminal.
+    Writers print data of messages, and their worker has no terminal to check for.
     """
 
     def __init__(self, terminal: TextIO) -> None:
@@ -150,19 +150,19 @@ class _PrintableOutput:
 
     def write(self, text: str) -> int:
         lines = text.split("\n")
-        return self._terminal.write("\n".join(map(_tabbed, lines)))
+        return self._terminal.write("\n".join(map(_escape_line, lines)))
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever else a stream can do
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of a stream
         return getattr(self._terminal, name)
 
 
-def _tabbed(line: str) -> str:
+def _escape_line(line: str) -> str:
     return "\t".join(map(printable, line.split("\t")))
 
 
 @contextmanager
 def printable_output() -> Iterator[None]:
-    """Keep escape sequences that writers print from the terminal; files and pipes get all bytes."""
+    """Keep writers' escape sequences from the terminal. Files and pipes get all bytes."""
     former = sys.stdout
     if not former.isatty():
         yield
@@ -174,8 +174,8 @@ def printable_output() -> Iterator[None]:
         sys.stdout = former
 
 
-class _LastingErrors:
-    """Standard error that may be gone or full: what cannot be told holds up no delivery."""
+class _UnfailingStderr:
+    """Standard error that ignores failures, so that a lost message never blocks a delivery."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -189,15 +189,15 @@ class _LastingErrors:
         with suppress(OSError):
             self._stream.flush()
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever else a stream can do
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of a stream
         return getattr(self._stream, name)
 
 
 @contextmanager
-def lasting_errors() -> Iterator[None]:
-    """Let nothing fail because standard error does: its pipe is closed, its disk is full."""
+def unfailing_stderr() -> Iterator[None]:
+    """Ignore failures of standard error, such as a closed pipe or a full disk."""
     former = sys.stderr
-    sys.stderr = cast("TextIO", _LastingErrors(former))
+    sys.stderr = cast("TextIO", _UnfailingStderr(former))
     try:
         yield
     finally:
@@ -205,27 +205,26 @@ def lasting_errors() -> Iterator[None]:
         try:
             former.flush()
         except OSError:
-            # Else the interpreter fails at its end, for what is left in the stream's buffer.
+            # Otherwise the interpreter fails at its end, when it flushes the stream's buffer.
             with Path(os.devnull).open("w") as nowhere:
                 os.dup2(nowhere.fileno(), former.fileno())
 
 
 @contextmanager
-def reporter(
+def engine_reporter(
     log_format: str | None, *, live: bool | None, hints: str, level: str = "info"
-) -> Iterator[Lines]:
-    """Return what tells of a running engine, fitting to where stderr goes.
+) -> Iterator[EventPrinter]:
+    """Yield the printer of a running engine's events that suits stderr.
 
-    Without *log_format* lines are text on a terminal, and JSON elsewhere. Events below *level*
-    have no line.
-    *hints* are shown below a live table only: a log file has nobody to try them.
+    Without *log_format* lines are text on a terminal and JSON elsewhere. Events below
+    *level* are left out. *hints* appear below a live table only.
     """
     console = Console(stderr=True)
     log_format = log_format or ("text" if console.is_terminal else "json")
     if not (console.is_terminal if live is None else live):
-        yield Lines(log_format, colours=False, level=level)
+        yield EventPrinter(log_format, colours=False, level=level)
         return
-    # What writers print to the same terminal belongs above the table, not into it.
+    # Output of writers to the same terminal belongs above the table, not into it.
     shared = sys.stdout.isatty()
     with Live(console=console, auto_refresh=False, redirect_stdout=shared) as drawn:
         yield LiveTable(drawn, log_format, hints, level)

@@ -1,10 +1,10 @@
-"""``transporter log``: look into a log, beside a running engine or without one."""
+"""Commands ``transporter log``, which work with and without a running engine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from transporter.cli.groups import group
+from transporter.cli.groups import command_group
 from transporter.cli.log_compact import compact
 from transporter.cli.log_export import export
 from transporter.cli.log_info import info
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def build() -> typer.Typer:
-    """Put the group together."""
-    return group(
-        "Look into a commit log.",
+    """Build the group."""
+    return command_group(
+        "Inspect, export, compact or repair a log.",
         info=info,
         show=show,
         tail=tail,

@@ -1,4 +1,4 @@
-"""``transporter log compact``: compact a log of which no engine runs."""
+"""Command ``transporter log compact`` for a log without a running engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transporter.cli.acting import Reason  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.output import printable, write, write_json, write_table
 from transporter.cli.target import AsJson, Target, log_directory
 from transporter.errors import ConfigError, EnvironmentFault
 
@@ -28,18 +28,20 @@ def compact(
     target: Target,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell what would go; needs no lock.")
+        bool, typer.Option("--dry-run", help="Only report the entries to drop; needs no lock.")
     ] = False,
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Drop what later entries made obsolete, as log.compaction says; no engine may be running.
+    """Drop entries that later ones supersede.
 
-    An engine whose file asks for compaction does this by itself. With a log directory
-    instead of a pipeline file it is done as for the last engine that ran on it. Nothing
-    that a route or a reader's source still needs goes.
+    The settings are those of log.compaction in the pipeline file, or with a log
+    directory those of the last engine that ran on it. No engine may be running. An
+    engine whose file asks for compaction compacts by itself. Entries that a route or a
+    reader's source still needs are kept.
 
-    Example: transporter log compact pipeline.yaml --dry-run
+    Example:
+        transporter log compact pipeline.yaml --dry-run
     """
     from transporter.control.offline import locked  # noqa: PLC0415 - imports pyarrow
     from transporter.log.inspect import inspect  # noqa: PLC0415 - imports pyarrow
@@ -47,22 +49,26 @@ def compact(
     directory = log_directory(target)
     if dry_run:
         inspect(directory)
-        hold, report = _previewed(target, directory)
+        hold, report = _preview(target, directory)
     else:
         with locked(directory) as audit:
-            hold, report = _compacted(target, directory, audit, reason)
+            hold, report = _compact_locked(target, directory, audit, reason)
     if as_json:
         write_json(_as_json(hold, report, dry_run=dry_run))
     else:
-        _show(hold, report, dry_run=dry_run)
+        _write_report(hold, report, dry_run=dry_run)
 
 
 def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSettings:
-    """Return how to compact the log that *target* names; *record* is that of its last engine.
+    """Return the compaction settings of the log that *target* names.
+
+    Args:
+        target: the pipeline file or the log directory.
+        record: the maintenance record of the log's last engine.
 
     Raises:
         ConfigError: the pipeline file does not ask for compaction.
-        EnvironmentFault: nobody knows that, or how far the sources are.
+        EnvironmentFault: the settings, or the sources' progress, are not on record.
 
     """
     from transporter.log.compaction import CompactionSettings  # noqa: PLC0415 - imports pyarrow
@@ -70,7 +76,7 @@ def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSetti
     if target.is_dir():
         if record is None or record.rules is None:
             raise EnvironmentFault(
-                f"{target}: no engine has recorded here how this log is compacted; "
+                f"{target}: no engine has recorded the compaction settings of this log; "
                 "give its pipeline file instead of the directory"
             )
         after, keep, tombstones, compression = record.rules
@@ -91,8 +97,8 @@ def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSetti
         )
         if after is None:
             raise ConfigError(
-                "log.compaction says nothing of what may be dropped; write 'keep: key' or "
-                "'keep: namespace' there, with 'after: off' if the engine shall not compact",
+                "log.compaction does not allow any entries to be dropped; set 'keep: key' or "
+                "'keep: namespace' there, with 'after: off' if the engine must not compact",
                 str(target),
             )
         _refuse_unknown_sources(pipeline, record)
@@ -101,7 +107,11 @@ def _settings(target: Path, record: MaintenanceRecord | None) -> CompactionSetti
 
 
 def _refuse_unknown_sources(pipeline: Pipeline, record: MaintenanceRecord | None) -> None:
-    """Invariant 11: without a record only a clean stop tells that every source knows all."""
+    """Refuse if the sources' progress is unknown.
+
+    Without a record, only a clean stop proves that every entry is acknowledged to its
+    source (Invariant 11).
+    """
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - as above
     from transporter.log.meta import read_meta  # noqa: PLC0415 - as above
 
@@ -112,12 +122,12 @@ def _refuse_unknown_sources(pipeline: Pipeline, record: MaintenanceRecord | None
     waiting = any(reader.waits_for_delivery for reader in pipeline.readers)
     if waiting or meta is None or meta.clean is None:
         raise EnvironmentFault(
-            f"{directory}: no engine has recorded here how far its sources are, and they may "
-            "still need what is logged; start the pipeline once and stop it, then compact"
+            f"{directory}: no engine has recorded the progress of its sources, which may still "
+            "need logged entries; start the pipeline once and stop it, then compact"
         )
 
 
-def _previewed(target: Path, directory: Path) -> tuple[Hold | None, Report]:
+def _preview(target: Path, directory: Path) -> tuple[Hold | None, Report]:
     from transporter.log.compaction import preview  # noqa: PLC0415 - imports pyarrow
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415
     from transporter.log.maintenance import read_record  # noqa: PLC0415
@@ -125,10 +135,10 @@ def _previewed(target: Path, directory: Path) -> tuple[Hold | None, Report]:
 
     settings = _settings(target, read_record(RealFileSystem(), directory))
     hold = least_hold(directory)
-    return hold, preview(directory, watermark=_through(hold), settings=settings, now=_now())
+    return hold, preview(directory, watermark=_hold_offset(hold), settings=settings, now=_now_us())
 
 
-def _compacted(
+def _compact_locked(
     target: Path, directory: Path, audit: AuditFile, reason: str
 ) -> tuple[Hold | None, Report]:
     from transporter.audit import this_operator  # noqa: PLC0415 - only commands that act
@@ -140,28 +150,28 @@ def _compacted(
     record = read_record(RealFileSystem(), directory)
     settings = _settings(target, record)
     hold = least_hold(directory, locked=True)
-    through = _through(hold)
+    through = _hold_offset(hold)
     details = {"through": through, "settings": asdict(settings), "reason": reason}
     with audit.change("log compact", this_operator(), **details) as results:
-        report = run(directory, watermark=lambda: through, settings=settings, now=_now())
+        report = run(directory, watermark=lambda: through, settings=settings, now=_now_us())
         results |= {"dropped": report.dropped_entries, "freed": report.freed_bytes}
         if record is not None:
-            _remember(directory, record, report.through, settings)
+            _record_extent(directory, record, report.through, settings)
     return hold, report
 
 
-def _through(hold: Hold | None) -> int:
+def _hold_offset(hold: Hold | None) -> int:
     return -1 if hold is None else hold.through
 
 
-def _now() -> int:
+def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-def _remember(
+def _record_extent(
     directory: Path, record: MaintenanceRecord, through: int, settings: CompactionSettings
 ) -> None:
-    """Spare the next engine what was compacted here."""
+    """Record the compacted range, so that the next engine does not repeat the work."""
     from transporter.log.filesystem import RealFileSystem, faults_of  # noqa: PLC0415
     from transporter.log.maintenance import extent, write_record  # noqa: PLC0415
 
@@ -184,10 +194,10 @@ def _as_json(hold: Hold | None, report: Report, *, dry_run: bool) -> dict[str, A
     }
 
 
-def _show(hold: Hold | None, report: Report, *, dry_run: bool) -> None:
+def _write_report(hold: Hold | None, report: Report, *, dry_run: bool) -> None:
     for problem in report.problems:
         write(f"not compacted: {printable(problem)}")
-    holder = "no route has run here, so nothing may go"
+    holder = "no route has run here, so nothing may be dropped"
     if hold is not None:
         holder = f"everything beyond offset {hold.through} is held by {printable(str(hold))}"
     write(holder)
@@ -199,7 +209,7 @@ def _show(hold: Hold | None, report: Report, *, dry_run: bool) -> None:
         for each in report.segments
     ]
     if rows:
-        table(columns, rows)
+        write_table(columns, rows)
 
 
 def _bytes(count: int | None) -> str:

@@ -1,4 +1,4 @@
-"""How entries are shown: as plain values for JSON, as rows of a table, as lines."""
+"""Formats of entries: plain values for JSON, rows of a table, lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.cli.output import printable, table, write
+from transporter.cli.output import printable, write, write_table
 from transporter.errors import TransporterError
 from transporter.shown import text_of
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("offset", "logged at", "namespace", "op", "key", "data")
 TABLE_ROWS: Final = 200
-"""Entries that are held to be laid out as one table; more are written as they come."""
+"""Entries that form one table. If there are more, rows are written as they come."""
 _SHOWN: Final = 120
-"""Characters of a value that are shown where people read."""
+"""Characters of a value in text for people."""
 _WIDTH: Final = 40
-"""Characters up to which a column grows where rows are written as they come."""
+"""Maximum width of a column when rows are written as they come."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,7 +41,7 @@ def entry_json(entry: Entry, *, confirmed: int) -> dict[str, Any]:
 
 
 def message_json(message: Message) -> dict[str, Any]:
-    """Return *message* as plain values; bytes that are not UTF-8 become ``{"base64": …}``."""
+    """Return *message* as plain values. Bytes that are not UTF-8 become ``{"base64": …}``."""
     return {
         "namespace": message.namespace,
         "op": message.op,
@@ -56,39 +56,39 @@ def message_json(message: Message) -> dict[str, Any]:
 
 
 def row_of(entry: Entry, confirmed: int) -> tuple[str, ...]:
-    """Return *entry* as a row under :data:`COLUMNS`, long values cut."""
+    """Return *entry* as a row under :data:`COLUMNS`, with long values truncated."""
     message = entry.message
     cells = (
         f"{entry.offset}{' unconfirmed' if entry.offset > confirmed else ''}",
         time_text(entry.logged_at),
         message.namespace,
         message.op,
-        shown(message.key),
-        shown(message.data),
+        display_text(message.key),
+        display_text(message.data),
     )
-    return tuple(map(_cut, cells))
+    return tuple(map(_truncate, cells))
 
 
-def _cut(cell: str) -> str:
+def _truncate(cell: str) -> str:
     return cell if len(cell) <= _SHOWN else f"{cell[: _SHOWN - 1]}…"
 
 
 def time_text(microseconds: int) -> str:
-    """Return a time in µs UTC as text; one that no calendar has as its number."""
+    """Return a time in µs UTC as text, or its number if it is outside the calendar."""
     with suppress(OverflowError):
         return (EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="milliseconds")
     return f"{microseconds} µs"
 
 
-class Lines:
-    """Writes rows to stdout one by one; columns grow with what has come."""
+class RowPrinter:
+    """Printer of single rows to stdout, with columns that grow as needed."""
 
     def __init__(self) -> None:
-        """Begin with the width of the heads, which are not written."""
+        """Start with the widths of the headings, which are not written."""
         self._widths = [len(column) for column in COLUMNS]
 
     def write(self, row: Sequence[str]) -> None:
-        """Write *row*, made printable."""
+        """Write *row* with its cells made printable."""
         cells = [printable(cell) for cell in row]
         self._widths = [
             max(width, min(len(cell), _WIDTH))
@@ -101,7 +101,7 @@ class Lines:
 def write_rows(rows: Iterable[Sequence[str]]) -> None:
     """Print *rows* under :data:`COLUMNS`: a few as one table, many as they come (Invariant 17).
 
-    What came before an error is printed before that is raised.
+    Rows before an error are printed before the error is raised.
     """
     held: list[Sequence[str]] = []
     iterator = iter(rows)
@@ -111,12 +111,12 @@ def write_rows(rows: Iterable[Sequence[str]]) -> None:
             if len(held) == TABLE_ROWS:
                 break
     except TransporterError:
-        table(COLUMNS, held)
+        write_table(COLUMNS, held)
         raise
     if len(held) < TABLE_ROWS:
-        table(COLUMNS, held)
+        write_table(COLUMNS, held)
         return
-    lines = Lines()
+    lines = RowPrinter()
     lines.write([column.upper() for column in COLUMNS])
     for many in (held, iterator):
         for row in many:
@@ -124,7 +124,7 @@ def write_rows(rows: Iterable[Sequence[str]]) -> None:
 
 
 def write_raw(batches: Iterable[pa.RecordBatch]) -> None:
-    """Write the data of each entry to stdout as it is, each followed by a newline."""
+    """Write the raw data of each entry to stdout, followed by a newline."""
     sys.stdout.flush()
     for batch in batches:
         values = batch.column("data").to_pylist()
@@ -140,24 +140,26 @@ def entries_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
 
 
 def note(text: str) -> None:
-    """Tell people something beside the results: a line on stderr."""
+    """Write a remark beside the results: a line on stderr."""
     sys.stderr.write(f"{printable(text)}\n")
 
 
 def note_lost(gap: Gap) -> None:
-    """Tell of entries that a repair could not save."""
+    """Report entries that a repair could not save."""
     note(f"offsets {gap.first}..{gap.last} were lost: a repair could not save them")
 
 
 def note_dropped(count: int, first: int, last: int) -> None:
-    """Report how many entries of *first* to *last* compaction has dropped, if any."""
+    """Report the number of entries from *first* to *last* that compaction has dropped, if any."""
     from transporter.log.reader import dropped_text  # noqa: PLC0415 - imports pyarrow
 
     if count:
         note(f"offsets {first}..{last}: {dropped_text(count)}")
 
 
-def shown(data: bytes | None) -> str:
-    """Return *data* as text for people; a long one is cut."""
+def display_text(data: bytes | None) -> str:
+    """Return *data* as text for people, truncated if it is long."""
     text = text_of(data)
-    return _cut("null" if text is None else text if isinstance(text, str) else json.dumps(text))
+    return _truncate(
+        "null" if text is None else text if isinstance(text, str) else json.dumps(text)
+    )

@@ -1,4 +1,4 @@
-"""``transporter log export``: entries as a file that other tools read."""
+"""Command ``transporter log export``, which writes entries into a file for other tools."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import typer
 
 from transporter.cli.log_entries import entry_json
 from transporter.cli.log_range import (
-    Chosen,
     From,
     KeyFilter,
     NamespaceFilter,
+    Selection,
     To,
-    choose,
-    look,
-    note_gone,
-    wanted_of,
+    inspect_log,
+    note_missing,
+    parse_filters,
+    select_entries,
 )
 from transporter.cli.output import printable, write, write_json
 from transporter.cli.target import AsJson, Target, log_directory
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-File = Annotated[Path, typer.Argument(help="The file to write; replaced if it exists.")]
+File = Annotated[Path, typer.Argument(help="File to write; replaced if it exists.", metavar="FILE")]
 
 
 class Format(StrEnum):
-    """What an export is written as."""
+    """File format of an export."""
 
     PARQUET = "parquet"
     JSONL = "jsonl"
@@ -47,7 +47,8 @@ def export(  # noqa: PLR0913 - one argument an option
     file: File,
     *,
     kind: Annotated[
-        Format | None, typer.Option("--format", help="By default what the file's name ends with.")
+        Format | None,
+        typer.Option("--format", help="File format; by default the ending of the file's name."),
     ] = None,
     start: From = None,
     end: To = None,
@@ -55,20 +56,23 @@ def export(  # noqa: PLR0913 - one argument an option
     key: KeyFilter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write confirmed entries into a Parquet file, or as JSON lines, whole or not at all.
+    """Export entries to Parquet or JSON lines.
 
-    Example: transporter log export pipeline.yaml orders.parquet --from 24h --namespace ^orders
+    The file holds confirmed entries only. It is written completely or not at all.
+
+    Example:
+        transporter log export pipeline.yaml orders.parquet --from 24h
     """
     from transporter.log.export import export as write_file  # noqa: PLC0415 - imports pyarrow
 
     directory = log_directory(target)
-    kind = kind or _by_name(file)
+    kind = kind or _format_by_name(file)
     _check_place(directory, file)
-    found = look(directory)
-    wanted = wanted_of(namespace, key)
-    chosen = choose(found, found.confirmed, None, start, end, wanted)
-    count = _Count()
-    write_file(file, _parts(kind, directory, chosen, count, found.confirmed))
+    found = inspect_log(directory)
+    wanted = parse_filters(namespace, key)
+    chosen = select_entries(found, found.confirmed, None, start, end, wanted)
+    count = _EntryCounter()
+    write_file(file, _file_parts(kind, directory, chosen, count, found.confirmed))
     result = {"file": file, "format": kind, "entries": count.rows, "bytes": file.stat().st_size}
     if as_json:
         write_json(result)
@@ -76,20 +80,20 @@ def export(  # noqa: PLR0913 - one argument an option
         write(f"{count.rows:,} entries, {result['bytes']:,} bytes: {printable(file)}")
 
 
-class _Count:
-    """How many entries have gone by."""
+class _EntryCounter:
+    """Counter of the entries that pass through it."""
 
     rows = 0
 
-    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pass *batches* on."""
+    def count(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield *batches* and count their rows."""
         for batch in batches:
             self.rows += batch.num_rows
             yield batch
 
 
-def _parts(
-    kind: Format, directory: Path, chosen: Chosen, count: _Count, confirmed: int
+def _file_parts(
+    kind: Format, directory: Path, chosen: Selection, count: _EntryCounter, confirmed: int
 ) -> Iterable[bytes]:
     from transporter.log.export import (  # noqa: PLC0415 - imports pyarrow
         json_lines,
@@ -97,26 +101,26 @@ def _parts(
         text_columns,
     )
 
-    batches = count.of(_read(directory, chosen, "export"))
+    batches = count.count(_read_entries(directory, chosen, "export"))
     if kind is Format.PARQUET:
-        # A file has one type for a column, so all is looked at before any of it is written.
-        return parquet(batches, text_columns(_read(directory, chosen, "types")))
+        # A column has one type in a file, so all entries are read before any is written.
+        return parquet(batches, text_columns(_read_entries(directory, chosen, "types")))
     return json_lines(batches, partial(entry_json, confirmed=confirmed))
 
 
-def _read(directory: Path, chosen: Chosen, doing: str) -> Iterator[pa.RecordBatch]:
+def _read_entries(directory: Path, chosen: Selection, doing: str) -> Iterator[pa.RecordBatch]:
     from transporter.log.reader import LogReader  # noqa: PLC0415 - imports pyarrow
     from transporter.log.search import matching  # noqa: PLC0415
 
     with LogReader(directory) as reader, _progress(doing, chosen.first, chosen.last) as seen:
-        yield from matching(reader, chosen.first, chosen.last, chosen.wanted, seen)
+        yield from matching(reader, chosen.first, chosen.last, chosen.filters, seen)
         if doing == "export":
-            note_gone(reader, chosen)
+            note_missing(reader, chosen)
 
 
 @contextmanager
 def _progress(doing: str, first: int, last: int) -> Iterator[Callable[[int], object]]:
-    """Show on a terminal how far *doing* has come; give what is told each offset."""
+    """Show the progress of *doing* on a terminal. Yield a function to call with each offset."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -128,15 +132,15 @@ def _progress(doing: str, first: int, last: int) -> Iterator[Callable[[int], obj
         yield lambda offset: bar.update(task, completed=offset - first + 1)
 
 
-def _by_name(file: Path) -> Format:
+def _format_by_name(file: Path) -> Format:
     try:
         return Format(file.suffix.removeprefix("."))
     except ValueError as error:
-        raise typer.BadParameter(f"{file}: say --format parquet or --format jsonl") from error
+        raise typer.BadParameter(f"{file}: add --format parquet or --format jsonl") from error
 
 
 def _check_place(directory: Path, file: Path) -> None:
     if file.exists() and not file.is_file():
-        raise typer.BadParameter(f"{file}: not a file that an export could replace")
+        raise typer.BadParameter(f"{file}: an export can replace regular files only")
     if file.absolute().parent.resolve().is_relative_to(directory.resolve()):
-        raise typer.BadParameter(f"{file}: the log directory is not the place for an export")
+        raise typer.BadParameter(f"{file}: an export cannot be written into the log directory")

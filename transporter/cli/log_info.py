@@ -1,4 +1,4 @@
-"""``transporter log info``: what a log holds, and what holds it."""
+"""Command ``transporter log info``: a log's contents, and the route that holds them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from transporter.cli.log_entries import time_text
-from transporter.cli.log_range import look
-from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.log_range import inspect_log
+from transporter.cli.output import printable, write, write_json, write_table
 from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 
 
 def info(target: Target, *, as_json: AsJson = False) -> None:
-    """Show the segments, offsets, times, bytes and gaps of a log, and which route holds it most."""
+    """Show segments, offsets and gaps of a log.
+
+    It also shows times and bytes, and the route or replay that holds the oldest entry.
+
+    Example:
+        transporter log info pipeline.yaml
+    """
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
     from transporter.log.overview import overview  # noqa: PLC0415
     from transporter.log.segment import stray_files  # noqa: PLC0415
 
-    found = look(log_directory(target))
+    found = inspect_log(log_directory(target))
     bases = [segment.base for segment in found.segments]
     segments = overview(found.directory, bases, found.last)
     facts = {
@@ -32,13 +38,17 @@ def info(target: Target, *, as_json: AsJson = False) -> None:
         "first": found.first,
         "last": found.last,
         "confirmed": found.confirmed,
-        "oldest": _time(min((s.oldest for s in segments if s.oldest is not None), default=None)),
-        "newest": _time(max((s.newest for s in segments if s.newest is not None), default=None)),
+        "oldest": _time_cell(
+            min((s.oldest for s in segments if s.oldest is not None), default=None)
+        ),
+        "newest": _time_cell(
+            max((s.newest for s in segments if s.newest is not None), default=None)
+        ),
         "bytes": sum(segment.size for segment in segments),
         "dropped": sum(segment.dropped for segment in segments),
         "engine_pid": found.owner,
         "held_by": _held_by(found.directory, found.last),
-        "ahead": (ahead := _ahead(segments)),
+        "ahead": (ahead := _seconds_ahead(segments)),
     }
     gaps = _gaps(segments)
     ignored = [asdict(each) for each in stray_files(RealFileSystem(), found.directory)]
@@ -48,7 +58,7 @@ def info(target: Target, *, as_json: AsJson = False) -> None:
         return
     del facts["ahead"]
     for name, value in facts.items():
-        write(f"{name.replace('_', ' '):<12}{_plain(value)}")
+        write(f"{name.replace('_', ' '):<12}{_value_text(value)}")
     if ahead is not None:
         write(f"{'log time':<12}{ahead} s ahead of the wall clock; see docs/log.md, Log time")
     for gap in gaps:
@@ -60,11 +70,11 @@ def info(target: Target, *, as_json: AsJson = False) -> None:
         *("segment", "offsets", "dropped", "first logged", "last logged", "bytes"),
         *("sealed", "epoch"),
     )
-    table(columns, map(_segment_row, segments))
+    write_table(columns, map(_segment_row, segments))
 
 
 def _held_by(directory: Path, last: int) -> dict[str, Any] | None:
-    """Return which route or replay needs the oldest entry: behind it nothing may be removed."""
+    """Return the route or replay that needs the oldest entry and so prevents its removal."""
     from transporter.offsets.offset_log import declared_routes, read_state  # noqa: PLC0415 - pyarrow
 
     holds: list[tuple[int, str, str]] = []
@@ -79,8 +89,8 @@ def _held_by(directory: Path, last: int) -> dict[str, Any] | None:
     return {"kind": kind, "route": route, "watermark": watermark, "lag": max(0, last - watermark)}
 
 
-def _ahead(segments: list[Overview]) -> int | None:
-    """Return by how many seconds log time is ahead of the wall clock, when that matters."""
+def _seconds_ahead(segments: list[Overview]) -> int | None:
+    """Return the seconds by which log time is ahead of the wall clock, if that matters."""
     from transporter.log.clocks import AHEAD  # noqa: PLC0415
     from transporter.log.commit_log import wall_clock  # noqa: PLC0415 - imports pyarrow
 
@@ -104,8 +114,8 @@ def _segment_json(segment: Overview) -> dict[str, Any]:
         "last": segment.last,
         "bytes": segment.size,
         "created_at": time_text(segment.created_at),
-        "oldest": _time(segment.oldest),
-        "newest": _time(segment.newest),
+        "oldest": _time_cell(segment.oldest),
+        "newest": _time_cell(segment.newest),
         "dropped": segment.dropped,
         "sealed": segment.sealed,
         "epoch": segment.epoch,
@@ -118,19 +128,19 @@ def _segment_row(segment: Overview) -> tuple[object, ...]:
         segment.name,
         f"{segment.base}.." if empty else f"{segment.base}..{segment.last}",
         segment.dropped,
-        _time(segment.oldest) or "",
-        _time(segment.newest) or "",
+        _time_cell(segment.oldest) or "",
+        _time_cell(segment.newest) or "",
         f"{segment.size:,}",
         "yes" if segment.sealed else "no",
         segment.epoch,
     )
 
 
-def _time(microseconds: int | None) -> str | None:
+def _time_cell(microseconds: int | None) -> str | None:
     return None if microseconds is None else time_text(microseconds)
 
 
-def _plain(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, dict):
         return printable("{kind} {route} at {watermark}, {lag} behind".format(**value))
     return "none" if value is None else printable(value)

@@ -1,4 +1,4 @@
-"""``transporter log verify`` and ``log repair``: whether every byte is as written, and if not."""
+"""Commands ``transporter log verify`` and ``log repair``, which find and repair damage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transporter.cli.acting import Reason  # noqa: TC001 - Typer reads the annotations
-from transporter.cli.output import confirm, printable, table, write, write_json
+from transporter.cli.output import confirm, printable, write, write_json, write_table
 from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 
 def verify(target: Target, *, as_json: AsJson = False) -> int:
-    """Check every frame of every segment, the offset logs and the parked entries.
+    """Check a log's files for damage.
 
-    Changes nothing and works beside a running engine. Exit code 1 when anything is damaged.
+    It checks every frame of every segment, the offset logs and the parked entries. It
+    changes nothing and works beside a running engine. The exit code is 1 if anything is
+    damaged.
 
-    Example: transporter log verify pipeline.yaml
+    Example:
+        transporter log verify pipeline.yaml
     """
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
     from transporter.log.segment import stray_files  # noqa: PLC0415
@@ -40,7 +43,7 @@ def verify(target: Target, *, as_json: AsJson = False) -> int:
         strays = [asdict(each) for each in ignored]
         write_json({"directory": directory, **_health_json(health), "ignored": strays})
     else:
-        _show(health)
+        _write_health(health)
         for each in ignored:
             write(f"ignored: {printable(each.name)}: {each.problem}")
         if not health.sound:
@@ -52,18 +55,19 @@ def verify(target: Target, *, as_json: AsJson = False) -> int:
 def repair(
     target: Target,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make a damaged log usable again; what is touched is first copied to its quarantine/.
+    """Repair a damaged log.
 
-    What is whole is kept. Routes that had not passed lost entries halt there until
-    these offsets are acked; routes whose offset log was damaged deliver everything
-    again; a damaged list of paused readers is removed, so none is paused. No engine
-    may be running.
+    It copies damaged files to the log's quarantine/ first, and keeps all intact data.
+    No engine may be running. Routes that had not passed lost entries halt there until
+    you ack these offsets. Routes whose offset log was damaged deliver everything again.
+    A damaged list of paused readers is removed, so that no reader is paused.
 
-    Example: transporter log repair pipeline.yaml
+    Example:
+        transporter log repair pipeline.yaml
     """
     from transporter.audit import AuditFile, this_operator  # noqa: PLC0415 - only commands that act
     from transporter.log.commit_log import wall_clock  # noqa: PLC0415 - imports pyarrow
@@ -76,31 +80,31 @@ def repair(
         with _progress(directory) as advance:
             found = health.verify(directory, advance)
         if found.sound:
-            _tell_sound(directory, found, as_json=as_json)
+            _report_sound(directory, found, as_json=as_json)
             return
         if not as_json:
-            _show(found)
+            _write_health(found)
         if not yes:
             confirm("Repair this log?")
-        details = {**_damaged(found), "reason": reason}
+        details = {**_damage_details(found), "reason": reason}
         with AuditFile(directory).change("log repair", this_operator(), **details) as results:
             mended = health.mend(directory, found, wall_clock())
             results["quarantine"] = str(mended.quarantine)
     _report(directory, target, mended, as_json=as_json)
 
 
-def _damaged(found: Health) -> dict[str, Any]:
-    """Return what a repair is about to touch."""
+def _damage_details(found: Health) -> dict[str, Any]:
+    """Return the files that a repair will change, and the lost offsets."""
     damages = [*found.damages, *(damage for _, damage in (*found.routes, *found.parked))]
     lost = [[each.first, each.last] for each in found.damages if not each.empty]
     return {"files": sorted({str(each.file) for each in damages}), "lost": lost}
 
 
-def _tell_sound(directory: Path, health: Health, *, as_json: bool) -> None:
+def _report_sound(directory: Path, health: Health, *, as_json: bool) -> None:
     if as_json:
         write_json({"directory": directory, **_health_json(health), "quarantine": None})
     else:
-        _show(health)
+        _write_health(health)
 
 
 def _report(directory: Path, target: Path, mended: Mended, *, as_json: bool) -> None:
@@ -117,28 +121,28 @@ def _report(directory: Path, target: Path, mended: Mended, *, as_json: bool) -> 
             }
         )
         return
-    write(f"repaired; copies of what was touched are in {printable(mended.quarantine)}")
+    write(f"repaired; copies of the damaged files are in {printable(mended.quarantine)}")
     for damage in mended.found.damages:
         if not damage.empty:
             offsets = f"{damage.first}..{damage.last}"
             write(f"lost: offsets {offsets}; a route that had not passed them halts there until")
             write(f"  transporter ack {printable(target)} ROUTE {offsets} --reason '…'")
     for route, _ in mended.found.routes:
-        write(f"route {printable(route)} begins again at the oldest entry of the log")
+        write(f"route {printable(route)} starts again at the oldest entry of the log")
     for route, offset in mended.parked_lost:
         write(f"route {printable(route)}: parked entry {offset} is lost, here and in the log")
 
 
-def _show(health: Health) -> None:
+def _write_health(health: Health) -> None:
     for first, last in health.lost:
-        write(f"offsets {first}..{last} were lost before; a repair has declared that")
+        write(f"offsets {first}..{last} were lost before; an earlier repair recorded that")
     if health.sound:
         segments = "1 segment" if health.segments == 1 else f"{health.segments} segments"
         write(f"{segments}, whole through offset {health.through}")
         return
     rows = [_row("", damage) for damage in health.damages]
     rows += [_row(route, damage) for route, damage in (*health.routes, *health.parked)]
-    table(("file", "byte", "route", "lost offsets", "problem"), rows)
+    write_table(("file", "byte", "route", "lost offsets", "problem"), rows)
     write()
 
 
@@ -173,7 +177,7 @@ def _damage_json(route: str | None, damage: Damage) -> dict[str, Any]:
 
 @contextmanager
 def _progress(directory: Path) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal while the log is read; elsewhere nothing."""
+    """Show a progress bar on a terminal while the log is read."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

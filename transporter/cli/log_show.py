@@ -1,4 +1,4 @@
-"""``transporter log show``: entries by offset, time, namespace and key."""
+"""Command ``transporter log show``: entries by offset, time, namespace and key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from transporter.cli.acting import act
+from transporter.cli.acting import perform_request
 from transporter.cli.log_entries import (
     entries_of,
     entry_json,
@@ -23,12 +23,12 @@ from transporter.cli.log_range import (
     NamespaceFilter,
     Offsets,
     To,
-    choose,
-    look,
-    reading,
-    wanted_of,
+    inspect_log,
+    open_selection,
+    parse_filters,
+    select_entries,
 )
-from transporter.cli.output import table, until_closed, write_json, write_json_list
+from transporter.cli.output import until_closed, write_json, write_json_list, write_table
 from transporter.cli.target import AsJson, Target, log_directory, offset_range
 from transporter.control.requests import LogMetadata
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LAST: Final = 10
-"""Entries that are shown when nothing says which."""
+"""Number of entries shown by default."""
 
 
 def show(  # noqa: PLR0913 - one argument an option
@@ -47,24 +47,32 @@ def show(  # noqa: PLR0913 - one argument an option
     offsets: Offsets = None,
     *,
     last: Annotated[
-        int | None, typer.Option("--last", help="Only the last N of them.", metavar="N", min=1)
+        int | None, typer.Option("--last", help="Only the last N entries.", metavar="N", min=1)
     ] = None,
     only_first: Annotated[
-        int | None, typer.Option("--first", help="Only the first N of them.", metavar="N", min=1)
+        int | None, typer.Option("--first", help="Only the first N entries.", metavar="N", min=1)
     ] = None,
     start: From = None,
     end: To = None,
     namespace: NamespaceFilter = "",
     key: KeyFilter = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Write the data bytes as they are.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Write the raw bytes of the data.")] = False,
     metadata: Annotated[
-        bool, typer.Option("--metadata", help="Nothing of what they hold; who may only look.")
+        bool,
+        typer.Option(
+            "--metadata",
+            help="Only metadata, without keys and data; for users who may not read the log.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Show entries by offset, time, namespace and key; by default the last ten.
+    """Show entries of the log.
 
-    Example: transporter log show pipeline.yaml --from 10m --namespace ^orders --key k17
+    Select them by offset, time, namespace or key. By default it shows the last ten.
+
+    Examples:
+        transporter log show pipeline.yaml 120..140
+        transporter log show pipeline.yaml --from 10m --namespace ^orders
     """
     _check_raw(raw=raw, as_json=as_json)
     if last and only_first:
@@ -72,23 +80,26 @@ def show(  # noqa: PLR0913 - one argument an option
     if metadata:
         if raw or start or end or namespace or key or only_first:
             raise typer.BadParameter("--metadata goes with offsets, --last and --json only")
-        _show_metadata(target, offsets, last, as_json=as_json)
+        _write_metadata(target, offsets, last, as_json=as_json)
         return 0
-    found = look(log_directory(target))
-    chosen = choose(found, found.last, offsets, start, end, wanted_of(namespace, key))
+    found = inspect_log(log_directory(target))
+    chosen = select_entries(found, found.last, offsets, start, end, parse_filters(namespace, key))
     if last is None and not (offsets or start or end or only_first):
         last = LAST
-    with until_closed(), reading(found, chosen, last, only_first) as batches:
-        return _write(batches, found.confirmed, raw=raw, as_json=as_json)
+    with until_closed(), open_selection(found, chosen, last, only_first) as batches:
+        return _write_entries(batches, found.confirmed, raw=raw, as_json=as_json)
     return 0
 
 
-def _show_metadata(target: Path, offsets: str | None, last: int | None, *, as_json: bool) -> None:
-    """Ask the running engine, as this user may not read the log; without one, the disk."""
+def _write_metadata(target: Path, offsets: str | None, last: int | None, *, as_json: bool) -> None:
+    """Show metadata from the running engine, for users who may not read the log.
+
+    Without an engine they are read from the disk.
+    """
     first, end = offset_range(offsets) if offsets else (0, 1 << 62)
-    # As many as are named; more than one request is told of are refused.
+    # All that are named. More than one request may return are refused.
     most = last or (end - first + 1 if offsets else LAST)
-    found = act(target, LogMetadata(first, end, most))
+    found = perform_request(target, LogMetadata(first, end, most))
     if "dropped" in found:
         note_dropped(found["dropped"], found["first"], found["last"])
     entries = found["entries"]
@@ -99,7 +110,7 @@ def _show_metadata(target: Path, offsets: str | None, last: int | None, *, as_js
     else:
         columns = ("offset", "logged_at", "namespace", "op", "phase", "size")
         heads = [column.replace("_", " ") for column in columns]
-        table(heads, [[each[column] for column in columns] for each in entries])
+        write_table(heads, [[each[column] for column in columns] for each in entries])
 
 
 def _check_raw(*, raw: bool, as_json: bool) -> None:
@@ -107,11 +118,13 @@ def _check_raw(*, raw: bool, as_json: bool) -> None:
         raise typer.BadParameter("--raw and --json exclude one another")
     if raw and sys.stdout.isatty():
         raise typer.BadParameter(
-            "--raw writes bytes that a terminal may obey; send them to a file or a program"
+            "--raw writes bytes that may control a terminal; redirect them to a file or a program"
         )
 
 
-def _write(batches: Iterable[pa.RecordBatch], confirmed: int, *, raw: bool, as_json: bool) -> int:
+def _write_entries(
+    batches: Iterable[pa.RecordBatch], confirmed: int, *, raw: bool, as_json: bool
+) -> int:
     if raw:
         write_raw(batches)
         return 0

@@ -1,4 +1,4 @@
-"""The log as a table: the options that say which part of it, and results as commands print them."""
+"""The log as a table: the options that select a part of it, and the output of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.output import table, write_json_list
+from transporter.cli.output import write_json_list, write_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,23 +19,25 @@ if TYPE_CHECKING:
 
 TableOptions = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="An option of the table (docs/spark.md)."),
+    typer.Option(
+        "--option", metavar="NAME=VALUE", help="Table option (see docs/spark.md); repeatable."
+    ),
 ]
 _TABLE_ROWS: Final = 1000
 
 
-def pairs(name: str, given: list[str] | None) -> dict[str, str]:
-    """Return what *given* says, each as NAME=VALUE, of the option *name*."""
+def parse_pairs(name: str, given: list[str] | None) -> dict[str, str]:
+    """Parse the NAME=VALUE pairs *given* to the option *name*."""
     for text in given or ():
         if not text.partition("=")[0] or "=" not in text:
-            raise typer.BadParameter(f"{name} {text!r}: write NAME=VALUE")
+            raise typer.BadParameter(f"{name} {text!r}: use NAME=VALUE")
     return dict(text.split("=", 1) for text in given or ())
 
 
 def table_options(
     directory: Path, start: str | None, end: str | None, namespace: str, others: list[str] | None
 ) -> tuple[dict[str, str], Options]:
-    """Return the options of the table over the log in *directory*: as given, and as read.
+    """Return the options of the table over the log in *directory*, as given and as parsed.
 
     Raises:
         ConfigError: one of them is wrong.
@@ -44,21 +46,23 @@ def table_options(
     from transporter.table.options import read_options, refuse  # noqa: PLC0415 - imports pyarrow
 
     bounds = {"from": start, "to": end, "namespace": namespace}
-    options = {name: value for name, value in bounds.items() if value} | pairs("--option", others)
+    options = {name: value for name, value in bounds.items() if value} | parse_pairs(
+        "--option", others
+    )
     found = read_options({"path": str(directory), **options}, datetime.now(UTC))
     refuse(options, streaming=False)
     return options, found
 
 
 def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> int:
-    """Print a result as a table, or as JSON, as its rows come; return the exit code."""
+    """Print a result as a table or as JSON while its rows arrive. Return the exit code."""
     if as_json:
         return write_json_list(dict(zip(columns, row, strict=True)) for row in rows)
     cells = ([_cell(cell) for cell in row] for row in rows)
-    # A long result is laid out anew now and then (Invariant 17).
-    table(columns, islice(cells, _TABLE_ROWS))
+    # A long result becomes several tables (Invariant 17).
+    write_table(columns, islice(cells, _TABLE_ROWS))
     while more := list(islice(cells, _TABLE_ROWS)):
-        table(columns, more)
+        write_table(columns, more)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``transporter log tail``: the newest entries, and those that come."""
+"""Command ``transporter log tail``: the newest entries, and new ones as they are logged."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.log_entries import Lines, entries_of, entry_json, note, note_lost, row_of
-from transporter.cli.log_range import KeyFilter, NamespaceFilter, look, wanted_of
+from transporter.cli.log_entries import RowPrinter, entries_of, entry_json, note, note_lost, row_of
+from transporter.cli.log_range import KeyFilter, NamespaceFilter, inspect_log, parse_filters
 from transporter.cli.output import until_closed, write
 from transporter.cli.target import AsJson, Target, log_directory
 
@@ -26,97 +26,99 @@ if TYPE_CHECKING:
     from transporter.log.search import Wanted
 
 POLL: Final = 0.1
-"""Seconds between two looks for new entries: nothing can be waited for across processes."""
+"""Seconds between two polls, because no event crosses from the engine's process to ours."""
 
 
 def tail(
     target: Target,
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Show new entries until Ctrl-C.")
     ] = False,
     count: Annotated[
-        int, typer.Option("--lines", "-n", help="Begin with the last N entries.", min=0)
+        int, typer.Option("--lines", "-n", help="Start with the last N entries.", min=0)
     ] = 10,
     namespace: NamespaceFilter = "",
     key: KeyFilter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest entries that are confirmed, one a line; with -f also those that come.
+    """Show the newest entries, and follow the log.
 
-    Works beside a running engine and waits for one that is not running. Every
-    entry is shown once; where entries were removed before they could be shown,
-    that is told. With --json each line is one object.
+    Each confirmed entry is one line. With -f it also shows new entries until Ctrl-C,
+    and waits for an engine if none runs. Every entry appears once. A note reports
+    entries that were removed before they could be shown. With --json each line is one
+    object.
 
-    Example: transporter log tail pipeline.yaml -f --namespace ^orders
+    Example:
+        transporter log tail pipeline.yaml -f --namespace ^orders
     """
     from transporter.log.follow import Follower  # noqa: PLC0415 - imports pyarrow
 
-    directory, wanted = log_directory(target), wanted_of(namespace, key)
-    found = look(directory) if not follow or _begun(directory) else None
-    first = _start(found, count, wanted) if found else 0
+    directory, wanted = log_directory(target), parse_filters(namespace, key)
+    found = inspect_log(directory) if not follow or _log_exists(directory) else None
+    first = _first_offset(found, count, wanted) if found else 0
     confirmed = found.confirmed if found else -1
-    screen = Screen(wanted, as_json=as_json)
+    screen = TailPrinter(wanted, as_json=as_json)
     with ExitStack() as stack:
         follower = stack.enter_context(Follower(directory, first, confirmed))
         stack.enter_context(until_closed())
-        screen.show(follower)
+        screen.write_news(follower)
         if follow and (found is None or found.owner is None):
             note(f"{directory}: no engine runs here; waiting for one")
-        while follow and not _closed_within(POLL):
-            screen.show(follower)
+        while follow and not _reader_left_within(POLL):
+            screen.write_news(follower)
 
 
-class Screen:
-    """Where news of the log go: stdout, and stderr for what people should know besides."""
+class TailPrinter:
+    """Printer of a log's news: entries to stdout, remarks to stderr."""
 
     def __init__(self, wanted: Wanted, *, as_json: bool) -> None:
-        """Show what is *wanted*, as lines or as objects."""
-        self._wanted, self._as_json, self._lines = wanted, as_json, Lines()
+        """Print entries that match *wanted*, as lines or as JSON objects."""
+        self._wanted, self._as_json, self._lines = wanted, as_json, RowPrinter()
 
-    def show(self, follower: Follower) -> None:
-        """Show all that *follower* has for now."""
+    def write_news(self, follower: Follower) -> None:
+        """Print all that *follower* has at the moment."""
         from transporter.log.follow import Retained  # noqa: PLC0415 - imports pyarrow
         from transporter.log.reader import Gap  # noqa: PLC0415
 
         for news in follower.poll():
             if isinstance(news, Retained):
-                self._removed(news)
+                self._write_removed(news)
             elif isinstance(news, Gap):
-                self._lost(news)
+                self._write_lost(news)
             else:
-                self._entries(self._wanted.of(news))
+                self._write_entries(self._wanted.of(news))
         sys.stdout.flush()
 
-    def _entries(self, batch: pa.RecordBatch) -> None:
+    def _write_entries(self, batch: pa.RecordBatch) -> None:
         for entry in entries_of([batch]):
             if self._as_json:
-                _object(entry_json(entry, confirmed=entry.offset))
+                _write_object(entry_json(entry, confirmed=entry.offset))
             else:
                 self._lines.write(row_of(entry, entry.offset))
 
-    def _removed(self, missing: Retained) -> None:
+    def _write_removed(self, missing: Retained) -> None:
         first, last = missing
         if self._as_json:
-            _object({"retained_from": last + 1, "missing": [first, last]})
+            _write_object({"retained_from": last + 1, "missing": [first, last]})
         else:
             note(f"offsets {first}..{last} are gone: the log is retained from {last + 1}")
 
-    def _lost(self, gap: Gap) -> None:
+    def _write_lost(self, gap: Gap) -> None:
         if self._as_json:
-            _object({"lost": [gap.first, gap.last]})
+            _write_object({"lost": [gap.first, gap.last]})
         else:
             note_lost(gap)
 
 
-def _begun(directory: Path) -> bool:
+def _log_exists(directory: Path) -> bool:
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - only here
     from transporter.log.meta import read_meta  # noqa: PLC0415 - imports pyarrow
 
     return read_meta(RealFileSystem(), directory) is not None
 
 
-def _start(found: LogInfo, count: int, wanted: Wanted) -> int:
+def _first_offset(found: LogInfo, count: int, wanted: Wanted) -> int:
     from transporter.log.reader import LogReader  # noqa: PLC0415 - imports pyarrow
     from transporter.log.search import start_of_last  # noqa: PLC0415
 
@@ -126,12 +128,12 @@ def _start(found: LogInfo, count: int, wanted: Wanted) -> int:
         return start_of_last(reader, found.first, found.confirmed, count, wanted)
 
 
-def _closed_within(seconds: float) -> bool:
-    """Wait; tell at once when whoever reads stdout has gone."""
+def _reader_left_within(seconds: float) -> bool:
+    """Wait *seconds*. Return true at once when the reader of stdout closes it."""
     watch = select.poll()
     watch.register(sys.stdout.fileno(), 0)
     return bool(watch.poll(seconds * 1000))
 
 
-def _object(content: dict[str, Any]) -> None:
+def _write_object(content: dict[str, Any]) -> None:
     write(json.dumps(content))

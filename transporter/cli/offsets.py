@@ -1,4 +1,4 @@
-"""``transporter offsets``: how far routes have come, and whose progress it is.
+"""Commands ``transporter offsets``: the stored progress of routes.
 
 ``rename`` and ``delete`` take the log's lock, so they are refused while an engine runs.
 """
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transporter.cli.acting import Reason, RouteName  # noqa: TC001 - Typer reads the annotations at run time
-from transporter.cli.groups import group
-from transporter.cli.output import confirm, printable, table, write, write_json
+from transporter.cli.groups import command_group
+from transporter.cli.output import confirm, printable, write, write_json, write_table
 from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def build() -> typer.Typer:
-    """Put the group together."""
-    return group(
-        "Show how far routes have come.",
+    """Build the group."""
+    return command_group(
+        "Show and manage the progress of routes.",
         list=list_routes,
         show=show,
         rename=rename,
@@ -33,9 +33,15 @@ def build() -> typer.Typer:
 
 
 def list_routes(target: Target, *, as_json: AsJson = False) -> None:
-    """List the routes that have run on a log, with watermark and lag."""
+    """List routes with their watermark and lag.
+
+    These are all routes that have run on the log, also those that the file no longer names.
+
+    Example:
+        transporter offsets list pipeline.yaml
+    """
     directory = log_directory(target)
-    last, states = _states(directory)
+    last, states = _read_states(directory)
     rows = [
         {"route": name, "watermark": state.watermark, "lag": max(0, last - state.watermark)}
         | {"generation": state.generation, "replaying": state.replay is not None}
@@ -46,11 +52,17 @@ def list_routes(target: Target, *, as_json: AsJson = False) -> None:
         write_json(rows)
     else:
         columns = ("route", "watermark", "lag", "generation", "replaying", "paused")
-        table(columns, [[row[column] for column in columns] for row in rows])
+        write_table(columns, [[row[column] for column in columns] for row in rows])
 
 
 def show(target: Target, route: RouteName, *, as_json: AsJson = False) -> None:
-    """Show all that is known of one route, its newest offset in each namespace among it."""
+    """Show the stored progress of one route.
+
+    It includes the route's newest offset in each namespace.
+
+    Example:
+        transporter offsets show pipeline.yaml events
+    """
     from transporter.offsets.offset_log import read_state  # noqa: PLC0415 - imports pyarrow
 
     state = read_state(log_directory(target), route)
@@ -70,19 +82,23 @@ def show(target: Target, route: RouteName, *, as_json: AsJson = False) -> None:
     for part in state.above:
         write(f"above       {part.first}..{part.last} {part.kind}")
     write()
-    table(("namespace", "newest offset"), sorted(state.namespaces.items()))
+    write_table(("namespace", "newest offset"), sorted(state.namespaces.items()))
 
 
 def rename(
     target: Target,
     route: RouteName,
-    new: Annotated[str, typer.Argument(metavar="NEW")],
+    new: Annotated[str, typer.Argument(help="New name.", metavar="NEW")],
     *,
     reason: Reason = "",
 ) -> None:
-    """Give a route's progress to another name, before the pipeline file is changed.
+    """Move a route's progress to another name.
 
-    A sink that stores its own offset does so under the old name, and is not asked any more.
+    Do this before you change the pipeline file, while no engine runs. A sink that stores
+    its own offset keeps it under the old name, and that offset is no longer used.
+
+    Example:
+        transporter offsets rename pipeline.yaml events orders
     """
     from transporter.audit import this_operator  # noqa: PLC0415 - only commands that act
 
@@ -98,26 +114,33 @@ def delete(
     target: Target,
     route: RouteName,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     reason: Reason = "",
 ) -> None:
-    """Forget all progress of a route, its parked entries included; it then holds nothing back."""
+    """Delete all progress of a route.
+
+    That includes its parked entries. The route then no longer pins the log. No engine
+    may be running.
+
+    Example:
+        transporter offsets delete pipeline.yaml events
+    """
     from transporter.audit import this_operator  # noqa: PLC0415 - only commands that act
     from transporter.offsets.offset_log import read_state  # noqa: PLC0415 - imports pyarrow
 
     directory = log_directory(target)
     watermark = read_state(directory, route).watermark
     if not yes:
-        question = f"Forget that route {printable(route)} has come to offset {watermark}?"
+        question = f"Delete the progress of route {printable(route)}, up to offset {watermark}?"
         confirm(question)
     from transporter.control import offline  # noqa: PLC0415 - imports pyarrow
 
     offline.forget(directory, "offsets delete", route, this_operator(), reason)
-    write(f"route {printable(route)} is forgotten; a route of this name would begin anew")
+    write(f"route {printable(route)} is forgotten; a route of this name would start again")
 
 
 def _check_name(name: str) -> None:
-    """Refuse what a pipeline file could not name a route."""
+    """Refuse a name that a pipeline file would refuse."""
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - heavy
 
     from transporter.pipeline.config import Name  # noqa: PLC0415
@@ -129,7 +152,7 @@ def _check_name(name: str) -> None:
         raise typer.BadParameter(f"a route's name {reason}") from error
 
 
-def _states(directory: Path) -> tuple[int, dict[str, RouteState]]:
+def _read_states(directory: Path) -> tuple[int, dict[str, RouteState]]:
     from transporter.log.inspect import inspect  # noqa: PLC0415 - imports pyarrow
     from transporter.offsets.offset_log import (  # noqa: PLC0415
         declared_routes,

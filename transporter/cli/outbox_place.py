@@ -1,4 +1,4 @@
-"""Which outbox a command means: a pipeline file's reader, or a connection string and a table."""
+"""Outbox of a command: that of a pipeline file's reader, or a connection string and a table."""
 
 from __future__ import annotations
 
@@ -20,29 +20,27 @@ _READER: Final = "postgres-outbox"
 
 PipelineFile = Annotated[
     Path | None,
-    typer.Argument(help="A pipeline file that reads the outbox.", metavar="PIPELINE"),
+    typer.Argument(help="Pipeline file that reads the outbox.", metavar="PIPELINE"),
 ]
 ReaderName = Annotated[
-    str | None, typer.Argument(help="Its reader, where several would do.", metavar="READER")
+    str | None, typer.Argument(help="Reader's name, if several read an outbox.", metavar="READER")
 ]
 Dsn = Annotated[
     str | None,
     typer.Option(
         "--dsn",
-        help="Connection string, instead of a pipeline file. Others see a command line: "
-        f"a password is better kept in {VARIABLE}, PGPASSWORD or ~/.pgpass.",
+        help="Connection string, instead of a pipeline file. Other users can see a command "
+        f"line, so put the password into {VARIABLE}, PGPASSWORD or ~/.pgpass.",
     ),
 ]
-TableName = Annotated[
-    str | None, typer.Option("--table", help="The outbox table.  [default: outbox]")
-]
+TableName = Annotated[str | None, typer.Option("--table", help="Outbox table.  [default: outbox]")]
 ColumnNames = Annotated[
     list[str] | None,
     typer.Option(
         "--column",
-        help="A column of another name, as in id=event_id; repeat it for several. What can be "
-        "named: id, created, topic, key, value, header_keys, header_values, leader.",
-        metavar="WHAT=NAME",
+        help="Name of a column that differs from the default, such as id=event_id; repeatable. "
+        "Columns: id, created, topic, key, value, header_keys, header_values, leader.",
+        metavar="COLUMN=NAME",
     ),
 ]
 ChannelName = Annotated[
@@ -52,10 +50,10 @@ ChannelName = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """An outbox: where its database is (empty when that does not matter), and its names.
+class OutboxLocation:
+    """An outbox: its database (empty if not needed) and its names.
 
-    One that is *routed* is the table of an event router, with columns of its own.
+    A *routed* one is the table of an event router, which has its own columns.
     """
 
     dsn: str = field(repr=False)
@@ -65,7 +63,7 @@ class Place:
     routed: bool = False
 
 
-def outbox_of(  # noqa: PLR0913 - one argument an option
+def resolve_outbox(  # noqa: PLR0913 - one argument an option
     pipeline: Path | None,
     reader: str | None,
     dsn: str | None,
@@ -75,35 +73,41 @@ def outbox_of(  # noqa: PLR0913 - one argument an option
     *,
     connecting: bool = True,
     routed: bool = False,
-) -> Place:
-    """Return the outbox that a command line names; raise ``ConfigError`` for none, or for two.
+) -> OutboxLocation:
+    """Return the outbox that a command line names.
 
-    Without *connecting* the connection string is neither needed nor looked at. Only with
+    Without *connecting* the connection string is neither needed nor read. Only with
     *routed* may it be the table of an event router.
+
+    Raises:
+        ConfigError: the command line names no outbox, or two.
+
     """
     if pipeline is not None:
         if (dsn, table, channel) != (None, None, None) or columns:
             raise ConfigError(f"{pipeline} names database and table; leave out the options")
-        place = _of_reader(pipeline, reader, connecting=connecting)
+        place = _reader_outbox(pipeline, reader, connecting=connecting)
         if place.routed and not routed:
             raise ConfigError(
                 f"{pipeline} reads the table of an event router, which 'transporter outbox' "
                 "neither fills nor resets; 'transporter outbox init' prints its trigger, and "
-                "'transporter run' says what that table lacks"
+                "'transporter run' reports missing parts of that table"
             )
         return place
     from transporter.outbox.table import DEFAULT, outbox_sql  # noqa: PLC0415 - `--help` does without
 
     where = _dsn(dsn) if connecting else ""
     try:
-        place = Place(where, table or DEFAULT, _columns(columns or []), channel or DEFAULT)
+        place = OutboxLocation(
+            where, table or DEFAULT, _parse_columns(columns or []), channel or DEFAULT
+        )
         outbox_sql(place.table, place.channel)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return place
 
 
-def _columns(given: list[str]) -> Columns:
+def _parse_columns(given: list[str]) -> Columns:
     from transporter.outbox.table import Columns  # noqa: PLC0415 - as above
     from transporter.pipeline.problems import suggestion  # noqa: PLC0415 - imports pydantic
 
@@ -111,7 +115,7 @@ def _columns(given: list[str]) -> Columns:
     known = Columns().quoted_names()
     for what, name in named.items():
         if what not in known:
-            hint = suggestion(what, known, "what can be named")
+            hint = suggestion(what, known, "columns")
             raise ValueError(f"--column {what}={name}: there is no {what!r}{hint}")
     return Columns(**named)
 
@@ -120,13 +124,13 @@ def _dsn(given: str | None) -> str:
     dsn = os.environ.get(VARIABLE) if given is None else given
     if dsn is None:
         raise ConfigError(
-            f"say which database: a pipeline file, {VARIABLE}, or --dsn "
+            f"name the database: by a pipeline file, {VARIABLE}, or --dsn "
             "('dbname=shop' leaves the rest to PGHOST, PGUSER, PGPASSWORD, ~/.pgpass)"
         )
     return dsn
 
 
-def _of_reader(file: Path, name: str | None, *, connecting: bool) -> Place:
+def _reader_outbox(file: Path, name: str | None, *, connecting: bool) -> OutboxLocation:
     from transporter.outbox.table import Columns  # noqa: PLC0415 - `--help` does without
     from transporter.pipeline.document import read  # noqa: PLC0415 - imports pydantic
     from transporter.pipeline.explain import Section, validate  # noqa: PLC0415
@@ -134,8 +138,8 @@ def _of_reader(file: Path, name: str | None, *, connecting: bool) -> Place:
     from transporter.pipeline.registry import find_reader  # noqa: PLC0415
     from transporter.units import FOLDER  # noqa: PLC0415
 
-    path = ("readers", _index(file, name))
-    document = read(file, os.environ, only=lambda key: _needed(key, path, connecting=connecting))
+    path = ("readers", _reader_index(file, name))
+    document = read(file, os.environ, only=lambda key: _is_needed(key, path, connecting=connecting))
     settings = dict(document.root["readers"][path[1]])
     for key in ("name", "adaptor"):
         settings.pop(key, None)
@@ -148,7 +152,7 @@ def _of_reader(file: Path, name: str | None, *, connecting: bool) -> Place:
         raise InvalidPipeline(*problems)
     config: Any = found
     columns = Columns(**dict(config.columns)) if config.router is None else Columns()
-    return Place(
+    return OutboxLocation(
         config.dsn.get_secret_value(),
         config.table,
         columns,
@@ -157,13 +161,13 @@ def _of_reader(file: Path, name: str | None, *, connecting: bool) -> Place:
     )
 
 
-def _needed(key: KeyPath, reader: KeyPath, *, connecting: bool) -> bool:
-    """Tell whether a variable at *key* is needed: no other reader's, and no sink's secrets."""
+def _is_needed(key: KeyPath, reader: KeyPath, *, connecting: bool) -> bool:
+    """Return whether a variable at *key* is needed. Other readers' and sinks' secrets are not."""
     return key[:2] == reader and (connecting or key[2:] != ("dsn",))
 
 
-def _index(file: Path, name: str | None) -> int:
-    """Return which of the readers is meant: *name*, or the only one that reads an outbox."""
+def _reader_index(file: Path, name: str | None) -> int:
+    """Return the index of the reader *name*, or of the only one that reads an outbox."""
     from transporter.pipeline.document import read  # noqa: PLC0415 - imports pydantic
     from transporter.pipeline.problems import suggestion  # noqa: PLC0415
 
@@ -176,7 +180,7 @@ def _index(file: Path, name: str | None) -> int:
     }
     line = document.line(("readers",))
     if not names:
-        raise ConfigError(f"no reader is a {_READER}", str(file), line)
+        raise ConfigError(f"there is no {_READER} reader", str(file), line)
     if name is None and len(names) == 1:
         return next(iter(names.values()))
     if name is None:

@@ -1,7 +1,7 @@
-"""How results and errors reach the user: text for people, one JSON object with ``--json``.
+"""Output of results and errors: text for people, one JSON object with ``--json``.
 
-Results go to stdout, errors to stderr; with ``--json`` both go to stdout as one
-object and nothing else does. Nothing here is imported before it is needed, so
+Results go to stdout and errors to stderr. With ``--json`` both go to stdout as one
+object, and nothing else does. Heavy modules are imported only when they are needed, so
 that ``--help`` stays fast.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def printable(text: object) -> str:
     """Return *text* with control and other unprintable characters escaped.
 
-    For whatever came from messages, files or other systems: it can neither move
-    the cursor nor forge lines.
+    Text from messages, files or other systems can then neither move the cursor nor
+    forge lines.
     """
     return "".join(
         letter
@@ -35,7 +35,7 @@ def printable(text: object) -> str:
 
 
 def confirm(question: str) -> None:
-    """Ask *question* on stderr; return only if the user agrees.
+    """Put *question* to the user on stderr, and return only if the answer is yes.
 
     Raises:
         ConfigError: standard input is not a terminal and holds no answer.
@@ -49,7 +49,9 @@ def confirm(question: str) -> None:
     except typer.Abort:
         if sys.stdin.isatty():
             raise
-        raise ConfigError("standard input has no answer; add --yes to go on without one") from None
+        raise ConfigError(
+            "standard input has no answer; add --yes to continue without one"
+        ) from None
     if not agreed:
         raise typer.Abort
 
@@ -60,21 +62,25 @@ def write(line: str = "") -> None:
 
 
 def write_json(result: object, *, ok: bool = True) -> None:
-    """Print *result* as the one object of ``--json``; paths and the like become text.
+    """Print *result* as the one object of ``--json``, with paths and the like as text.
 
-    With *ok* ``False`` it tells of something that is wrong; the exit code says so, too.
+    *ok* is ``False`` for a result that reports a problem, as the exit code does.
     """
     _write_object({"ok": ok, "result": result})
 
 
 def write_json_list(items: Iterable[object]) -> int:
-    """Print *items* as they come, as the result of the one object of ``--json``; return 0.
+    """Print *items* as they come, as the result of the one object of ``--json``.
 
-    An error behind the first item becomes part of that object, which says at its
-    end whether all is well; then the error's exit code is returned.
+    An error behind the first item becomes part of that object, whose last fields are
+    ``ok`` and the error.
+
+    Returns:
+        The exit code: 0, or that of the error.
+
     """
     remaining = iter(items)
-    first = list(islice(remaining, 1))  # an error before any output is reported as all others are
+    first = list(islice(remaining, 1))  # an error before any output is reported as usual
     sys.stdout.write('{"result": [')
     try:
         for number, item in enumerate(chain(first, remaining)):
@@ -88,17 +94,17 @@ def write_json_list(items: Iterable[object]) -> int:
 
 @contextmanager
 def until_closed() -> Iterator[None]:
-    """Let a block write to stdout; it ends quietly when whoever reads that has gone."""
+    """Run a block that writes to stdout. It ends quietly when the reader of stdout closes it."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # Keep the interpreter from trying again at its exit.
+        # Keep the interpreter from flushing again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table: drawn by rich on a terminal (``NO_COLOR`` respected), else aligned text.
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table, by rich on a terminal (respecting ``NO_COLOR``), else as aligned text.
 
     Cells are made :func:`printable`.
     """
@@ -106,12 +112,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     if sys.stdout.isatty():
         _rich_table(columns, cells)
     else:
-        for line in aligned([[column.upper() for column in columns], *cells]):
+        for line in align_columns([[column.upper() for column in columns], *cells]):
             write(line)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return *rows* (of equal length) as lines with their columns under one another."""
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return *rows* (of equal length) as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -132,7 +138,7 @@ def _rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def write_error(error: TransporterError, *, as_json: bool) -> None:
-    """Report *error*: as text to stderr, or as the one object of ``--json``."""
+    """Report *error* as text to stderr, or as the one object of ``--json``."""
     if as_json:
         _write_object({"ok": False, "error": _error_object(error)})
         return

@@ -1,4 +1,4 @@
-"""``transporter parked``: what routes have set aside, and what becomes of it."""
+"""Commands ``transporter parked``: inspect, retry and skip parked entries."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.acting import Reason, RouteName, act, report
-from transporter.cli.groups import group
+from transporter.cli.acting import Reason, RouteName, perform_request, report_result
+from transporter.cli.groups import command_group
 from transporter.cli.log_entries import entry_json, note, time_text
-from transporter.cli.output import printable, table, write, write_json
+from transporter.cli.output import printable, write, write_json, write_table
 from transporter.cli.target import AsJson, Target, log_directory, offset_range
 from transporter.control.requests import RetryParked, SkipParked
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 
     from transporter.offsets.parked import Parked
 
-Only = Annotated[bool, typer.Option("--only", help="Leave those parked behind it where they are.")]
+Only = Annotated[
+    bool, typer.Option("--only", help="Leave entries parked behind these where they are.")
+]
 Which = Annotated[
-    str | None, typer.Argument(help="An offset, or a range; all by default.", metavar="[X..Y]")
+    str | None,
+    typer.Argument(help="Offset, or range of offsets; all by default.", metavar="X..Y"),
 ]
 
 
 def build() -> typer.Typer:
-    """Put the group together."""
-    return group(
+    """Build the group."""
+    return command_group(
         "Show, retry or skip parked entries.",
         list=list_parked,
         show=show,
@@ -43,27 +46,30 @@ def list_parked(
     route: RouteName,
     *,
     most: Annotated[
-        int, typer.Option("--first", help="Show so many, the oldest; 0: all.", min=0)
+        int, typer.Option("--first", help="Number of entries to show, the oldest; 0: all.", min=0)
     ] = 200,
     as_json: AsJson = False,
 ) -> None:
-    """List a route's parked entries, each with its error.
+    """List a route's parked entries.
 
-    Example: transporter parked list pipeline.yaml events
+    Each appears with its error.
+
+    Example:
+        transporter parked list pipeline.yaml events
     """
     from transporter.offsets.offset_log import read_state  # noqa: PLC0415 - imports pyarrow
 
     directory = log_directory(target)
     wanted = set(read_state(directory, route).retries)
-    offsets = _offsets(directory, route)
+    offsets = _parked_offsets(directory, route)
     shown = offsets[:most] if most else offsets
     damaged: list[Corrupt] = []
-    found = list(_parked(directory, route, shown, damaged.append))
+    found = list(_read_parked(directory, route, shown, damaged.append))
     if len(shown) < len(offsets):
         note(f"{len(shown)} of {len(offsets)} are shown; --first 0 shows all")
     if not as_json:
         columns = ("offset", "parked at", "key", "attempts", "error", "")
-        table(columns, [_row(parked, waiting=parked.offset in wanted) for parked in found])
+        write_table(columns, [_row(parked, waiting=parked.offset in wanted) for parked in found])
     for error in damaged:
         raise error
     if as_json:
@@ -73,19 +79,22 @@ def list_parked(
 def show(
     target: Target,
     route: RouteName,
-    offset: Annotated[int, typer.Argument(help="Its offset.", min=0)],
+    offset: Annotated[int, typer.Argument(help="Entry's offset.", metavar="OFFSET", min=0)],
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show one parked entry: its error, its headers, all of its data.
+    """Show one parked entry in full.
 
-    Example: transporter parked show pipeline.yaml events 14
+    It shows the entry's error, its headers and all of its data.
+
+    Example:
+        transporter parked show pipeline.yaml events 14
     """
     from transporter.offsets.offset_log import read_state  # noqa: PLC0415 - imports pyarrow
 
     directory = log_directory(target)
     waiting = offset in read_state(directory, route).retries
-    found = next(_parked(directory, route, [offset]), None)
+    found = next(_read_parked(directory, route, [offset]), None)
     if found is None:
         raise OffsetRefused(f"route {route}: nothing is parked at {offset}")
     content = _json(found, waiting=waiting)
@@ -96,11 +105,11 @@ def show(
     for name, value in (
         content | {name: entry[name] for name in entry if name != "offset"}
     ).items():
-        shown = _shown(value)
+        shown = _value_text(value)
         write(f"{name.replace('_', ' '):<16}{printable(shown)}")
 
 
-def _shown(value: object) -> object:
+def _value_text(value: object) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "none" if value is None else value
@@ -115,38 +124,45 @@ def retry(
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Have parked entries delivered, each key in order; what fails again stays parked.
+    """Deliver parked entries again.
 
-    Entries that were parked behind one of them follow it when it is delivered.
+    Each key is delivered in order. Entries that fail again stay parked. Entries parked
+    behind a delivered one follow it.
 
-    Example: transporter parked retry pipeline.yaml events 14
+    Example:
+        transporter parked retry pipeline.yaml events 14
     """
     request = RetryParked(route, reason=reason, only=only)
     if offsets:
         first, last = offset_range(offsets)
         request = RetryParked(route, first, last, reason, only)
-    report(act(target, request), as_json=as_json)
+    report_result(perform_request(target, request), as_json=as_json)
 
 
 def skip(
     target: Target,
     route: RouteName,
-    offsets: Annotated[str, typer.Argument(help="An offset, or a range.", metavar="X..Y")],
+    offsets: Annotated[str, typer.Argument(help="Offset, or range of offsets.", metavar="X..Y")],
     *,
     only: Only = False,
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Drop parked entries for good; they stay in the log as long as it keeps them.
+    """Skip parked entries for good.
 
-    Entries that were parked behind one of them are delivered then.
+    They stay in the log as long as it retains them. Entries parked behind one of them are
+    then delivered.
 
-    Example: transporter parked skip pipeline.yaml events 14 --reason "test order"
+    Example:
+        transporter parked skip pipeline.yaml events 14 --reason "test order"
     """
-    report(act(target, SkipParked(route, *offset_range(offsets), reason, only)), as_json=as_json)
+    report_result(
+        perform_request(target, SkipParked(route, *offset_range(offsets), reason, only)),
+        as_json=as_json,
+    )
 
 
-def _offsets(directory: Path, route: str) -> list[int]:
+def _parked_offsets(directory: Path, route: str) -> list[int]:
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
     from transporter.offsets.offset_log import route_folder  # noqa: PLC0415
     from transporter.offsets.parked import parked_offsets  # noqa: PLC0415
@@ -158,15 +174,15 @@ def _raise(error: Corrupt) -> None:
     raise error
 
 
-def _parked(
+def _read_parked(
     directory: Path,
     route: str,
     offsets: list[int],
     damaged: Callable[[Corrupt], None] = _raise,
 ) -> Iterator[Parked]:
-    """Yield what is parked at *offsets*, without what a running engine removes meanwhile.
+    """Yield the entries parked at *offsets*, without those that an engine removes meanwhile.
 
-    *damaged* is called with what is wrong with each that cannot be read.
+    *damaged* is called with the error of each entry that cannot be read.
     """
     from transporter.offsets.offset_log import route_folder  # noqa: PLC0415 - imports pyarrow
     from transporter.offsets.parked import ParkedStore, parked_path  # noqa: PLC0415

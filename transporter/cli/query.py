@@ -1,4 +1,4 @@
-"""``transporter query``: SQL over the log without Spark."""
+"""Command ``transporter query``: SQL over the log without Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from transporter.cli.log_range import From, NamespaceFilter, To, look
+from transporter.cli.log_range import From, NamespaceFilter, To, inspect_log
 from transporter.cli.log_table import TableOptions, table_options, write_rows
 from transporter.cli.output import until_closed
 from transporter.cli.target import AsJson, Target, log_directory
@@ -15,7 +15,9 @@ from transporter.errors import ConfigError, EnvironmentFault
 
 def query(
     target: Target,
-    statement: Annotated[str, typer.Argument(help="One statement over table log.", metavar="SQL")],
+    statement: Annotated[
+        str, typer.Argument(help="One SQL statement over the table log.", metavar="SQL")
+    ],
     *,
     start: From = None,
     end: To = None,
@@ -23,16 +25,20 @@ def query(
     option: TableOptions = None,
     as_json: AsJson = False,
 ) -> int:
-    """Run one statement of DuckDB's SQL over the log, beside a running engine or without one.
+    """Query the log with SQL, by DuckDB.
 
-    Needs no Java. The statement reads table `log` and can reach no file and no network.
+    It works with and without a running engine, and needs no Java. The statement reads
+    the table `log` and can access no file and no network.
 
-    Example: transporter query pipeline.yaml "SELECT op, count(*) FROM log GROUP BY op"
+    Example:
+        transporter query pipeline.yaml "SELECT count(*) FROM log"
     """
-    directory = look(log_directory(target)).directory
+    directory = inspect_log(log_directory(target)).directory
     _, options = table_options(directory, start, end, namespace, option)
     if options.push_down:
-        raise ConfigError("pushDown is Spark's: here a condition on offset is always pushed down")
+        raise ConfigError(
+            "pushDown is an option of Spark; here a condition on offset is always pushed down"
+        )
     try:
         from transporter.table.query import run_query  # noqa: PLC0415 - an extra, and pyarrow
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""``transporter queue``: a tracker for message queues on Kafka, and a look into them."""
+"""Commands ``transporter queue``: the tracker of message queues on Kafka, and tools for them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.groups import group
-from transporter.cli.output import printable, table, write, write_json, write_json_list
+from transporter.cli.groups import command_group
+from transporter.cli.output import printable, write, write_json, write_json_list, write_table
 from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads it
 from transporter.errors import ConfigError
 
@@ -27,36 +27,40 @@ if TYPE_CHECKING:
     from transporter.queue.settings import QueueSettings
 
 _REPORT: Final = 10.0
-"""Seconds between two lines about what a tracker does."""
+"""Seconds between two lines of a tracker's counts."""
 _PATIENCE: Final = 10.0
-"""Seconds for which somebody at a terminal waits for brokers; a file may say otherwise."""
+"""Seconds to wait for brokers without a settings file."""
 _SHOWN: Final = 80
 
-Queue = Annotated[str, typer.Argument(help="The queue's name.", metavar="QUEUE")]
+Queue = Annotated[str, typer.Argument(help="Queue's name.", metavar="QUEUE")]
 File = Annotated[
     Path | None,
-    typer.Option("--settings", help="A YAML file with the queue's settings; options override it."),
+    typer.Option("--settings", help="YAML file with the queue's settings; options override it."),
 ]
 Servers = Annotated[
     str | None,
-    typer.Option("--bootstrap-servers", help="Brokers to start from: host:port,…"),
+    typer.Option("--bootstrap-servers", help="Initial brokers: host:port,…"),
 ]
 QueueTopic = Annotated[
-    str | None, typer.Option("--queue-topic", help="Topic of the messages [queue].")
+    str | None,
+    typer.Option("--queue-topic", help="Topic of the messages.  [default: queue]"),
 ]
 MarkersTopic = Annotated[
-    str | None, typer.Option("--markers-topic", help="Topic of the markers [queue-markers].")
+    str | None,
+    typer.Option("--markers-topic", help="Topic of the markers.  [default: queue-markers]"),
 ]
 DeadTopic = Annotated[
     str | None,
-    typer.Option("--dead-letter-topic", help="Topic of dead letters [queue-dead-letters]."),
+    typer.Option(
+        "--dead-letter-topic", help="Topic of dead letters.  [default: queue-dead-letters]"
+    ),
 ]
 
 
 def build() -> typer.Typer:
-    """Put the group together."""
-    return group(
-        "Message queues on Kafka: track, send, peek, count.",
+    """Build the group."""
+    return command_group(
+        "Run and inspect message queues on Kafka.",
         init=init,
         tracker=tracker,
         send=send,
@@ -69,7 +73,7 @@ def init(  # noqa: PLR0913 - one argument an option
     *,
     partitions: Annotated[int, typer.Option(help="Partitions of each topic.", min=1)] = 4,
     replication_factor: Annotated[
-        int, typer.Option(help="Copies of each partition; -1: the brokers' default.", min=-1)
+        int, typer.Option(help="Replicas of each partition; -1: the brokers' default.", min=-1)
     ] = -1,
     settings: File = None,
     bootstrap_servers: Servers = None,
@@ -78,11 +82,13 @@ def init(  # noqa: PLR0913 - one argument an option
     dead_letter_topic: DeadTopic = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the topics of a queue, with limits that fit; those that are there stay as they are.
+    """Create the topics of a queue.
 
-    Which of them delete what is still needed is told, with what helps.
+    New topics get suitable limits, and existing ones stay unchanged. It warns of topics
+    whose limits delete needed messages, and how to correct them.
 
-    Example: transporter queue init --bootstrap-servers 127.0.0.1:9092 --partitions 8
+    Example:
+        transporter queue init --bootstrap-servers 127.0.0.1:9092 --partitions 8
     """
     from transporter.queue.topics import (  # noqa: PLC0415 - imports Kafka's client
         make_topics,
@@ -103,7 +109,7 @@ def init(  # noqa: PLR0913 - one argument an option
         write_json({"made": fresh, "topics": list(made), "problems": problems})
         return
     for name, new in made.items():
-        write(f"{printable(name)}: {'made' if new else 'was there already'}")
+        write(f"{printable(name)}: {'created' if new else 'existed already'}")
     for problem in problems:
         _note(f"warning: {printable(problem)}")
 
@@ -111,7 +117,8 @@ def init(  # noqa: PLR0913 - one argument an option
 def tracker(
     *,
     max_redeliveries: Annotated[
-        int | None, typer.Option(help="Dead-letter a message after so many [3].", min=0)
+        int | None,
+        typer.Option(help="Redeliveries before a message is dead.  [default: 3]", min=0),
     ] = None,
     settings: File = None,
     bootstrap_servers: Servers = None,
@@ -120,12 +127,14 @@ def tracker(
     dead_letter_topic: DeadTopic = None,
     as_json: AsJson = False,
 ) -> None:
-    """Redeliver what consumers neither ack nor keep alive, until Ctrl-C.
+    """Redeliver overdue messages until Ctrl-C.
 
-    Run one or several; they share the work. Outages of brokers are waited for.
-    What was counted is told at the end, on the way on stderr.
+    A message is overdue when its consumer has neither acked it nor kept it alive in
+    time. You can run several trackers, which share the work. They wait for the end of
+    broker outages. Counts appear on stderr while the tracker runs, and as its result.
 
-    Example: transporter queue tracker --bootstrap-servers 127.0.0.1:9092
+    Example:
+        transporter queue tracker --bootstrap-servers 127.0.0.1:9092
     """
     from transporter.queue.tracker import Tracker  # noqa: PLC0415 - imports Kafka's client
 
@@ -149,36 +158,40 @@ def tracker(
     if as_json:
         write_json(counted)
     else:
-        table(("what", "count"), [(name.replace("_", " "), n) for name, n in counted.items()])
+        write_table(("name", "count"), [(name.replace("_", " "), n) for name, n in counted.items()])
 
 
 def send(  # noqa: PLR0913 - one argument an option
     queue: Queue,
     values: Annotated[
         list[str] | None,
-        typer.Argument(help="Messages; without any, one a line from stdin.", metavar="[VALUE]..."),
+        typer.Argument(help="Messages; by default the lines of stdin.", metavar="VALUE"),
     ] = None,
     *,
-    key: Annotated[str | None, typer.Option(help="A key that goes with each of them.")] = None,
+    key: Annotated[str | None, typer.Option(help="Key of each message.")] = None,
     header: Annotated[
-        list[str] | None, typer.Option(help="A header, as NAME=VALUE; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Header of each message; repeatable.", metavar="NAME=VALUE"),
     ] = None,
     settings: File = None,
     bootstrap_servers: Servers = None,
     queue_topic: QueueTopic = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages to a queue, and wait until the brokers have them.
+    """Send messages to a queue.
 
-    Example: transporter queue send jobs '{"job": 7}' --bootstrap-servers 127.0.0.1:9092
+    The command ends when the brokers have stored them.
+
+    Example:
+        transporter queue send jobs '{"job": 7}' --settings queue.yaml
     """
     from transporter.queue.producer import QueueProducer  # noqa: PLC0415 - imports Kafka's client
 
-    headers = [_header(text) for text in header or ()]
+    headers = [_parse_header(text) for text in header or ()]
     chosen = _settings(settings, bootstrap_servers=bootstrap_servers, queue_topic=queue_topic)
     count = 0
-    with _quiet(), QueueProducer(chosen) as producer:
-        for count, value in enumerate(_values(values), start=1):  # noqa: B007 - the last counts
+    with _QuietClient(), QueueProducer(chosen) as producer:
+        for count, value in enumerate(_read_values(values), start=1):  # noqa: B007 - the last counts
             producer.post(queue, value, key=_bytes(key), headers=headers)
         producer.flush()
     if as_json:
@@ -190,7 +203,7 @@ def send(  # noqa: PLR0913 - one argument an option
 def peek(  # noqa: PLR0913 - one argument an option
     queue: Queue,
     *,
-    most: Annotated[int, typer.Option("--first", help="Show so many.", min=1)] = 20,
+    most: Annotated[int, typer.Option("--first", help="Maximum number of messages.", min=1)] = 20,
     dead: Annotated[bool, typer.Option("--dead", help="Show dead letters instead.")] = False,
     settings: File = None,
     bootstrap_servers: Servers = None,
@@ -198,11 +211,13 @@ def peek(  # noqa: PLR0913 - one argument an option
     dead_letter_topic: DeadTopic = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show messages that no consumer has begun yet; they stay where they are.
+    """Show messages that no consumer has begun.
 
-    With --dead the dead letters, each with where it comes from and why it is dead.
+    They stay in the queue. With --dead it shows the dead letters instead, each with its
+    origin and its reason.
 
-    Example: transporter queue peek jobs --first 5 --bootstrap-servers 127.0.0.1:9092
+    Example:
+        transporter queue peek jobs --first 5 --bootstrap-servers 127.0.0.1:9092
     """
     from transporter.queue import looking  # noqa: PLC0415 - imports Kafka's client
 
@@ -212,7 +227,7 @@ def peek(  # noqa: PLR0913 - one argument an option
         queue_topic=queue_topic,
         dead_letter_topic=dead_letter_topic,
     )
-    with _quiet():
+    with _QuietClient():
         found: Iterator[tuple[QueueMessage, Headers]] = (
             looking.dead_letters(chosen, queue, most)
             if dead
@@ -220,17 +235,17 @@ def peek(  # noqa: PLR0913 - one argument an option
         )
         if as_json:
             return write_json_list(_as_json(*each) for each in found)
-        _show(found, dead=dead)
+        _write_messages(found, dead=dead)
     return 0
 
 
 def stats(  # noqa: PLR0913 - one argument an option
     queues: Annotated[
-        list[str] | None, typer.Argument(help="Queues; all by default.", metavar="[QUEUE]...")
+        list[str] | None, typer.Argument(help="Queues; all by default.", metavar="QUEUE")
     ] = None,
     *,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Only depth and oldest, from offsets.")
+        bool, typer.Option("--estimate", help="Only depth and age of the oldest, from offsets.")
     ] = False,
     settings: File = None,
     bootstrap_servers: Servers = None,
@@ -239,14 +254,15 @@ def stats(  # noqa: PLR0913 - one argument an option
     dead_letter_topic: DeadTopic = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count what waits, what is in progress and what is dead, by queue.
+    """Count a queue's messages by state.
 
-    It reads the topics for that: what waits and is in progress of the queues
-    that are named, and the whole queue topic when none is. With --estimate it
-    compares offsets instead, which takes no longer for many messages. The depth
-    is then an upper bound, and nothing else is counted.
+    It counts waiting messages, those in progress and dead letters. For that it reads
+    the named queues' messages from the topics, or without a name the whole queue topic.
+    With --estimate it compares offsets instead, which is as fast for many messages. The
+    depth is then an upper bound, and nothing else is counted.
 
-    Example: transporter queue stats jobs --bootstrap-servers 127.0.0.1:9092
+    Example:
+        transporter queue stats jobs --bootstrap-servers 127.0.0.1:9092
     """
     from transporter.queue import looking  # noqa: PLC0415 - imports Kafka's client
 
@@ -257,24 +273,24 @@ def stats(  # noqa: PLR0913 - one argument an option
         markers_topic=markers_topic,
         dead_letter_topic=dead_letter_topic,
     )
-    with _quiet():
+    with _QuietClient():
         found = (looking.estimates if estimate else looking.stats)(chosen, queues or ())
     if as_json:
         write_json([asdict(each) for each in found])
     else:
         columns = ("queue", "depth", "in progress", "dead", "oldest waiting", "oldest in progress")
-        table(columns, [_stats_row(each) for each in found])
+        write_table(columns, [_stats_row(each) for each in found])
 
 
 def _settings(file: Path | None, **named: object) -> QueueSettings:
-    """Return the settings of *file*, if any, with what is *named* besides."""
+    """Return the settings of *file*, if any, overridden by those that are *named*."""
     from transporter.queue.settings import QueueSettings, settings_of  # noqa: PLC0415 - heavy
 
     given = {name: value for name, value in named.items() if value is not None}
     if file is None:
         if "bootstrap_servers" not in given:
             raise ConfigError(
-                "where is the queue? Give --bootstrap-servers host:port, or --settings FILE"
+                "name the brokers by --bootstrap-servers host:port, or by --settings FILE"
             )
         return settings_of(**{"timeout": _PATIENCE, **given})
     from transporter.pipeline import document, explain  # noqa: PLC0415 - heavy
@@ -291,7 +307,7 @@ def _settings(file: Path | None, **named: object) -> QueueSettings:
 
 
 class _Reporter:
-    """Writes a line about a tracker now and then, when something has changed."""
+    """Periodic printer of a tracker's counts, if they have changed."""
 
     def __init__(self) -> None:
         self._last: dict[str, Any] = {}
@@ -314,8 +330,8 @@ def _stop_on_signals(found: Any) -> None:  # noqa: ANN401 - a tracker
         signal.signal(number, stop)
 
 
-class _quiet:  # noqa: N801 - a context manager
-    """Keeps the Kafka client's own words away: what matters comes as an error."""
+class _QuietClient:
+    """Suppressor of the Kafka client's log, because every failure is raised as an error."""
 
     def __enter__(self) -> None:
         self._logger = logging.getLogger("transporter.queue.client")
@@ -326,17 +342,17 @@ class _quiet:  # noqa: N801 - a context manager
         self._logger.setLevel(self._level)
 
 
-def _values(values: Sequence[str] | None) -> Iterator[bytes]:
+def _read_values(values: Sequence[str] | None) -> Iterator[bytes]:
     if values:
         yield from (value.encode(errors="surrogateescape") for value in values)
     else:
         yield from (line.rstrip(b"\n") for line in sys.stdin.buffer)
 
 
-def _header(text: str) -> Header:
+def _parse_header(text: str) -> Header:
     name, mark, value = text.partition("=")
     if not mark or not name:
-        raise typer.BadParameter(f"{text!r} is no header; write NAME=VALUE")
+        raise typer.BadParameter(f"{text!r} is not a header; use NAME=VALUE")
     return name, value.encode(errors="surrogateescape")
 
 
@@ -361,22 +377,22 @@ def _as_json(message: QueueMessage, ours: Headers) -> dict[str, Any]:
     )
 
 
-def _show(found: Iterator[tuple[QueueMessage, Headers]], *, dead: bool) -> None:
+def _write_messages(found: Iterator[tuple[QueueMessage, Headers]], *, dead: bool) -> None:
     from transporter.queue.message import REASON  # noqa: PLC0415 - imports Kafka's client
 
     columns = ["partition", "offset", "key", "value", "redeliveries"]
     rows = [
-        (*message.id, _text(message.key), _text(message.value), message.redeliveries)
-        + ((_text(dict(ours).get(REASON)),) if dead else ())
+        (*message.id, _value_text(message.key), _value_text(message.value), message.redeliveries)
+        + ((_value_text(dict(ours).get(REASON)),) if dead else ())
         for message, ours in found
     ]
     if rows:
-        table([*columns, "reason"] if dead else columns, rows)
+        write_table([*columns, "reason"] if dead else columns, rows)
     else:
-        _note("there are none")
+        _note("there are no messages")
 
 
-def _text(value: bytes | None) -> str:
+def _value_text(value: bytes | None) -> str:
     text = "" if value is None else value.decode(errors="backslashreplace")
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 

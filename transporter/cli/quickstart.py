@@ -1,4 +1,4 @@
-"""``transporter quickstart``: a first pipeline that needs nothing else."""
+"""Command ``transporter quickstart``: a first pipeline without any other service."""
 
 from __future__ import annotations
 
@@ -23,16 +23,21 @@ def quickstart(
     *,
     postgres: Annotated[
         bool,
-        typer.Option("--postgres", help="With an embedded PostgreSQL and a shop's outbox table."),
+        typer.Option("--postgres", help="Use an embedded PostgreSQL with a shop's outbox table."),
     ] = False,
     folder: Annotated[
-        Path, typer.Option("--dir", help="Where the pipeline file, its log and its sink go.")
+        Path, typer.Option("--dir", help="Folder of the pipeline file, its log and its sinks.")
     ] = _FOLDER,
 ) -> int:
-    """Run a small pipeline: a source, the log, Spark, LMDB and the terminal.
+    """Run a small demo pipeline.
 
-    The pipeline file it runs stays in the folder, to be read and changed. Its log and
-    its sinks are in a folder of the same name beside it.
+    It goes from a source through the log and Spark into LMDB and onto the terminal. The
+    pipeline file stays in the folder, so you can read and change it. Its log and its
+    sinks are in a folder of the same name beside it.
+
+    Examples:
+        transporter quickstart
+        transporter quickstart --postgres
     """
     from transporter.cli.run import run_pipeline  # noqa: PLC0415 - heavy; `--help` does without
     from transporter.pipeline.config import load  # noqa: PLC0415
@@ -54,7 +59,7 @@ def quickstart(
     if postgres and code == 0:
         from transporter.quickstart.sales import show_sales  # noqa: PLC0415 - as above
 
-        # Its live table has left the terminal by now.
+        # The run's live table is gone from the terminal by now.
         show_sales(["transporter", "run", str(file)], environ)
     if code == 0:
         _note_next(file, again)
@@ -63,29 +68,28 @@ def quickstart(
 
 def _note_next(file: Path, again: Sequence[str]) -> None:
     from transporter.cli.log_entries import note  # noqa: PLC0415 - `--help` does without
-    from transporter.cli.run import short  # noqa: PLC0415
+    from transporter.cli.run import short_path  # noqa: PLC0415
 
-    name = shlex.quote(short(file))
-    note(f"What this has run is {name}: change it, and run {shlex.join(again)} again.")
+    name = shlex.quote(short_path(file))
+    note(f"The pipeline file is {name}: change it, and run {shlex.join(again)} again.")
     note(f"  transporter top {name}      # readers and routes, live, while it runs")
     note(f"  transporter shell {name}    # the log as a table of Spark, at any time")
 
 
 def _pipeline_file(folder: Path, name: str) -> Path:
-    """Return the pipeline file in *folder*, written there if it is missing."""
+    """Return the pipeline file in *folder*, and create it if it is missing."""
     file = folder / name
     folder.mkdir(parents=True, exist_ok=True)
     if not file.exists():
         packaged = files("transporter.quickstart").joinpath(name).read_text(encoding="utf-8")
-        # Beside its log and its sink, which are no other pipeline's, it needs no variable to
-        # name them.
+        # The file lies beside its own log and sinks, so it needs no variable for their folder.
         file.write_text(_PLACE.sub(f"./{file.stem}", packaged), encoding="utf-8")
     return file
 
 
 @contextmanager
 def _shop(folder: Path) -> Iterator[str]:
-    """Run a database and a client that takes orders in it; yield the database's DSN."""
+    """Run a database and a client that places orders in it. Yield the database's DSN."""
     from transporter.quickstart.postgres import embedded_postgres  # noqa: PLC0415 - optional
     from transporter.quickstart.shop import open_for_orders  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``transporter replay``: deliver what was delivered before again."""
+"""Command ``transporter replay``, which delivers earlier entries again."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.acting import Reason, RouteName, act, report
+from transporter.cli.acting import Reason, RouteName, perform_request, report_result
 from transporter.cli.log_entries import note, note_dropped, time_text
-from transporter.cli.log_range import moment
+from transporter.cli.log_range import parse_moment
 from transporter.cli.output import printable, write
 from transporter.cli.target import AsJson, Target, log_directory
 from transporter.control.requests import CancelReplay, Replay
@@ -31,87 +31,95 @@ def replay(  # noqa: PLR0913 - one for each option
         typer.Option(
             "--from",
             metavar="OFFSET|TIME",
-            help="An offset, a time in ISO 8601, or a duration ago such as 10m.",
+            help="First entry: an offset, a time in ISO 8601, or a duration ago such as 10m.",
         ),
     ] = None,
     end: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="OFFSET|TIME", help="This one included; by default the watermark."
+            "--to", metavar="OFFSET|TIME", help="Last entry, inclusive; by default the watermark."
         ),
     ] = None,
     namespace: Annotated[
-        str, typer.Option("--namespace", metavar="REGEX", help="Only what it matches (RE2).")
+        str,
+        typer.Option(
+            "--namespace", metavar="REGEX", help="Only namespaces that match (RE2 syntax)."
+        ),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count what would be read and delivered.")
+        bool, typer.Option("--dry-run", help="Only count the entries to read and deliver.")
     ] = False,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Also where entries were removed, lost or compacted.")
+        bool,
+        typer.Option("--partial", help="Replay even if entries were removed, lost or compacted."),
     ] = False,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="End the replay that is under way, where it is.")
+        bool, typer.Option("--cancel", help="End the replay in progress where it is.")
     ] = False,
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Deliver entries again, at the next slice, before what is new; or cancel that.
+    """Deliver earlier entries again.
 
-    A sink that keeps the latest value of a key ends with the replayed, older one
-    until what follows is replayed too: replay up to the watermark there.
+    The replay begins with the next slice and goes before new entries. A sink that keeps
+    the latest value of a key then holds the older, replayed value until the entries
+    behind it are replayed too. Replay up to the watermark for such a sink.
 
-    Example: transporter replay pipeline.yaml events --from 2030-01-31T08:00 --to 1200
-    Example: transporter replay pipeline.yaml events --from 2h --namespace '^orders' --dry-run
-    Example: transporter replay pipeline.yaml events --cancel --reason "wrong range"
+    Examples:
+        transporter replay pipeline.yaml events --from 2030-01-31T08:00 --to 1200
+        transporter replay pipeline.yaml events --from 2h --dry-run
+        transporter replay pipeline.yaml events --cancel --reason "wrong range"
     """
     chosen = any((start, end, namespace, dry_run, partial))
     if cancel == bool(start) or (cancel and chosen):
-        raise typer.BadParameter("say where it begins with --from, or --cancel and nothing else")
+        raise typer.BadParameter("give its start with --from, or --cancel without other options")
     request: Request = CancelReplay(route, reason)
     if not cancel:
         request = Replay(
             route,
-            **_bound(start, "first", "since"),
-            **_bound(end, "last", "until"),
+            **_range_bound(start, "first", "since"),
+            **_range_bound(end, "last", "until"),
             namespace=namespace,
             dry_run=dry_run,
             partial=partial,
             reason=reason,
         )
-    result = act(target, request)
+    result = perform_request(target, request)
     if dry_run:
         result["deliveries"] = _deliveries(target, result, namespace)
-    report(result, as_json=as_json)
+    report_result(result, as_json=as_json)
     if not as_json:
-        _explain(result)
+        _report_plan(result)
 
 
 def _deliveries(target: Path, planned: dict[str, Any], namespace: str) -> dict[str, Any]:
-    """Count what the route of the file *target* would deliver; else ``unknown`` is the reason."""
+    """Count the deliveries of the file's route. If that fails, ``unknown`` is the reason."""
     if target.is_dir():
         return {"unknown": "a log directory has no steps; give the pipeline file"}
     from transporter.cli.spark_process import trial_spark  # noqa: PLC0415 - imports pyarrow
-    from transporter.trial.replays import deliveries  # noqa: PLC0415 - the same
-    from transporter.trial.routes import chosen, trial_routes  # noqa: PLC0415 - the same
+    from transporter.trial.replays import count_deliveries  # noqa: PLC0415 - the same
+    from transporter.trial.routes import select_route, trial_routes  # noqa: PLC0415 - the same
 
     directory, first, last = log_directory(target), planned["first"], planned["last"]
     with trial_spark() as spark:
         try:
-            route = chosen(trial_routes(target, os.environ, spark), planned["route"], str(target))
-            return deliveries(directory, route, first, last, namespace).to_json()
+            route = select_route(
+                trial_routes(target, os.environ, spark), planned["route"], str(target)
+            )
+            return count_deliveries(directory, route, first, last, namespace).to_json()
         except (ConfigError, EnvironmentFault) as error:
             return {"unknown": str(error)}
 
 
-def _bound(text: str | None, offset: str, time: str) -> dict[str, Any]:
+def _range_bound(text: str | None, offset: str, time: str) -> dict[str, Any]:
     if text is None:
         return {}
     if text.isdecimal():
         return {offset: int(text)}
-    return {time: moment(text, datetime.now(UTC))}
+    return {time: parse_moment(text, datetime.now(UTC))}
 
 
-def _explain(result: dict[str, Any]) -> None:
+def _report_plan(result: dict[str, Any]) -> None:
     if (warning := result.get("warning")) is not None:
         note(f"warning: {warning}")
     for first, last in result.get("missing", ()):
@@ -131,7 +139,7 @@ def _explain(result: dict[str, Any]) -> None:
 def _deliveries_text(found: dict[str, Any]) -> str:
     if "unknown" in found:
         reason = printable(found["unknown"].partition("\n")[0])
-        return f"how many of them would be delivered is not known: {reason}"
+        return f"the number of deliveries is unknown: {reason}"
     text = f"{found['delivered']} of them would be delivered"
     if found["messages"] != found["delivered"]:
         text += f", as {found['messages']} messages"

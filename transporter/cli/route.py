@@ -1,4 +1,4 @@
-"""``transporter route``: pause, resume and step a route, and forget one."""
+"""Commands ``transporter route``: pause, resume, step and forget a route."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.acting import Reason, RouteName, act, report
-from transporter.cli.groups import group
+from transporter.cli.acting import Reason, RouteName, perform_request, report_result
+from transporter.cli.groups import command_group
 from transporter.cli.log_entries import note
 from transporter.cli.output import confirm, printable
 from transporter.cli.target import AsJson, Target, log_directory
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def build() -> typer.Typer:
-    """Put the group together."""
-    return group(
+    """Build the group."""
+    return command_group(
         "Pause, resume, step or forget a route.",
         pause=pause,
         resume=resume,
@@ -33,54 +33,63 @@ def build() -> typer.Typer:
 def pause(
     target: Target, route: RouteName, *, reason: Reason = "", as_json: AsJson = False
 ) -> None:
-    """Let a route deliver nothing more, until it is resumed; it stays so over restarts.
+    """Stop a route's deliveries until resumed.
 
-    The slice that it is at comes to its end. Readers and other routes go on.
+    The pause survives restarts of the engine. The route finishes its present slice.
+    Readers and other routes continue.
 
-    Example: transporter route pause pipeline.yaml events --reason "sink is being moved"
+    Example:
+        transporter route pause pipeline.yaml events --reason "sink is moving"
     """
-    result = act(target, Pause(route, reason))
-    report(result, as_json=as_json)
+    result = perform_request(target, Pause(route, reason))
+    report_result(result, as_json=as_json)
     if not as_json and not result.get("in_effect", True):
-        note("the slice that it is at goes on until its end")
+        note("the route finishes its present slice first")
 
 
 def resume(
     target: Target, route: RouteName, *, reason: Reason = "", as_json: AsJson = False
 ) -> None:
-    """Let a route go on that is paused, that has halted at a failure, or that waits to try again.
+    """Continue a paused, halted or waiting route.
 
-    Example: transporter route resume pipeline.yaml events
+    A halted route has stopped at a failure. A waiting one retries at once.
+
+    Example:
+        transporter route resume pipeline.yaml events
     """
-    report(act(target, Resume(route, reason)), as_json=as_json)
+    report_result(perform_request(target, Resume(route, reason)), as_json=as_json)
 
 
 def step(target: Target, route: RouteName, *, reason: Reason = "", as_json: AsJson = False) -> None:
-    """Let a paused route deliver the next entry that it takes, and stay paused.
+    """Deliver one entry of a paused route.
 
-    Reports whether that was delivered, parked or skipped, or has failed, and why.
+    That is the next entry that the route's filter accepts. The route stays paused. The
+    command reports whether the entry was delivered, parked or skipped, or why it failed.
 
-    Example: transporter route step pipeline.yaml events
+    Example:
+        transporter route step pipeline.yaml events
     """
-    result = act(target, Step(route, reason))
-    report(result, as_json=as_json)
+    result = perform_request(target, Step(route, reason))
+    report_result(result, as_json=as_json)
     if not as_json and not result["settled"]:
-        note("it is not settled yet; 'transporter status' shows what the route is doing")
+        note("it is not settled yet; 'transporter status' shows the route's state")
 
 
 def forget(
     target: Target,
     route: RouteName,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
-    """Remove all that is kept of a route that is in the pipeline no more; it pins the log.
+    """Remove the progress of a former route.
 
-    Its parked entries go, too. Refused for a route that runs, or that the file names.
+    Such a route is no longer in the pipeline file but still pins the log. Its parked
+    entries are removed too. A route that runs, or that the file names, is refused.
 
-    Example: transporter route forget pipeline.yaml old-events --yes
+    Example:
+        transporter route forget pipeline.yaml old-events --yes
     """
     from transporter.offsets.offset_log import read_state  # noqa: PLC0415 - imports pyarrow
 
@@ -88,9 +97,9 @@ def forget(
     if not target.is_dir():
         _refuse_named(target, route)
     if not yes:
-        question = f"Forget that route {printable(route)} has come to offset {watermark}?"
+        question = f"Remove the progress of route {printable(route)}, up to offset {watermark}?"
         confirm(question)
-    report(act(target, Forget(route, reason)), as_json=as_json)
+    report_result(perform_request(target, Forget(route, reason)), as_json=as_json)
 
 
 def _refuse_named(file: Path, route: str) -> None:
@@ -100,5 +109,5 @@ def _refuse_named(file: Path, route: str) -> None:
     if line is not None:
         raise ActionRefused(
             f"{file}:{line}: route {route} is in the pipeline; remove it there first, "
-            "or let it begin anew with 'transporter offsets delete'"
+            "or restart it from the beginning with 'transporter offsets delete'"
         )

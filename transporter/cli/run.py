@@ -1,4 +1,4 @@
-"""``transporter run``: run a pipeline until it is stopped or its sources end."""
+"""Command ``transporter run``, which runs a pipeline until it is stopped or its sources end."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from transporter.pipeline.config import Pipeline
 
 TICK = 0.25
-"""Seconds between two looks at the engine: how often the live table moves."""
+"""Seconds between two updates of the live table."""
 _RELOAD_END = 5.0
 """Seconds for a reload to notice that its engine has ended."""
 
 
 class LogFormat(StrEnum):
-    """How log lines are written."""
+    """Format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class LogLevel(StrEnum):
-    """The least of which log lines are written."""
+    """Lowest level of log lines."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -48,30 +48,37 @@ class LogLevel(StrEnum):
 
 
 def run(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline file.", metavar="PIPELINE")],
+    pipeline: Annotated[Path, typer.Argument(help="Pipeline file.", metavar="PIPELINE")],
     *,
     log_format: Annotated[
         LogFormat | None,
-        typer.Option(help="How log lines on stderr are written; by default text on a terminal."),
+        typer.Option(
+            help="Format of log lines on stderr; by default text on a terminal, else json."
+        ),
     ] = None,
     log_level: Annotated[
-        LogLevel, typer.Option(help="The least level of log lines; debug adds idle progress.")
+        LogLevel, typer.Option(help="Lowest level of log lines; debug adds unchanged progress.")
     ] = LogLevel.INFO,
     live: Annotated[
         bool | None,
-        typer.Option("--live/--no-live", help="A live table; by default on a terminal only."),
+        typer.Option("--live/--no-live", help="Show a live table; by default on a terminal only."),
     ] = None,
     fail_fast: Annotated[
         bool,
-        typer.Option("--fail-fast", help="End when a source is away at the start; else it waits."),
+        typer.Option(
+            "--fail-fast", help="End if a source is unavailable at the start, instead of waiting."
+        ),
     ] = False,
 ) -> int:
-    """Run a pipeline until Ctrl-C or SIGTERM, or until its sources end.
+    """Run a pipeline until it is stopped.
 
-    A source that cannot be reached is tried again until it is there, and the
-    others are read meanwhile. The first signal drains what is in the log within
-    shutdown_timeout; the second leaves at once, and the slices in flight are
-    repeated at the next start.
+    It runs until Ctrl-C or SIGTERM, or until its sources end. It retries an unavailable
+    source until it answers, and reads the other sources meanwhile. The first signal
+    drains the log within shutdown_timeout. The second one ends the engine at once, and
+    the next start repeats the slices in flight.
+
+    Example:
+        transporter run pipeline.yaml
     """
     from transporter.pipeline.config import load  # noqa: PLC0415 - heavy; `--help` does without
 
@@ -95,27 +102,27 @@ def run_pipeline(
     live: bool | None = None,
     fail_fast: bool = False,
 ) -> int:
-    """Run *pipeline*, whose variables come from *environ*, to its end; return the exit code."""
+    """Run *pipeline* to its end and return the exit code. Its variables come from *environ*."""
     from transporter.cli.live import (  # noqa: PLC0415 - imports rich
-        lasting_errors,
+        engine_reporter,
         printable_output,
-        reporter,
+        unfailing_stderr,
     )
     from transporter.embed import assembled  # noqa: PLC0415 - imports the engine
     from transporter.engine.limits import raise_descriptor_limit  # noqa: PLC0415
 
     raise_descriptor_limit()
 
-    # Before anything is opened, so that whatever a signal finds open is closed in order.
-    with _signals() as signals, lasting_errors():
+    # Before anything is opened, so that a signal always closes open parts in order.
+    with _signals() as signals, unfailing_stderr():
         with (
-            reporter(
-                log_format, live=live, hints=_hints(pipeline.log.dir), level=log_level
+            engine_reporter(
+                log_format, live=live, hints=_hint_text(pipeline.log.dir), level=log_level
             ) as report,
             printable_output(),
             assembled(pipeline, report, environ, fail_fast=fail_fast) as engine,
         ):
-            gc.freeze()  # What was imported stays: collections need not look at it again and again.
+            gc.freeze()  # Imported modules stay, so exclude them from every collection.
             _until_stopped(engine, report, signals)
         _report_halted(engine)
     return 1 if engine.halted else 0
@@ -141,10 +148,10 @@ def _until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # n
         if not signals.stopped:
             engine.start()
         while not engine.wait(TICK):
-            report.show(running_status(engine))
+            report.show_status(running_status(engine))
             if signals.hung_up.is_set():
                 signals.hung_up.clear()
-                # Beside this loop: it may wait for slices, and a stop must not.
+                # In a thread, because it may wait for slices and a stop must not.
                 thread = Thread(
                     target=_reload, args=(engine.log.directory, report), name="reload", daemon=True
                 )
@@ -152,17 +159,17 @@ def _until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # n
                 reloads = [*(each for each in reloads if each.is_alive()), thread]
     finally:
         try:
-            report.show(running_status(engine), "stopping")
+            report.show_status(running_status(engine), "stopping")
         finally:
             engine.stop()
             for each in reloads:
-                # The engine has closed its connection; nothing is reported behind the end.
+                # The engine has closed its connection. Nothing may be reported after the end.
                 each.join(_RELOAD_END)
-        report.show(running_status(engine), "stopped")
+        report.show_status(running_status(engine), "stopped")
 
 
 def _reload(directory: Path, report: Any) -> None:  # noqa: ANN401 - the reporter
-    """Do as ``transporter reload`` does; what is wrong is told, and the engine goes on."""
+    """Reload as ``transporter reload`` does. Report a problem, with the engine left running."""
     from transporter.control.client import perform  # noqa: PLC0415 - only on SIGHUP
     from transporter.control.requests import Reload  # noqa: PLC0415
 
@@ -172,26 +179,26 @@ def _reload(directory: Path, report: Any) -> None:  # noqa: ANN401 - the reporte
         report("reload-refused", problem=str(error))
 
 
-def _hints(directory: Path) -> str:
-    """Return what somebody who watches may want to try next, ready to be copied."""
+def _hint_text(directory: Path) -> str:
+    """Return commands to try in another terminal, ready to be copied."""
     me = sys.argv[0]
-    command = "transporter" if shutil.which("transporter") == me else short(Path(me))
-    log = short(directory)
+    command = "transporter" if shutil.which("transporter") == me else short_path(Path(me))
+    log = short_path(directory)
     tries = (f"log show {log} --last 5", f"offsets list {log}", f"log info {log}")
     return "\n".join(["in another terminal, try:", *(f"  {command} {each}" for each in tries)])
 
 
-def short(path: Path) -> str:
-    """Return *path* as it is seen from here, where that is shorter."""
+def short_path(path: Path) -> str:
+    """Return *path* relative to the working directory, if it is inside."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 class _Signals:
-    """The stops and reloads that signals have asked for."""
+    """The stops and reloads that signals have requested."""
 
     def __init__(self) -> None:
         self.stopped = ""
-        """Why a stop was requested; empty until then."""
+        """Reason for the requested stop; empty until then."""
         self.hung_up = Event()
         """Set at each SIGHUP."""
         self._repeated = False
@@ -199,21 +206,21 @@ class _Signals:
         self._attended = sys.stderr.isatty()
 
     def stop_with(self, stop: Callable[[str], None]) -> None:
-        """Call *stop* with the reason at the first SIGINT or SIGTERM, or at once if it has come."""
+        """Call *stop* with the reason at the first SIGINT or SIGTERM, or now if it has come."""
         self._stop = stop
         if self.stopped:
             stop(self.stopped)
 
     def on_stop(self, number: int, _frame: FrameType | None) -> None:
-        """Stop in order at the first signal, and leave at once at the second."""
+        """Stop in order at the first signal, and exit at once at the second."""
         if self._repeated:
-            # The Spark host sees its connection close, and ends with all its workers.
+            # The Spark host notices the closed connection, and ends with all its workers.
             os._exit(128 + number)
         self._repeated = True
         self._request_stop(signal.Signals(number).name)
 
     def on_hangup(self, _number: int, _frame: FrameType | None) -> None:
-        """Reload; but the same signal tells that the terminal was closed, and then stop."""
+        """Reload, or stop if the signal means that the terminal was closed."""
         if self._attended and not sys.stderr.isatty():
             self._request_stop("its terminal was closed")
         else:

@@ -1,4 +1,4 @@
-"""``transporter schema``: the JSON Schema of the files that transporter reads."""
+"""Command ``transporter schema``: the JSON Schema of the files that transporter reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annot
 
 
 class Kind(StrEnum):
-    """Which files a schema is of."""
+    """Kind of file that a schema describes."""
 
     PIPELINE = "pipeline"
     CASES = "cases"
@@ -21,16 +21,19 @@ class Kind(StrEnum):
 
 def schema(
     kind: Annotated[
-        Kind, typer.Argument(help="Of pipeline files, or of cases for 'transporter test'.")
+        Kind,
+        typer.Argument(help="Pipeline files, or cases for 'transporter test'.", metavar="KIND"),
     ] = Kind.PIPELINE,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Print the JSON Schema of a kind of file, so that editors complete and check it.
+    """Print the JSON Schema of a kind of file.
 
-    It knows the adaptors and steps that are installed here.
+    Editors use it for completion and checks. It includes the adaptors and steps that are
+    installed here.
 
-    Example: transporter schema > pipeline.schema.json
+    Example:
+        transporter schema > pipeline.schema.json
     """
     found = _schema(kind)
     if as_json:

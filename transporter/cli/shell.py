@@ -1,4 +1,4 @@
-"""``transporter shell``: PySpark with the log as a table."""
+"""Command ``transporter shell``: PySpark with the log as a table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.log_range import From, NamespaceFilter, To, look
-from transporter.cli.log_table import TableOptions, pairs, table_options, write_rows
+from transporter.cli.log_range import From, NamespaceFilter, To, inspect_log
+from transporter.cli.log_table import TableOptions, parse_pairs, table_options, write_rows
 from transporter.cli.output import printable, until_closed
 from transporter.cli.spark_process import spark_environment
 from transporter.cli.target import AsJson, Target, log_directory
@@ -27,49 +27,53 @@ if TYPE_CHECKING:
 _MODULE: Final = "transporter.spark.shell"
 _REQUEST: Final = "TRANSPORTER_SHELL"
 _NOISE: Final = 2000
-"""Characters of Spark's own output that are shown when it did not come up."""
+"""Characters of Spark's own output in the error if it does not start."""
 
 
 def shell(  # noqa: PLR0913 - one argument an option
     target: Target,
     *,
-    sql: Annotated[
-        bool, typer.Option("--sql/--python", help="What is typed: SQL, or Python (the default).")
-    ] = False,
+    sql: Annotated[bool, typer.Option("--sql/--python", help="Language of the shell.")] = False,
     statement: Annotated[
         str | None,
-        typer.Option("--execute", "-e", metavar="SQL", help="Run one statement and print it."),
+        typer.Option(
+            "--execute", "-e", metavar="SQL", help="Run one SQL statement and print its result."
+        ),
     ] = None,
     start: From = None,
     end: To = None,
     namespace: NamespaceFilter = "",
     spark_conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Spark setting; repeatable.")
     ] = None,
     option: TableOptions = None,
     as_json: AsJson = False,
 ) -> int:
-    """Open Spark with the log as table `log`, beside a running engine or without one.
+    """Open a Spark shell with the log as a table.
 
-    Example: transporter shell pipeline.yaml -e "SELECT op, count(*) FROM log GROUP BY op"
+    The table is `log`. The shell works with and without a running engine.
+
+    Examples:
+        transporter shell pipeline.yaml
+        transporter shell pipeline.yaml -e "SELECT count(*) FROM log"
     """
     if as_json and statement is None:
-        raise typer.BadParameter("--json is for --execute")
-    found = look(log_directory(target))
+        raise typer.BadParameter("--json requires --execute")
+    found = inspect_log(log_directory(target))
     options, _ = table_options(found.directory, start, end, namespace, option)
     request = {
         "directory": str(found.directory),
         "kind": "sql" if sql else "python",
         "options": options,
-        "conf": pairs("--spark-conf", spark_conf),
-        "about": _about(found),
+        "conf": parse_pairs("--spark-conf", spark_conf),
+        "about": _description(found),
     }
     if statement is None:
-        return _open(request)
+        return _open_shell(request)
     return _execute({**request, "kind": "execute", "statement": statement}, as_json=as_json)
 
 
-def _about(found: LogInfo) -> str:
+def _description(found: LogInfo) -> str:
     reach = (
         f"offsets {found.first}..{found.confirmed}" if found.confirmed >= found.first else "empty"
     )
@@ -80,23 +84,23 @@ def _environment(request: dict[str, Any]) -> dict[str, str]:
     return {**spark_environment(), _REQUEST: json.dumps(request)}
 
 
-def _open(request: dict[str, Any]) -> int:
+def _open_shell(request: dict[str, Any]) -> int:
     environment = _environment(request)
     sys.stdout.flush()
-    # In our place: the terminal, its signals and the exit code are then Spark's shell's own.
+    # Spark's shell replaces this process, so it owns the terminal, signals and exit code.
     os.execve(sys.executable, [sys.executable, "-m", _MODULE], environment)  # noqa: S606 - no shell
 
 
 def _execute(request: dict[str, Any], *, as_json: bool) -> int:
-    with until_closed(), _running(_environment(request)) as (answers, noise):
-        columns = _next(answers, noise)["columns"]
+    with until_closed(), _run_statement(_environment(request)) as (answers, noise):
+        columns = _next_answer(answers, noise)["columns"]
         return write_rows(columns, _rows(answers, noise), as_json=as_json)
     return 0
 
 
 @contextmanager
-def _running(environment: dict[str, str]) -> Iterator[tuple[IO[str], IO[str]]]:
-    """Run the statement; give its answers, and what Spark says beside them."""
+def _run_statement(environment: dict[str, str]) -> Iterator[tuple[IO[str], IO[str]]]:
+    """Run the statement. Yield its answers and Spark's other output."""
     with (
         tempfile.TemporaryFile("w+", errors="replace") as noise,
         subprocess.Popen(
@@ -117,17 +121,17 @@ def _running(environment: dict[str, str]) -> Iterator[tuple[IO[str], IO[str]]]:
 
 
 def _rows(answers: IO[str], noise: IO[str]) -> Iterator[list[Any]]:
-    while "row" in (answer := _next(answers, noise)):
+    while "row" in (answer := _next_answer(answers, noise)):
         yield answer["row"]
 
 
-def _next(answers: IO[str], noise: IO[str]) -> dict[str, Any]:
-    """Read the next answer; the last one is an error, or says that it is the last."""
+def _next_answer(answers: IO[str], noise: IO[str]) -> dict[str, Any]:
+    """Read the next answer. The last one is an error or marks the end."""
     line = answers.readline()
     if not line:
         noise.seek(0)
-        said = noise.read()[-_NOISE:].strip()
-        raise HostFailed(f"Spark ended without an answer; it said:\n{said}")
+        output = noise.read()[-_NOISE:].strip()
+        raise HostFailed(f"Spark ended without an answer; its output:\n{output}")
     answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise ActionRefused(answer["error"])

@@ -1,4 +1,4 @@
-"""The processes that start Spark for a command."""
+"""Processes that start Spark for a command."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from transporter.trial.on_spark import TrialSpark
 
 _SHORT_LIVED: Final = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
-"""What lives for seconds is not worth optimising."""
+"""A process that lives for seconds is not worth optimising."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def spark_environment() -> dict[str, str]:
-    """Return the variables of such a process.
+    """Return the environment of a process that starts Spark.
 
     Raises:
         HostFailed: there is no Java.
@@ -49,15 +49,15 @@ def spark_environment() -> dict[str, str]:
 
 @contextmanager
 def trial_spark() -> Iterator[TrialSpark]:
-    """Give a Spark for ``sql`` steps, which starts when it is first needed and ends with the block.
+    """Yield a Spark for ``sql`` steps that starts on first use and ends with the block.
 
-    A signal ends the block, but does not keep Spark from ending in order.
+    A signal ends the block, but Spark still ends in order.
     """
     from transporter.trial.on_spark import TrialSpark  # noqa: PLC0415 - imports pyarrow
 
     spark = TrialSpark(_launcher, lambda: note("starting Spark for sql steps …"))
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _exit_on_sigterm)
     try:
         yield spark
     finally:
@@ -70,14 +70,14 @@ def trial_spark() -> Iterator[TrialSpark]:
                 signal.signal(number, handler)
 
 
-def _terminated(number: int, _: object) -> None:
+def _exit_on_sigterm(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
 def _launcher(folder: Path, spark: SparkConfig, secrets: Secrets) -> SparkLauncher:
-    """Return what starts a Spark of this host with the settings of a pipeline.
+    """Return a launcher of Spark on this host with the settings of a pipeline.
 
-    A cluster's master is not asked: what listens for it would be reached by others.
+    A cluster's master is not used, because the ports that it needs are open to others.
     """
     from transporter.embed import cache_directory  # noqa: PLC0415 - heavy; `--help` does without
     from transporter.spark.launch import LOOPBACK, SparkLauncher  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The table of readers and routes that ``run`` and ``top`` draw: one row each, one line a row."""
+"""Table of readers and routes for ``run`` and ``top``, with one line for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transporter.cli.output import printable
-from transporter.cli.status import doing, source_lag
+from transporter.cli.status import activity, source_lag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,12 +29,12 @@ COLUMNS: Final = (
     "doing",
 )
 _DISPENSABLE: Final = ("adaptor", "watermark", "skipped", "doing", "total", "parked", "per second")
-"""The columns that a narrow terminal does without, in this order."""
+"""Columns that a narrow terminal leaves out, in this order."""
 _TEXTUAL: Final = ("", "adaptor", "state", "doing")
 _BETWEEN: Final = 2
 """Blanks between two columns."""
 _FRAME: Final = 2
-"""Lines of a table that are no rows."""
+"""Lines of a table beside its rows."""
 _COLOURS: Final = {
     "running": "green",
     "ended": "blue",
@@ -48,15 +48,15 @@ _COLOURS: Final = {
 
 
 class Rates:
-    """Turns growing counts into rates over the last few seconds. Pure but for its memory."""
+    """Rates of growing counts over the last few seconds. Reads no clock."""
 
     def __init__(self, window: float = 3.0) -> None:
-        """Look back *window* seconds."""
+        """Measure over *window* seconds."""
         self._window = window
         self._seen: dict[str, list[tuple[float, int]]] = {}
 
     def rate(self, name: str, count: int, now: float) -> float:
-        """Take note that *name* stands at *count* at the time *now*; return counts a second."""
+        """Record the *count* of *name* at the time *now*, and return its rate per second."""
         seen = self._seen.setdefault(name, [])
         seen.append((now, count))
         while len(seen) > 2 and now - seen[1][0] >= self._window:  # noqa: PLR2004 - two points make a rate
@@ -66,8 +66,8 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A reader or a route: its ``cells`` by column, and what rows are ordered by."""
+class StatusRow:
+    """Row of a reader or a route, with ``cells`` by column and ``numbers`` to sort by."""
 
     name: str
     cells: Mapping[str, str]
@@ -80,24 +80,24 @@ class Row:
         return [f"{self.name}: {self.problem}"] if self.problem else []
 
 
-def rows_of(found: Mapping[str, Any], rates: Rates) -> list[Row]:
-    """Return a row for each reader and route of the status *found*, as it is now."""
+def live_rows(found: Mapping[str, Any], rates: Rates) -> list[StatusRow]:
+    """Return a row for each reader and route of the status *found*, with its present rate."""
     now = time.monotonic()
     rows = [_reader(each, rates, now) for each in found["readers"]]
     return rows + [_route(each, rates, now) for each in found["routes"]]
 
 
-def _reader(reader: Mapping[str, Any], rates: Rates, now: float) -> Row:
+def _reader(reader: Mapping[str, Any], rates: Rates, now: float) -> StatusRow:
     measured = reader.get("measured", {})
     backlog = source_lag(measured)
     lag = measured.get("backlog_messages", 0.0)
     return _row("reader", reader, reader["logged"], {"lag": backlog}, {"lag": lag}, rates, now)
 
 
-def _route(route: dict[str, Any], rates: Rates, now: float) -> Row:
-    # Without an engine the counts of its run are not there.
+def _route(route: dict[str, Any], rates: Rates, now: float) -> StatusRow:
+    # Without an engine there are no counts of a run.
     numbers = {name: route.get(name) for name in ("watermark", "lag", "parked", "skipped")}
-    cells = {name: _number(number) for name, number in numbers.items()} | {"doing": doing(route)}
+    cells = {name: _number(number) for name, number in numbers.items()} | {"doing": activity(route)}
     known = {name: float(number or 0) for name, number in numbers.items()}
     return _row("route", route, route.get("delivered"), cells, known, rates, now)
 
@@ -110,7 +110,7 @@ def _row(
     numbers: Mapping[str, float],
     rates: Rates,
     now: float,
-) -> Row:
+) -> StatusRow:
     name = f"{kind} {part['name']}"
     rate = 0.0 if total is None else rates.rate(name, total, now)
     shown = {
@@ -121,7 +121,7 @@ def _row(
         "per second": "" if total is None else f"{rate:,.0f}",
         **cells,
     }
-    return Row(
+    return StatusRow(
         name,
         {column: printable(shown.get(column, "")) for column in COLUMNS},
         {"total": float(total or 0), "per second": rate, **numbers},
@@ -133,15 +133,17 @@ def _number(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
-def status_table(rows: Sequence[Row], width: int, height: int) -> list[Table | Text]:
+def status_table(rows: Sequence[StatusRow], width: int, height: int) -> list[Table | Text]:
     """Return *rows* as a table of *width* columns, and notes below it, in *height* lines.
 
-    No cell is broken into several lines. Columns that do not fit are left out, and what there
-    is to say of what a route is doing goes below the table then.
+    Each cell is one line. Columns that do not fit are left out. A route's activity then
+    goes below the table.
     """
-    columns = fitting(rows, width)
-    notes = _bounded([note for row in rows for note in _notes(row, columns)], width, height // 3)
-    most = max(1, height - _FRAME - sum(_lines(note, width) for note in notes))
+    columns = fitting_columns(rows, width)
+    notes = _limit_notes(
+        [note for row in rows for note in _notes(row, columns)], width, height // 3
+    )
+    most = max(1, height - _FRAME - sum(_line_count(note, width) for note in notes))
     hidden = len(rows) - most
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
@@ -153,23 +155,23 @@ def status_table(rows: Sequence[Row], width: int, height: int) -> list[Table | T
     return [table, *more, *(Text(note, style="yellow") for note in notes)]
 
 
-def _bounded(notes: Sequence[str], width: int, height: int) -> list[str]:
-    """Return as many of *notes* as there is room for, at least one, and how many are left."""
+def _limit_notes(notes: Sequence[str], width: int, height: int) -> list[str]:
+    """Return as many of *notes* as fit, at least one, and a line with the number left out."""
     shown: list[str] = []
     lines = 0
     for note in notes:
-        lines += _lines(note, width)
+        lines += _line_count(note, width)
         if shown and lines >= height:
             return [*shown, f"… {len(notes) - len(shown)} more notes"]
         shown.append(note)
     return shown
 
 
-def _lines(text: str, width: int) -> int:
+def _line_count(text: str, width: int) -> int:
     return -(-len(text) // width)
 
 
-def fitting(rows: Sequence[Row], width: int) -> list[str]:
+def fitting_columns(rows: Sequence[StatusRow], width: int) -> list[str]:
     """Return the columns that fit into *width*, in their order."""
     columns = list(COLUMNS)
     widths = {
@@ -182,7 +184,7 @@ def fitting(rows: Sequence[Row], width: int) -> list[str]:
     return columns
 
 
-def _notes(row: Row, columns: Sequence[str]) -> list[str]:
+def _notes(row: StatusRow, columns: Sequence[str]) -> list[str]:
     doing = row.cells["doing"]
     return ([f"{row.name}: {doing}"] if doing and "doing" not in columns else []) + row.notes
 

@@ -1,4 +1,4 @@
-"""Which log a command means: a pipeline file, or the log directory itself."""
+"""Log of a command, named by its pipeline file or by its directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 Target = Annotated[
-    Path, typer.Argument(help="A pipeline file, or its log directory.", metavar="PIPELINE|DIR")
+    Path, typer.Argument(help="Pipeline file, or its log directory.", metavar="PIPELINE|DIR")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -24,8 +24,8 @@ def log_directory(target: Path) -> Path:
 
 
 def offset_range(text: str) -> tuple[int, int]:
-    """Read ``X..Y`` or ``X`` as the first and last offset."""
+    """Parse ``X..Y`` or ``X`` into the first and the last offset."""
     first, _, last = text.partition("..")
     if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
-        raise typer.BadParameter(f"{text!r} is no range of offsets; write 14 or 9..15")
+        raise typer.BadParameter(f"{text!r} is not an offset range; use 14 or 9..15")
     return int(first), int(last or first)

@@ -1,4 +1,4 @@
-"""``transporter test``: whether routes make of messages what files of cases say."""
+"""Command ``transporter test``: test cases for the filters and steps of routes."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annot
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from transporter.trial.cases import Verdict
+    from transporter.trial.cases import CaseResult
 
 Files = Annotated[
-    list[Path], typer.Argument(help="Files of cases, in YAML; each names its pipeline.")
+    list[Path],
+    typer.Argument(help="YAML files of cases; each names its pipeline.", metavar="FILE"),
 ]
 
 
 def test(files: Files, *, as_json: AsJson = False) -> int:  # noqa: PT028 - a command
-    """Run cases: messages that go through a route's filter and steps, and what must come out.
+    """Run test cases of routes.
 
-    Needs neither sinks nor their secrets, and no log. Spark is started only for `sql` steps.
-    Exit code 1 when a case fails, 3 when one cannot be run.
+    A case sends messages through a route's filter and steps, and compares the output with
+    the expected one. It needs no sinks, no secrets of theirs and no log. Spark starts
+    only for `sql` steps. The exit code is 1 if a case fails, and 3 if one cannot be run.
 
-    Example: transporter test orders.test.yaml
+    Example:
+        transporter test orders.test.yaml
     """
-    from transporter.trial.cases import judged  # noqa: PLC0415 - imports pyarrow
+    from transporter.trial.cases import run_cases  # noqa: PLC0415 - imports pyarrow
 
     verdicts = []
     with trial_spark() as spark:
         for file in files:
-            for verdict in judged(file, os.environ, spark):
+            for verdict in run_cases(file, os.environ, spark):
                 verdicts.append(verdict)
                 if not as_json:
-                    _show(verdict)
+                    _write_result(verdict)
     if as_json:
         ok = not any(each.not_run for each in verdicts)
         write_json([_as_json(each) for each in verdicts], ok=ok)
@@ -48,13 +51,13 @@ def test(files: Files, *, as_json: AsJson = False) -> int:  # noqa: PT028 - a co
     return _exit_code(verdicts)
 
 
-def _exit_code(verdicts: list[Verdict]) -> int:
+def _exit_code(verdicts: list[CaseResult]) -> int:
     if any(each.problems for each in verdicts):
         return 1
     return EnvironmentFault.exit_code if any(each.not_run for each in verdicts) else 0
 
 
-def _sum_up(verdicts: list[Verdict]) -> None:
+def _sum_up(verdicts: list[CaseResult]) -> None:
     failed = sum(bool(each.problems) for each in verdicts)
     not_run = sum(bool(each.not_run) for each in verdicts)
     passed = len(verdicts) - failed - not_run
@@ -63,29 +66,29 @@ def _sum_up(verdicts: list[Verdict]) -> None:
         note(f"error: {reason}")
 
 
-def _show(verdict: Verdict) -> None:
-    if verdict.passed:
+def _write_result(verdict: CaseResult) -> None:
+    if verdict.ok:
         write(printable(f"passed  {verdict.case}"))
         return
     word = "NOT RUN" if verdict.not_run else "FAILED "
     write(printable(f"{word} {verdict.case}  ({verdict.file}:{verdict.line})"))
     for line in verdict.problems:
-        write(f"        {_coloured(printable(line))}")
+        write(f"        {_colour_diff(printable(line))}")
 
 
-def _coloured(line: str) -> str:
+def _colour_diff(line: str) -> str:
     colours = {"-": typer.colors.RED, "+": typer.colors.GREEN}
     if line[:1] not in colours or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
         return line
     return typer.style(line, fg=colours[line[0]])
 
 
-def _as_json(verdict: Verdict) -> dict[str, object]:
+def _as_json(verdict: CaseResult) -> dict[str, object]:
     return {
         "case": verdict.case,
         "file": verdict.file,
         "line": verdict.line,
-        "passed": verdict.passed,
+        "passed": verdict.ok,
         "problems": list(verdict.problems),
         "not_run": verdict.not_run or None,
     }

@@ -1,4 +1,4 @@
-"""``transporter top``: how everything is, live."""
+"""Command ``transporter top``: the live state of readers and routes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import Group
 
-    from transporter.cli.status_table import Row
+    from transporter.cli.status_table import StatusRow
     from transporter.cli.top_view import TopView
     from transporter.control.client import Engine
 
@@ -35,23 +35,25 @@ def top(
     target: Target,
     *,
     every: Annotated[
-        float, typer.Option("--every", help="Seconds between two looks.", min=0.1)
+        float, typer.Option("--every", help="Seconds between two updates.", min=0.1)
     ] = 1.0,
     times: Annotated[
-        int, typer.Option("--times", help="End after so many looks; 0: never.", min=0)
+        int, typer.Option("--times", help="Number of updates before the end; 0: no limit.", min=0)
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show every reader and route, live, until q or Ctrl-C. With --json a line a look.
+    """Show readers and routes live.
 
-    Keys: s sorts, p pauses, / filters by name (enter keeps it, esc clears it), q quits.
+    It runs until q or Ctrl-C. With --json it prints one line for each update. Keys: s
+    sorts, p pauses, / filters by name (enter keeps the filter, esc clears it), q quits.
 
-    Example: transporter top pipeline.yaml
+    Example:
+        transporter top pipeline.yaml
     """
-    looks = _Looks(log_directory(target))
+    looks = _StatusPoller(log_directory(target))
     if as_json:
-        for count in _counted(times):
-            write(json.dumps({"ok": True, "result": looks.look()}))
+        for count in _count_looks(times):
+            write(json.dumps({"ok": True, "result": looks.poll()}))
             sys.stdout.flush()
             if count != times:
                 time.sleep(every)
@@ -59,23 +61,23 @@ def top(
     _draw(looks, every, times)
 
 
-def _counted(times: int) -> Iterator[int]:
-    """Count to *times*, or without end."""
+def _count_looks(times: int) -> Iterator[int]:
+    """Count to *times*, or without end if it is 0."""
     count = 0
     while not times or count < times:
         count += 1
         yield count
 
 
-class _Looks:
-    """Looks at a log again and again, through one conversation while an engine runs."""
+class _StatusPoller:
+    """Repeated reader of a log's status, over one connection while an engine runs."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._engine: Engine | None = None
 
-    def look(self) -> dict[str, Any]:
-        """Return the status as it is now."""
+    def poll(self) -> dict[str, Any]:
+        """Return the present status."""
         from transporter.control.client import Engine, NoEngine, perform  # noqa: PLC0415
         from transporter.errors import EnvironmentFault  # noqa: PLC0415
 
@@ -83,54 +85,54 @@ class _Looks:
             self._engine = self._engine or Engine(self._directory)
             return self._engine.ask(Status())
         except (NoEngine, EnvironmentFault):
-            # It has ended, or begins anew.
+            # The engine has ended or is restarting.
             self._engine = None
             return perform(self._directory, Status())
 
 
-def _draw(looks: _Looks, every: float, times: int) -> None:
+def _draw(looks: _StatusPoller, every: float, times: int) -> None:
     from rich.console import Console  # noqa: PLC0415 - only to draw
     from rich.live import Live  # noqa: PLC0415
 
-    from transporter.cli.status_table import Rates, rows_of  # noqa: PLC0415
+    from transporter.cli.status_table import Rates, live_rows  # noqa: PLC0415
     from transporter.cli.top_view import TopView  # noqa: PLC0415
 
     view, rates, console = TopView(), Rates(), Console(file=sys.stdout)
     with (
-        _keys() as pressed,
+        _open_keyboard() as read_keys,
         Live(console=console, auto_refresh=False, screen=console.is_terminal) as drawn,
     ):
-        for count in _counted(times):
-            found = looks.look()
-            rows = rows_of(found, rates)
+        for count in _count_looks(times):
+            found = looks.poll()
+            rows = live_rows(found, rates)
 
-            def show(line: str = headline(found), rows: Sequence[Row] = rows) -> None:
-                drawn.update(_picture(line, rows, view, *console.size), refresh=True)
+            def show(line: str = headline(found), rows: Sequence[StatusRow] = rows) -> None:
+                drawn.update(_layout(line, rows, view, *console.size), refresh=True)
 
             show()
             if count != times:
-                _attend(pressed, view, show, every)
+                _handle_keys(read_keys, view, show, every)
             if view.ended:
                 return
 
 
-def _attend(
-    pressed: Callable[[float], str], view: TopView, show: Callable[[], None], seconds: float
+def _handle_keys(
+    read_keys: Callable[[float], str], view: TopView, show: Callable[[], None], seconds: float
 ) -> None:
-    """Do what keys say for some *seconds*, and for as long as the picture is paused."""
+    """Handle keys for some *seconds*, and for as long as the view is paused."""
     deadline = time.monotonic() + seconds
     while not view.ended and (view.paused or time.monotonic() < deadline):
         left = seconds if view.paused else deadline - time.monotonic()
-        if keys := pressed(max(0.0, left)):
+        if keys := read_keys(max(0.0, left)):
             view.press(keys)
             show()
 
 
 @contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """Give what waits so many seconds for keys, and returns those that were pressed.
+def _open_keyboard() -> Iterator[Callable[[float], str]]:
+    """Yield a function that waits some seconds for keys and returns those pressed.
 
-    Where nobody sits at a terminal there are none.
+    Without a terminal it returns none.
     """
     if not sys.stdin.isatty():
 
@@ -143,23 +145,23 @@ def _keys() -> Iterator[Callable[[float], str]]:
     keyboard = sys.stdin.fileno()
     decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
 
-    def pressed(seconds: float) -> str:
+    def read_keys(seconds: float) -> str:
         if not select.select([keyboard], [], [], seconds)[0]:
             return ""
-        # Not by sys.stdin: what that holds back, select() does not see.
+        # Not by sys.stdin, whose buffer select() does not see.
         typed = os.read(keyboard, 1024)
         return decoder.decode(typed) if typed else "q"
 
     former = termios.tcgetattr(keyboard)
     try:
         tty.setcbreak(keyboard)
-        yield pressed
+        yield read_keys
     finally:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, former)
 
 
-def _picture(line: str, rows: Sequence[Row], view: TopView, width: int, height: int) -> Group:
-    """Return the table of *rows* as *view* has them, between the headline and the keys."""
+def _layout(line: str, rows: Sequence[StatusRow], view: TopView, width: int, height: int) -> Group:
+    """Return the table of *rows* as *view* arranges them, between the headline and the keys."""
     from rich.console import Group  # noqa: PLC0415 - only to draw
     from rich.text import Text  # noqa: PLC0415 - as text, cells hold no markup
 
@@ -168,4 +170,4 @@ def _picture(line: str, rows: Sequence[Row], view: TopView, width: int, height: 
     head = Text(line)
     foot = Text(view.footer, style="dim")
     lines = sum(-(-len(each.plain) // width) for each in (head, foot))
-    return Group(head, *status_table(view.arranged(rows), width, height - lines), foot)
+    return Group(head, *status_table(view.arrange(rows), width, height - lines), foot)

@@ -1,4 +1,4 @@
-"""The choices of whoever watches ``top``, made by keys: order, filter, pause. Pure."""
+"""View of ``top``, controlled by keys: order, filter and pause. Without side effects."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from transporter.cli.status_table import Row
+    from transporter.cli.status_table import StatusRow
 
 ORDERS: Final = ("file", "name", "state", "lag", "per second", "parked")
-"""What `s` goes through: the order of the pipeline file, texts ascending, numbers descending."""
+"""Orders that `s` cycles through: the file's, texts ascending, numbers descending."""
 _ENTER: Final = ("\r", "\n")
 _ERASE: Final = ("\x7f", "\x08")
 _ESCAPE: Final = "\x1b"
 
 
 class TopView:
-    """The order of rows, which of them are shown, and whether the picture stands still."""
+    """Order and filter of rows, and the pause."""
 
     def __init__(self) -> None:
         """Show all rows in the order of the pipeline file, live."""
@@ -28,7 +28,7 @@ class TopView:
         self._typing = False
 
     def press(self, keys: str) -> None:
-        """Do what *keys* say, which came at once: an arrow or a function key is ignored."""
+        """Handle *keys* that came at once. An arrow or a function key is ignored."""
         if len(keys) > 1 and keys.startswith(_ESCAPE):
             return
         for key in keys:
@@ -57,8 +57,8 @@ class TopView:
         elif key.isprintable():
             self._filter += key
 
-    def arranged(self, rows: Iterable[Row]) -> Sequence[Row]:
-        """Return those of *rows* that are to be shown, in their order."""
+    def arrange(self, rows: Iterable[StatusRow]) -> Sequence[StatusRow]:
+        """Return the *rows* that match the filter, in order."""
         wanted = self._filter.casefold()
         shown = [row for row in rows if wanted in row.name.casefold()]
         order = ORDERS[self._order]
@@ -71,7 +71,7 @@ class TopView:
 
     @property
     def footer(self) -> str:
-        """The keys, and what they have been used for."""
+        """The keys, with their present effect."""
         cursor = "_" if self._typing else ""
         wanted = f": {self._filter}{cursor}" if self._filter or self._typing else ""
         pause = "p resume (paused)" if self.paused else "p pause"

@@ -1,1 +1,1 @@
-"""Trying a route without its sink: what its filter and steps make of entries."""
+"""Trial of a route without its sink: the output of its filter and steps."""

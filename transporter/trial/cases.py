@@ -1,8 +1,8 @@
-"""Cases: which messages go into a route, and what must come out; a file of them is YAML.
+"""Test cases in YAML: a route's input messages, and its expected output.
 
-Only the fields that a case names are compared. ``data`` written as text is
-compared byte for byte; a mapping, list or number as JSON, whatever its spaces
-and the order of its keys.
+Only the fields that a case names are compared. ``data`` written as text is compared
+byte for byte. A mapping, list or number is compared as JSON, regardless of spaces and
+the order of keys.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from transporter.pipeline.options import Model, NotEmpty
 from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.schema import DIALECT, schema_of
 from transporter.shown import text_of
-from transporter.trial.routes import chosen, trial_routes
-from transporter.trial.tried import Row
+from transporter.trial.routes import select_route, trial_routes
+from transporter.trial.tried import OutputRow
 from transporter.units import FOLDER, LocalPath
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from transporter.pipeline.document import Document
     from transporter.trial.on_spark import TrialSpark
     from transporter.trial.routes import TrialRoute
-    from transporter.trial.tried import Tried
+    from transporter.trial.tried import TrialResult
 
 Op = Literal["insert", "update", "delete", "command", "noop", "skip"]
 
@@ -45,12 +45,12 @@ def _bytes(text: str) -> str:
     try:
         base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ValueError("is no base64") from error
+        raise ValueError("is not base64") from error
     return text
 
 
 class CaseMessage(Model):
-    """A message that goes in, as a case writes it."""
+    """Input message of a case."""
 
     namespace: str = "test"
     op: Op = "insert"
@@ -70,47 +70,45 @@ class CaseMessage(Model):
         return self
 
     def message(self) -> Message:
-        """Return the message that goes in."""
+        """Return the input message."""
         return Message(
             namespace=self.namespace,
             data=self._data(),
-            key=_encoded(self.key),
+            key=_encode(self.key),
             op=self.op,
             phase=self.phase,
             timestamp=self.timestamp,
             source_id=self.source_id,
             content_type=self.content_type,
-            headers=tuple((name, _encoded(value)) for name, value in self.headers.items()),
+            headers=tuple((name, _encode(value)) for name, value in self.headers.items()),
         )
 
     def _data(self) -> bytes | None:
         if self.base64 is not None:
             return base64.b64decode(self.base64)
         if self.data is None or isinstance(self.data, str):
-            return _encoded(self.data)
+            return _encode(self.data)
         return json.dumps(self.data, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class CaseOutput(CaseMessage):
-    """A message, or a row for a sink of Spark's, that must come out, in so far as it is named."""
+    """Expected output: a message, or a row for a sink of Spark's, with the fields to compare."""
 
     row: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _message_or_row(self) -> Self:
         if self.row is not None and len(self.model_fields_set) > 1:
-            raise ValueError(
-                "has a row and keys of a message; a sink of Spark's is given rows only"
-            )
+            raise ValueError("has a row and keys of a message; a sink of Spark's gets rows only")
         return self
 
-    def wanted(self) -> dict[str, Any]:
-        """Return the fields that are named, as :func:`seen` gives those of an output."""
+    def expected_fields(self) -> dict[str, Any]:
+        """Return the fields to compare, in the form of :meth:`actual_fields`."""
         return self.model_dump(include=self.model_fields_set)
 
-    def seen(self, output: Message | Row) -> dict[str, Any]:
-        """Return of *output* the fields that are named here, written as here."""
-        if isinstance(output, Row):
+    def actual_fields(self, output: Message | OutputRow) -> dict[str, Any]:
+        """Return the fields of *output* that this expectation names, in the same form."""
+        if isinstance(output, OutputRow):
             named = output.columns if self.row is None else self.row
             return {"row": {name: value for name, value in output.columns.items() if name in named}}
         values = _plain(output)
@@ -120,7 +118,7 @@ class CaseOutput(CaseMessage):
         return {name: values[name] for name in names}
 
 
-def _encoded(text: str | None) -> bytes | None:
+def _encode(text: str | None) -> bytes | None:
     return None if text is None else text.encode("utf-8", "surrogatepass")
 
 
@@ -140,34 +138,34 @@ def _plain(message: Message) -> dict[str, Any]:
 
 
 def _document(data: bytes | None) -> object:
-    """Return *data* as a document, or where it is none as text."""
+    """Return *data* as a JSON document, or as text if it is not JSON."""
     try:
         return json.loads(data or b"null")
     except (ValueError, RecursionError):
         return text_of(data)
 
 
-def _listed(value: object) -> object:
+def _as_list(value: object) -> object:
     return [value] if isinstance(value, dict) else value
 
 
-def _or_one(schema: dict[str, Any]) -> None:
-    """Say in the schema of a list that one item may stand alone."""
+def _allow_single(schema: dict[str, Any]) -> None:
+    """Allow a single item in place of a list in its *schema*."""
     several = {key: schema.pop(key) for key in ("type", "items")}
     schema["anyOf"] = [several["items"], several]
 
 
-_OneOrMore = (BeforeValidator(_listed), Field(json_schema_extra=_or_one))
+_OneOrMore = (BeforeValidator(_as_list), Field(json_schema_extra=_allow_single))
 Messages = Annotated[tuple[CaseMessage, ...], *_OneOrMore]
 Outputs = Annotated[tuple[CaseOutput, ...], *_OneOrMore]
 
 
 class Case(Model):
-    """What goes into a route, and what must become of it.
+    """Input of a route, with the expected outcome.
 
-    ``output`` is all that must come out, in order; ``skipped`` says that nothing
-    does. ``error`` is a part of what the first entry that fails must say; what
-    came before it can be given as ``output`` too.
+    ``output`` is the complete output in order, and ``skipped`` means that there is none.
+    ``error`` is a part of the error text of the first entry that fails. The output of
+    the entries before it can be given as ``output`` too.
     """
 
     name: str
@@ -180,13 +178,13 @@ class Case(Model):
     @model_validator(mode="after")
     def _expects_something(self) -> Self:
         if self.skipped and (self.output or self.error):
-            raise ValueError("says skipped, so it can have neither output nor error")
+            raise ValueError("has skipped, so it can have neither output nor error")
         if self.output is None and self.skipped is None and self.error is None:
-            raise ValueError("says nothing of what must come out: add output, skipped or error")
+            raise ValueError("has no expected outcome: add output, skipped or error")
         return self
 
-    def expected(self) -> list[CaseOutput] | None:
-        """Return all that must come out; ``None`` when the case does not say."""
+    def expected_outputs(self) -> list[CaseOutput] | None:
+        """Return the complete expected output, or ``None`` if the case leaves it open."""
         if self.output is None and self.skipped is None:
             return None
         return list(self.output or ())
@@ -203,8 +201,8 @@ def cases_schema() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a case went: ``problems`` are lines that say what is not as expected.
+class CaseResult:
+    """Result of a case. ``problems`` are lines about unexpected outcomes.
 
     ``not_run`` is the reason why its route could not be run here.
     """
@@ -216,18 +214,19 @@ class Verdict:
     not_run: str = ""
 
     @property
-    def passed(self) -> bool:
-        """Whether all was as expected."""
+    def ok(self) -> bool:
+        """Whether the outcome was as expected."""
         return not (self.problems or self.not_run)
 
 
-def judged(
+def run_cases(
     path: Path, environ: Mapping[str, str], spark: TrialSpark | None = None
-) -> Iterator[Verdict]:
+) -> Iterator[CaseResult]:
     """Run every case of the file at *path*, those of routes with ``sql`` steps on *spark*.
 
-    Raise :class:`ConfigError`, with file and line, when the file or the
-    pipeline that it names is wrong.
+    Raises:
+        ConfigError: the file, or the pipeline that it names, is wrong; with file and line.
+
     """
     document = read(path, environ, only=lambda _: False)
     cases, problems = validate(_Cases, document.root, Section(document), {FOLDER: path.parent})
@@ -235,23 +234,25 @@ def judged(
         raise InvalidPipeline(*problems)
     routes = trial_routes(cases.pipeline, environ, spark)
     for index, case in enumerate(cases.cases):
-        yield _judge(case, document, index, routes)
+        yield _run_case(case, document, index, routes)
 
 
-def _judge(case: Case, document: Document, index: int, routes: Mapping[str, TrialRoute]) -> Verdict:
+def _run_case(
+    case: Case, document: Document, index: int, routes: Mapping[str, TrialRoute]
+) -> CaseResult:
     line = document.line(("cases", index, "route"))
-    route = chosen(routes, case.route, document.file, line)
+    route = select_route(routes, case.route, document.file, line)
     entries = messages_to_batch([each.message() for each in case.input])
     place = (case.name, document.file, document.line(("cases", index)))
     try:
         tried = route.run(with_offsets(entries, 0, time.time_ns() // 1000))
     except EnvironmentFault as error:
-        return Verdict(*place, (), str(error))
-    return Verdict(*place, (*_errors(case, tried), *_differences(case, tried)))
+        return CaseResult(*place, (), str(error))
+    return CaseResult(*place, (*_errors(case, tried), *_differences(case, tried)))
 
 
-def _errors(case: Case, tried: Sequence[Tried]) -> Iterator[str]:
-    """Say what is wrong with the first failure, or with there being none."""
+def _errors(case: Case, tried: Sequence[TrialResult]) -> Iterator[str]:
+    """Compare the first failure, or its absence, with the expected error."""
     failed = next(((place, each.error) for place, each in enumerate(tried) if each.error), None)
     if failed is None and case.error is not None:
         yield f"nothing failed, but an error with {case.error!r} was expected"
@@ -260,21 +261,21 @@ def _errors(case: Case, tried: Sequence[Tried]) -> Iterator[str]:
         yield f"input {failed[0]} failed: {failed[1]}{expected}"
 
 
-def _differences(case: Case, tried: Sequence[Tried]) -> Iterator[str]:
-    """Compare what came out, line by line of its JSON."""
-    expected = case.expected()
+def _differences(case: Case, tried: Sequence[TrialResult]) -> Iterator[str]:
+    """Compare the output line by line, as JSON."""
+    expected = case.expected_outputs()
     if expected is None:
         return
     found = [output for each in tried for output in each.outputs]
-    wanted = [_text(each.wanted()) for each in expected]
-    # Beyond what was expected every field is shown.
+    wanted = [_text(each.expected_fields()) for each in expected]
+    # Unexpected outputs are shown with every field.
     every = CaseOutput.model_construct(set(CaseMessage.model_fields) - {"base64"}, data={})
     seen = [
-        _text((expected[place] if place < len(expected) else every).seen(output))
+        _text((expected[place] if place < len(expected) else every).actual_fields(output))
         for place, output in enumerate(found)
     ]
     if wanted != seen:
-        noun = "rows" if any(isinstance(each, Row) for each in found) else "messages"
+        noun = "rows" if any(isinstance(each, OutputRow) for each in found) else "messages"
         yield f"expected (-) {len(wanted)} {noun}, and {len(seen)} came (+):"
         yield from (line for line in ndiff(_lines(wanted), _lines(seen)) if line[0] != "?")
 

@@ -1,6 +1,6 @@
-"""The writer of a route that is tried on Spark: keeps in a folder what it is given.
+"""Writer of a trial route on Spark, which stores entries in a folder.
 
-Its tasks are other processes, so what they were given comes back in files, one for each call.
+Spark's tasks are other processes, so entries come back in files, one for each call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from transporter.adaptor import AdaptorConfig
 from transporter.message import Entries
-from transporter.trial.tried import Row
+from transporter.trial.tried import OutputRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MESSAGES: Final = "transporter.trial.collecting:Collector"
 """The writer's name for a route into a writer in Python."""
 ROWS: Final = "transporter.spark.collecting:RowCollector"
-"""The same for a route into a sink of Spark's; it leaves files of JSON lines."""
+"""The same for a route into a sink of Spark's, with files of JSON lines."""
 _ARROW: Final = ".arrow"
 
 
@@ -35,19 +35,19 @@ class CollectorConfig(AdaptorConfig):
 
 
 class Collector:
-    """A ``Writer`` that keeps entries."""
+    """A ``Writer`` that stores entries in files."""
 
     Config: ClassVar[type[AdaptorConfig]] = CollectorConfig
 
     def __init__(self, config: CollectorConfig) -> None:
-        """Keep entries in the folder that *config* names."""
+        """Store entries in the folder that *config* names."""
         self._folder = Path(config.folder)
 
     def open(self, context: WriterContext) -> None:
         """Do nothing."""
 
     def write(self, batch: Entries, ack: Ack) -> None:
-        """Keep *batch*; one that is delivered again takes the place of the first."""
+        """Store *batch*. A redelivered one replaces the first."""
         path = str(self._folder / f"{batch.offsets[0]:020d}{_ARROW}")
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.batch.schema) as file:
             file.write_batch(batch.batch)
@@ -57,8 +57,8 @@ class Collector:
         """Do nothing."""
 
 
-def collected(folder: Path) -> Iterator[tuple[int, Message | Row]]:
-    """Yield what collectors have kept in *folder*, with offsets, in the order of their calls."""
+def read_outputs(folder: Path) -> Iterator[tuple[int, Message | OutputRow]]:
+    """Yield the stored outputs in *folder* with their offsets, in the order of the calls."""
     for path in sorted(folder.iterdir()):
         yield from _messages(path) if path.suffix == _ARROW else _rows(path)
 
@@ -69,7 +69,7 @@ def _messages(path: Path) -> Iterator[tuple[int, Message]]:
             yield entry.offset, entry.message
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Row]]:
+def _rows(path: Path) -> Iterator[tuple[int, OutputRow]]:
     with path.open(encoding="utf-8") as file:
         for offset, columns in map(json.loads, file):
-            yield offset, Row(columns)
+            yield offset, OutputRow(columns)

@@ -1,4 +1,4 @@
-"""What the readers and writers of a pipeline find when they look at their sources and sinks."""
+"""Probes of a pipeline's sources and sinks by its readers and writers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from transporter.pipeline.config import Pipeline, WriterConfig
 
 _PATIENCE: Final = 45.0
-"""Seconds after which a probe counts as hanging; each of its waits should take ten at most."""
+"""Seconds after which a probe counts as hung. Each of its waits should take ten at most."""
 
 
 @dataclass(slots=True)
-class Look:
-    """What one reader or writer has found; *kind* is ``reader`` or ``route``."""
+class ProbeResult:
+    """Findings of one reader or writer. *kind* is ``reader`` or ``route``."""
 
     kind: str
     name: str
@@ -29,33 +29,33 @@ class Look:
     findings: list[Finding] = field(default_factory=list)
 
     @property
-    def wrong(self) -> bool:
-        """Whether there is a problem among the findings."""
+    def has_problem(self) -> bool:
+        """Whether a finding is a problem."""
         return any(each.level == "problem" for each in self.findings)
 
 
-def looks(pipeline: Pipeline) -> Iterator[Look]:
-    """Have every reader and writer of *pipeline* look, all at once, and yield them in its order.
+def probe_all(pipeline: Pipeline) -> Iterator[ProbeResult]:
+    """Run the probes of all readers and writers of *pipeline* at once. Yield results in order.
 
-    Whatever a probe raises is its last finding. No secret is in any text.
+    An exception of a probe becomes its last finding. Secrets in texts are redacted.
     """
-    begun = [_Probing("reader", each.name, each) for each in pipeline.readers]
-    begun += [_Probing("route", each.name, each.writer) for each in pipeline.routes]
+    begun = [_ProbeThread("reader", each.name, each) for each in pipeline.readers]
+    begun += [_ProbeThread("route", each.name, each.writer) for each in pipeline.routes]
     deadline = monotonic() + _PATIENCE
     for each in begun:
-        yield each.look(max(0.0, deadline - monotonic()))
+        yield each.result(max(0.0, deadline - monotonic()))
 
 
-class _Probing:
-    """A probe under way, in a thread that is left behind when it hangs."""
+class _ProbeThread:
+    """Running probe, in a thread that is abandoned if it hangs."""
 
     def __init__(self, kind: str, name: str, part: WriterConfig) -> None:
-        self._look, self._part = Look(kind, name, part.adaptor), part
+        self._look, self._part = ProbeResult(kind, name, part.adaptor), part
         self._thread = threading.Thread(target=self._run, name=f"probe-{name}", daemon=True)
         self._thread.start()
 
-    def look(self, seconds: float) -> Look:
-        """Return what was found within *seconds*."""
+    def result(self, seconds: float) -> ProbeResult:
+        """Return the findings, after at most *seconds*."""
         self._thread.join(seconds)
         found = list(self._look.findings)
         if self._thread.is_alive():
@@ -71,7 +71,7 @@ class _Probing:
             if isinstance(made, Probe):
                 found.extend(made.probe())
             else:
-                found.append(Finding("not looked at: this adaptor has no probe", "warning"))
+                found.append(Finding("not checked: this adaptor has no probe", "warning"))
         except TransporterError as error:
             found.append(Finding(str(error), "problem"))
         except Exception as error:  # noqa: BLE001 - an adaptor's author may raise anything

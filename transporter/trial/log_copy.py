@@ -1,6 +1,6 @@
-"""A log of entries that are tried: their own offsets and log times, in a folder of its own.
+"""Log of a trial's entries, with their offsets and log times, in a separate folder.
 
-Workers read it as they read any log, so the log that the entries came from stays untouched.
+Workers read it like any log, so the original log stays untouched.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def write_log(directory: Path, entries: pa.RecordBatch) -> None:
 
 
 def _frames(entries: pa.RecordBatch, first: int, byte: int) -> Iterator[bytes]:
-    """Yield frames that cover all offsets from *first* on; the first one stands at *byte*."""
+    """Yield frames that cover all offsets from *first* on. The first one begins at *byte*."""
     extension = layout.Source("").encode()
     for part in _parts(entries):
         payload = layout.encode_payload(part, None)

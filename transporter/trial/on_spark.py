@@ -1,8 +1,8 @@
-"""Routes with ``sql`` steps, tried on a Spark of one's own.
+"""Trial of routes with ``sql`` steps on a separate Spark.
 
-Such a route is served as an engine has it served: by the same host, with the same plan, tasks and
-search for an entry that fails. Only its log holds nothing but the entries that are tried, and its
-writer keeps what it is given.
+A trial runs as in an engine: with the same host, plan, tasks and search for an entry
+that fails. Only its log and its writer differ: the log holds the trial's entries alone,
+and the writer stores its input.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from transporter.engine.protocol import FailureKind, OpenFailed, Outcome, Slice,
 from transporter.engine.talk import Talk
 from transporter.errors import EnvironmentFault, HostFailed
 from transporter.offsets.offset_log import route_folder
-from transporter.trial.collecting import MESSAGES, ROWS, collected
+from transporter.trial.collecting import MESSAGES, ROWS, read_outputs
 from transporter.trial.log_copy import write_log
-from transporter.trial.tried import tried
+from transporter.trial.tried import trial_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from transporter.pipeline.config import SparkConfig
     from transporter.pipeline.secrets import Secrets
     from transporter.pipeline.steps.step import StepConfig
-    from transporter.trial.tried import Tried
+    from transporter.trial.tried import TrialResult
 
 _LOG_ID: Final = "0" * 32
 _OF_ONE_ENTRY: Final = (FailureKind.REJECTED, FailureKind.POISON)
 
 
 class PrepareLaunch(Protocol):
-    """Returns what starts a Spark host whose files go into *folder*.
+    """Function that returns the launch of a Spark host whose files go into *folder*.
 
     Raises:
         EnvironmentFault: Spark cannot be started here.
@@ -48,36 +48,36 @@ class PrepareLaunch(Protocol):
     """
 
     def __call__(self, folder: Path, spark: SparkConfig, secrets: Secrets) -> Launch:
-        """See above."""
+        """Return the launch."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """What a pipeline file says of Spark, and of a route besides its filter and its steps."""
+    """Settings of Spark, and of a route without its filter and its steps."""
 
     spark: SparkConfig = field(repr=False)
     secrets: Secrets = field(repr=False)
     takes_rows: bool
-    """Whether the route's sink takes rows of Spark's, and not messages."""
+    """Whether the route's sink takes rows of Spark's instead of messages."""
     slice_timeout: float
     memory: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class QueryRoute:
-    """A route with ``sql`` steps, without its writer. Runs on *spark*."""
+    """A route with ``sql`` steps and without its writer, which runs on *spark*."""
 
     name: str
     namespace: str
     steps: tuple[StepConfig, ...] = field(repr=False)
     folder: Path
     settings: Callable[[], QuerySettings] = field(repr=False)
-    """Reads them, which needs more variables than the steps do."""
+    """Reads the settings, which needs more variables than the steps do."""
     spark: TrialSpark = field(repr=False)
-    refused: None = None
+    refusal: None = None
 
-    def run(self, entries: pa.RecordBatch) -> list[Tried]:
-        """Return the outcome of each of *entries* (ENTRY_SCHEMA), in their order; one slice.
+    def run(self, entries: pa.RecordBatch) -> list[TrialResult]:
+        """Return the outcome of each of *entries* (ENTRY_SCHEMA, one slice), in their order.
 
         Raises:
             ConfigError: the settings of Spark or of the route are wrong.
@@ -87,7 +87,7 @@ class QueryRoute:
         if not entries.num_rows:
             return []
         settings = self.settings()
-        running = self.spark.running(settings)
+        running = self.spark.host_for(settings)
         prefix = str(running.folder / "trial-")
         with TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
             folder = Path(name)
@@ -97,7 +97,7 @@ class QueryRoute:
             output = Path(spec.settings["folder"])
             output.mkdir()
             errors = running.deliver(spec, entries.column("offset").to_pylist())
-            return tried(entries, collected(output), errors)
+            return trial_results(entries, read_outputs(output), errors)
 
     def _spec(self, settings: QuerySettings, folder: Path, attempt: int) -> WorkerSpec:
         return WorkerSpec(
@@ -122,43 +122,43 @@ class QueryRoute:
 
 
 class TrialSpark:
-    """The Spark of one command: started when a route first needs it, and kept until the end.
+    """Spark of one command, which starts on first use and runs until the end.
 
-    Another one takes its place for a pipeline with other settings of Spark. Belongs to one thread.
+    A pipeline with other settings of Spark replaces it. Belongs to one thread.
     """
 
     def __init__(self, prepare: PrepareLaunch, starting: Callable[[], None]) -> None:
-        """Start hosts by what *prepare* returns; *starting* is called before each start."""
+        """Start hosts by the launch from *prepare*. *starting* is called before each start."""
         self._prepare, self._starting = prepare, starting
         self._running: RunningSpark | None = None
         self._attempts = 0
 
-    def running(self, settings: QuerySettings) -> RunningSpark:
-        """Return a Spark with these *settings*, which may not be up yet."""
+    def host_for(self, settings: QuerySettings) -> RunningSpark:
+        """Return a Spark with these *settings*, which may still be starting."""
         if self._running is None or self._running.config != settings.spark:
             self.close()
             self._running = RunningSpark(self._prepare, self._starting, settings)
         return self._running
 
     def next_attempt(self) -> int:
-        """Return a number that no worker has had."""
+        """Return an attempt number that no worker has used."""
         self._attempts += 1
         return self._attempts
 
     def close(self) -> None:
-        """End Spark; nothing of it is running or on the disk afterwards."""
+        """End Spark and remove its files."""
         if self._running is not None:
             self._running.close()
             self._running = None
 
 
 class RunningSpark:
-    """A Spark host with its files in ``folder``, or the reason why there is none."""
+    """A Spark host with its files in ``folder``, or the reason why it cannot start."""
 
     def __init__(
         self, prepare: PrepareLaunch, starting: Callable[[], None], settings: QuerySettings
     ) -> None:
-        """Begin to start it; returns at once."""
+        """Begin the start and return at once."""
         self.config = settings.spark
         self._secrets = settings.secrets
         self._failure: EnvironmentFault | None = None
@@ -178,24 +178,24 @@ class RunningSpark:
             self._open = stack.pop_all()
 
     def close(self) -> None:
-        """End it, and remove its files."""
+        """End the host and remove its files."""
         self._open.close()
 
     def deliver(self, spec: WorkerSpec, offsets: list[int]) -> dict[int, str]:
-        """Have the entries at *offsets* delivered by a worker for *spec*; return what failed, why.
+        """Deliver the entries at *offsets* by a worker for *spec*. Return errors by offset.
 
         Raises:
             EnvironmentFault: Spark cannot be started, or has ended.
 
         """
         try:
-            with self._connected(spec) as line:
-                errors = delivered_by(line, offsets)
+            with self._connect(spec) as line:
+                errors = deliver_entries(line, offsets)
         except (EOFError, ConnectionError) as error:
             raise HostFailed(f"route {spec.route}: {self._why_ended(spec)}") from error
         return errors
 
-    def _connected(self, spec: WorkerSpec) -> Line:
+    def _connect(self, spec: WorkerSpec) -> Line:
         found: Line | None = None
         if self._carrier is not None and self._failure is None:
             found = self._carrier.connect(spec, lambda: self._failure is not None)
@@ -214,10 +214,14 @@ class RunningSpark:
         return f"Spark ended while it ran the queries: {self._secrets.hide(cause)}"
 
 
-def delivered_by(line: Line, offsets: list[int]) -> dict[int, str]:
-    """Deliver slice after slice as a route does; behind an entry that fails it goes on.
+def deliver_entries(line: Line, offsets: list[int]) -> dict[int, str]:
+    """Deliver slice after slice as a route does, and continue behind an entry that fails.
 
-    What fails the route as a whole, such as a query that cannot work, fails all that is left.
+    A failure of the whole route, such as an invalid query, fails all remaining entries.
+
+    Returns:
+        The errors by offset.
+
     """
     talk = Talk(threading.Event())
     opened = talk.answer(line)

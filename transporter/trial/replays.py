@@ -1,4 +1,4 @@
-"""The outcome of a replay without its sink: the route's filter and steps, run over its range."""
+"""Outcome of a replay without its sink, from the route's filter and steps over its range."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _AT_ONCE: Final = 4096
 class Deliveries:
     """Counts of the entries that a replay reads.
 
-    ``delivered`` come out of the route, as so many ``messages``. ``left_out`` are not taken by
-    its namespace or dropped by its steps, ``failing`` would fail, ``parked`` stay parked.
+    ``delivered`` entries leave the route, as this number of ``messages``. ``left_out`` ones
+    are outside its namespace or dropped by its steps. ``failing`` ones would fail, and
+    ``parked`` ones stay parked.
     """
 
     delivered: int = 0
@@ -44,10 +45,10 @@ class Deliveries:
         return asdict(self)
 
 
-def deliveries(
+def count_deliveries(
     directory: Path, route: TrialRoute, first: int, last: int, namespace: str
 ) -> Deliveries:
-    """Run *route* over what a replay of *first* to *last* reads, and send nothing.
+    """Run *route* over the entries that a replay of *first* to *last* reads. Send nothing.
 
     *namespace* is the replay's own filter. Memory is bounded by ``_AT_ONCE`` entries and the
     frame that reaches it (Invariant 17).
@@ -56,7 +57,7 @@ def deliveries(
     folder = route_folder(directory, route.name)
     parked = pa.array(parked_offsets(folder, RealFileSystem()), pa.int64())
     with LogReader(directory) as reader:
-        for entries in _grouped(matching(reader, first, last, Wanted(namespace))):
+        for entries in _group_batches(matching(reader, first, last, Wanted(namespace))):
             aside = pc.is_in(entries.column("offset"), value_set=parked)
             found.parked += aside.true_count
             for each in route.run(entries.filter(pc.invert(aside))):
@@ -67,7 +68,7 @@ def deliveries(
     return found
 
 
-def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _group_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small *batches*, because each run of a ``sql`` step costs a Spark job."""
     held: list[pa.RecordBatch] = []
     rows = 0

@@ -1,4 +1,4 @@
-"""The routes of a pipeline file as far as a trial needs them: no sink, no secret of one, no log."""
+"""Routes of a pipeline file for a trial: without sinks, sinks' secrets and log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from transporter.pipeline.steps import compile_steps
 from transporter.pipeline.steps.sql import ON_SPARK_ONLY, SQL
 from transporter.pipeline.steps.table import step_config
 from transporter.trial.on_spark import QueryRoute, QuerySettings
-from transporter.trial.tried import tried
+from transporter.trial.tried import trial_results
 from transporter.units import FOLDER
 
 if TYPE_CHECKING:
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
     from transporter.message import Entries, Message
     from transporter.pipeline.document import Document, KeyPath
     from transporter.trial.on_spark import TrialSpark
-    from transporter.trial.tried import Tried
+    from transporter.trial.tried import TrialResult
 
 SLOWEST_START: Final = 60.0
-"""Seconds that a query may take at least, whatever ``slice_timeout`` is."""
+"""Minimum seconds of a query's timeout, whatever ``slice_timeout`` is."""
 
 
 class TrialRoute(Protocol):
-    """A route without its writer; one that cannot be tried here has ``refused``."""
+    """A route without its writer. One that cannot be tried here has a ``refusal``."""
 
     @property
     def name(self) -> str:
         """The route's name."""
 
     @property
-    def refused(self) -> ConfigError | None:
-        """Why it cannot be run."""
+    def refusal(self) -> ConfigError | None:
+        """The reason why it cannot be run."""
 
-    def run(self, entries: pa.RecordBatch) -> list[Tried]:
+    def run(self, entries: pa.RecordBatch) -> list[TrialResult]:
         """Return the outcome of each of *entries* (ENTRY_SCHEMA), in their order.
 
-        Behind an entry that fails the others are tried all the same.
+        Entries behind one that fails are tried too.
         """
 
 
@@ -67,11 +67,11 @@ class PlainRoute:
 
     name: str
     delivery: Delivery = field(repr=False)
-    refused: ConfigError | None = None
+    refusal: ConfigError | None = None
 
-    def run(self, entries: pa.RecordBatch) -> list[Tried]:
+    def run(self, entries: pa.RecordBatch) -> list[TrialResult]:
         """Return the outcome of each of *entries*; see :class:`TrialRoute`."""
-        writer, errors, rest = _Collecting(), {}, entries
+        writer, errors, rest = _MessageCollector(), {}, entries
         while rest.num_rows:
             last = rest.column("offset")[-1].as_py()
             failure = deliver(rest, last, 0, self.delivery, writer).failure
@@ -81,11 +81,11 @@ class PlainRoute:
             errors[offset] = failure.text
             offsets = rest.column("offset").to_pylist()
             rest = rest.slice(sum(each <= offset for each in offsets))
-        return tried(entries, writer.made, errors)
+        return trial_results(entries, writer.made, errors)
 
 
-class _Collecting:
-    """A writer that keeps what it is given, by offset."""
+class _MessageCollector:
+    """A writer that stores messages with their offsets in memory."""
 
     Config: ClassVar[type[AdaptorConfig]] = AdaptorConfig
 
@@ -110,7 +110,7 @@ class _Keys(BaseModel):
 
 
 class _QueryKeys(BaseModel):
-    """The keys of a route that say how its queries run."""
+    """The keys of a route that control its queries."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -123,16 +123,16 @@ def trial_routes(
 ) -> dict[str, TrialRoute]:
     """Return the routes of the pipeline file at *path* by their names.
 
-    Looks at their filters and steps only, so neither the variables that hold a
-    sink's secrets nor its driver are needed. Routes with ``sql`` steps run on *spark*, and are
-    refused without it.
+    It reads only filters and steps, so neither the variables with a sink's secrets nor
+    its driver are needed. Routes with ``sql`` steps run on *spark*, and are refused
+    without it.
 
     Raises:
         ConfigError: filters or steps are wrong, with file and line.
 
     """
     file = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
-    document = read(path, environ, only=_of_a_trial)
+    document = read(path, environ, only=_needed_for_trial)
     found = document.root.get("routes") if isinstance(document.root, dict) else None
     if not isinstance(found, list) or not found:
         raise document.problem(("routes",), "the pipeline has no routes")
@@ -140,8 +140,8 @@ def trial_routes(
     return {route.name: route for route in routes}
 
 
-def _of_a_trial(path: KeyPath) -> bool:
-    """Tell whether a variable at *path* is needed."""
+def _needed_for_trial(path: KeyPath) -> bool:
+    """Return whether a variable at *path* is needed for a trial."""
     return path[:1] == ("routes",) and path[2:3] in (("name",), ("namespace",), ("steps",))
 
 
@@ -177,9 +177,9 @@ def _route(
 
 
 def _query_settings(file: Path, environ: Mapping[str, str], index: int) -> QuerySettings:
-    """Read what the file says of Spark and of the route at *index*, but for its sink's settings."""
+    """Read the settings of Spark and of the route at *index*, without those of its sink."""
     path: KeyPath = ("routes", index)
-    document = read(file, environ, only=partial(_of_a_query, index))
+    document = read(file, environ, only=partial(_needed_for_query, index))
     item = document.root["routes"][index]
     context = {FOLDER: file.parent}
     keys, problems = validate(_QueryKeys, item, Section(document, path), context)
@@ -191,20 +191,20 @@ def _query_settings(file: Path, environ: Mapping[str, str], index: int) -> Query
         spark,
         secrets_of(document, None),
         _takes_rows(document, (*path, "writer", "adaptor"), file.parent),
-        # A Spark that has just begun is slow.
+        # A Spark that has just started is slow.
         max(keys.slice_timeout, SLOWEST_START),
         keys.worker_memory,
     )
 
 
-def _of_a_query(index: int, path: KeyPath) -> bool:
-    """Tell whether a variable at *path* is needed to run the queries of the route at *index*."""
+def _needed_for_query(index: int, path: KeyPath) -> bool:
+    """Return whether a variable at *path* is needed for the queries of the route at *index*."""
     of_the_route = (("slice_timeout",), ("worker_memory",), ("writer", "adaptor"))
     return path[:1] == ("spark",) or (path[:2] == ("routes", index) and path[2:] in of_the_route)
 
 
 def _takes_rows(document: Document, path: KeyPath, folder: Path) -> bool:
-    """Tell whether the writer that stands at *path* takes rows of Spark's."""
+    """Return whether the writer at *path* takes rows of Spark's."""
     writer = document.root["routes"][path[1]].get("writer")
     adaptor = writer.get("adaptor") if isinstance(writer, dict) else None
     if not isinstance(adaptor, str):
@@ -215,17 +215,24 @@ def _takes_rows(document: Document, path: KeyPath, folder: Path) -> bool:
         raise document.problem(path, error.problem) from error
 
 
-def chosen(
+def select_route(
     routes: Mapping[str, TrialRoute], name: str | None, file: str, line: int = 0
 ) -> TrialRoute:
-    """Return the route *name*, or the only one; whoever asks stands at *line* of *file*."""
-    found = _chosen(routes, name, file, line)
-    if found.refused is not None:
-        raise found.refused
+    """Return the route *name*, or the only one.
+
+    Raises:
+        ConfigError: there is no such route, or it cannot be tried; with *file* and *line*.
+
+    """
+    found = _find_route(routes, name, file, line)
+    if found.refusal is not None:
+        raise found.refusal
     return found
 
 
-def _chosen(routes: Mapping[str, TrialRoute], name: str | None, file: str, line: int) -> TrialRoute:
+def _find_route(
+    routes: Mapping[str, TrialRoute], name: str | None, file: str, line: int
+) -> TrialRoute:
     if name is None and len(routes) == 1:
         return next(iter(routes.values()))
     if name is None:

@@ -1,4 +1,4 @@
-"""The outcome of a trial: what a route's writer would be given of each entry."""
+"""Outcome of a trial: the input of a route's writer for each entry."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A row that a query returns for a sink of Spark's; ``columns`` holds values of JSON."""
+class OutputRow:
+    """A row that a query returns for a sink of Spark's. ``columns`` holds JSON values."""
 
     columns: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """The outcome of one entry: ``outputs`` is what its writer would be given.
+class TrialResult:
+    """Outcome of one entry, with the ``outputs`` for the writer.
 
-    Nothing when the entry is skipped, or when it fails for the reason ``error``.
+    There are none if the entry is skipped, or if it fails for the reason ``error``.
     """
 
     entry: Entry
-    outputs: tuple[Message | Row, ...]
+    outputs: tuple[Message | OutputRow, ...]
     error: str | None = None
 
 
-def tried(
+def trial_results(
     entries: pa.RecordBatch,
-    made: Iterable[tuple[int, Message | Row]],
+    made: Iterable[tuple[int, Message | OutputRow]],
     errors: Mapping[int, str],
-) -> list[Tried]:
+) -> list[TrialResult]:
     """Return the outcome of each of *entries*, in their order.
 
-    *made* are the outputs with their offsets. One at an offset that *entries* do not have, as a
-    query may return, counts as the output of the entry before it.
+    *made* are the outputs with their offsets. A query may return an offset that *entries*
+    do not have. Such an output counts as that of the entry before it.
     """
     all_entries = list(Entries(entries))
     offsets = [entry.offset for entry in all_entries]
-    outputs: list[list[Message | Row]] = [[] for _ in all_entries]
+    outputs: list[list[Message | OutputRow]] = [[] for _ in all_entries]
     for offset, output in made:
         outputs[max(0, bisect_right(offsets, offset) - 1)].append(output)
     return [
-        Tried(entry, tuple(found), errors.get(entry.offset))
+        TrialResult(entry, tuple(found), errors.get(entry.offset))
         for entry, found in zip(all_entries, outputs, strict=True)
     ]

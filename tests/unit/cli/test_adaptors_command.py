@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from transporter.cli import app
-from transporter.cli.adaptors import example
+from transporter.cli.adaptors import example_lines
 from transporter.pipeline.describe import AdaptorInfo, Setting
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_example_has_what_is_required(kind: str, lines: list[str]) -> None:
         Setting("dsn", "text", required=True, default=None, doc=""),
         Setting("size", "size", required=False, default="1", doc=""),
     )
-    assert example(AdaptorInfo("x", kind, "m:X", settings=settings)) == lines
+    assert example_lines(AdaptorInfo("x", kind, "m:X", settings=settings)) == lines
 
 
 def test_show_of_a_class_in_the_folder(

@@ -133,7 +133,7 @@ def test_adaptors_of_others_may_have_a_probe(
         hangs={"adaptor": "odd:Hangs"},
     )
     assert code == 3
-    assert found["silent"] == [("warning", "not looked at: this adaptor has no probe")]
+    assert found["silent"] == [("warning", "not checked: this adaptor has no probe")]
     assert found["raises"] == [
         ("fine", "it is there"),
         ("problem", "RuntimeError: no, ***, not with me"),

@@ -125,7 +125,7 @@ def test_the_text_says_plainly_what_was_not_checked(
     assert file.endswith("/p.yaml has no mistake, as far as it can be checked here; not checked:")
     assert f"  {tmp_path}/p.yaml:1: name: environment variable NAME is not set" in lines
     assert lines[-2:] == [
-        "  whether these settings fit together with the others around them",
+        "  whether these settings are compatible with the others around them",
         "not checked: whether the paths can be used, which depends on the host",
     ]
 

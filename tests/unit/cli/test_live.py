@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from transporter.cli.live import Lines
+from transporter.cli.live import EventPrinter
 
 TELLING = """
 import sys
-from transporter.cli.live import lasting_errors, reporter
-with lasting_errors(), reporter("json", live=False, hints="") as report:
+from transporter.cli.live import engine_reporter, unfailing_stderr
+with unfailing_stderr(), engine_reporter("json", live=False, hints="") as report:
     for turn in range(5_000):
         report("engine-started", log="log", turn=turn)
     print("delivered", flush=True)
@@ -50,7 +50,7 @@ class Watched:
 
     def __init__(self, capsys: pytest.CaptureFixture[str], level: str = "info") -> None:
         self.now, self._capsys = 0.0, capsys
-        self.log = Lines("json", colours=False, level=level, clock=lambda: self.now)
+        self.log = EventPrinter("json", colours=False, level=level, clock=lambda: self.now)
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._capsys.readouterr().err.splitlines()]
@@ -60,7 +60,7 @@ class Watched:
         status = {"readers": [READER], "routes": [route]}
         for _ in range(seconds * 4 or 1):
             self.now += 0.25
-            self.log.show(status, doing)
+            self.log.show_status(status, doing)
         return [line["event"] for line in self.lines()]
 
 

@@ -111,7 +111,7 @@ def test_a_file_that_does_not_ask_for_it_is_refused(
     document["log"]["compaction"] = compaction
     pipeline.write_text(json.dumps(document))
     for dry_run in (False, True):
-        with pytest.raises(ConfigError, match="write 'keep: key' or 'keep: namespace'"):
+        with pytest.raises(ConfigError, match="set 'keep: key' or 'keep: namespace'"):
             compact(pipeline, dry_run=dry_run)
     assert len(everything(pipeline.parent / "log")) == 5
 

@@ -9,7 +9,7 @@ import pytest
 
 from transporter.cli.log_entries import (
     TABLE_ROWS,
-    Lines,
+    RowPrinter,
     entry_json,
     row_of,
     time_text,
@@ -29,7 +29,7 @@ HOSTILE = "\x1b]0;owned\x07\x9b2J\u202e\r\n"
 def test_a_row_is_harmless_and_short(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever an entry holds, its line moves no cursor, forges no line and ends somewhere."""
     message = Message(HOSTILE, HOSTILE.encode() * 50, HOSTILE.encode(), op=HOSTILE)
-    Lines().write(row_of(Entry(7, 0, message), 6))
+    RowPrinter().write(row_of(Entry(7, 0, message), 6))
     shown = capsys.readouterr().out
     assert shown.startswith("7 unconfirmed  1970-01-01T00:00:00.000+00:00  \\x1b]0;owned")
     assert shown[:-1].isprintable()

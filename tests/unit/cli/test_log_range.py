@@ -12,7 +12,13 @@ import typer
 from log_tools import damage
 
 from transporter.cli.app import execute
-from transporter.cli.log_range import choose, look, moment, reading, wanted_of
+from transporter.cli.log_range import (
+    inspect_log,
+    open_selection,
+    parse_filters,
+    parse_moment,
+    select_entries,
+)
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
 from transporter.log.search import END, Wanted
@@ -57,7 +63,7 @@ def in_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_times(text: str, meant: int, capsys: pytest.CaptureFixture[str]) -> None:
     """ISO 8601 with a zone and durations before now are understood to the microsecond."""
-    assert moment(text, NOW) == meant
+    assert parse_moment(text, NOW) == meant
     assert capsys.readouterr() == ("", "")
 
 
@@ -66,7 +72,7 @@ def test_a_time_without_a_zone_is_local_and_that_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Which zone was assumed is a line on stderr."""
-    assert moment("2030-01-31T13:30", NOW) == NOW_US
+    assert parse_moment("2030-01-31T13:30", NOW) == NOW_US
     said = capsys.readouterr()
     assert (said.out, "2030-01-31T13:30:00+05:30" in said.err) == ("", True)
 
@@ -75,7 +81,7 @@ def test_a_time_without_a_zone_is_local_and_that_is_said(
 def test_what_is_no_time_is_refused(text: str) -> None:
     """The error shows how a time is written."""
     with pytest.raises(typer.BadParameter, match="neither an offset nor a time"):
-        moment(text, NOW)
+        parse_moment(text, NOW)
 
 
 @pytest.fixture
@@ -87,7 +93,7 @@ def found(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> LogInfo:
             log.append(batch(2), "r")
     for base in (0, 2):
         (tmp_path / f"{base:020d}.log").unlink()
-    return look(tmp_path)
+    return inspect_log(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +120,7 @@ def test_offsets_are_those_that_the_log_holds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What was asked for and is gone is told; what is not there yet is left out."""
-    chosen = choose(found, found.last, offsets, start, to, Wanted())
+    chosen = select_entries(found, found.last, offsets, start, to, Wanted())
     assert (chosen.first, chosen.last) == span
     error = capsys.readouterr().err
     assert said in error if said else error == ""
@@ -123,8 +129,8 @@ def test_offsets_are_those_that_the_log_holds(
 def test_times_become_bounds_and_a_filter(found: LogInfo) -> None:
     """Entries are chosen by their own log time; the offsets only keep the search short."""
     start, to = "1970-01-01T00:00:00.000005Z", "1970-01-01T00:00:00.000006Z"
-    chosen = choose(found, found.last, None, start, to, Wanted("x"))
-    assert chosen.wanted == Wanted("x", since=5, until=6)
+    chosen = select_entries(found, found.last, None, start, to, Wanted("x"))
+    assert chosen.filters == Wanted("x", since=5, until=6)
     assert 4 <= chosen.first <= 6
     assert 9 <= chosen.last <= 11
 
@@ -132,23 +138,25 @@ def test_times_become_bounds_and_a_filter(found: LogInfo) -> None:
 def test_a_range_is_given_once(found: LogInfo) -> None:
     """Offsets and --from contradict one another."""
     with pytest.raises(typer.BadParameter, match="not both"):
-        choose(found, 11, "1..2", "5", None, Wanted())
+        select_entries(found, 11, "1..2", "5", None, Wanted())
 
 
 def test_filters() -> None:
     """A key is the bytes that were typed; a pattern that cannot be read is a wrong parameter."""
-    assert wanted_of("", None) == Wanted(until=END)
-    assert wanted_of("^a", "ü").key == "ü".encode()
-    assert wanted_of("", os.fsdecode(b"\xff\x01")).key == b"\xff\x01"
-    assert wanted_of("", "").key == b""
+    assert parse_filters("", None) == Wanted(until=END)
+    assert parse_filters("^a", "ü").key == "ü".encode()
+    assert parse_filters("", os.fsdecode(b"\xff\x01")).key == b"\xff\x01"
+    assert parse_filters("", "").key == b""
     with pytest.raises(typer.BadParameter, match="--namespace is not a regular expression"):
-        wanted_of("(", None)
+        parse_filters("(", None)
 
 
 @pytest.mark.parametrize(("last", "offsets"), [(None, [5, 6, 7, 8, 9]), (3, [7, 8, 9])])
 def test_what_was_chosen_is_read(found: LogInfo, last: int | None, offsets: list[int]) -> None:
     """All of it, or the last ones of it when their number is given, in order."""
-    with reading(found, choose(found, found.last, "5..9", None, None, Wanted()), last) as batches:
+    with open_selection(
+        found, select_entries(found, found.last, "5..9", None, None, Wanted()), last
+    ) as batches:
         assert [each for batch in batches for each in batch["offset"].to_pylist()] == offsets
 
 
@@ -164,8 +172,10 @@ def test_what_was_lost_is_told_behind_what_was_read(
     damage(tmp_path, hurt.payload_byte + 3)
     assert execute(["log", "repair", str(tmp_path), "--yes"]) == 0
     capsys.readouterr()
-    log_info = look(tmp_path)
-    with reading(log_info, choose(log_info, 5, None, None, None, Wanted())) as batches:
+    log_info = inspect_log(tmp_path)
+    with open_selection(
+        log_info, select_entries(log_info, 5, None, None, None, Wanted())
+    ) as batches:
         assert [each for batch in batches for each in batch["offset"].to_pylist()] == [0, 1, 4, 5]
         assert capsys.readouterr().err == ""
     assert "offsets 2..3 were lost" in capsys.readouterr().err

@@ -96,7 +96,7 @@ def test_init_of_an_event_router_prints_its_trigger(
         (["init", "{}/p.yaml"], "p.yaml:2: name one of the readers (orders, users)"),
         (["init", "{}/p.yaml", "oders"], "no reader 'oders'; did you mean 'orders'?"),
         (["init", "{}/p.yaml", "users"], "environment variable USERS_TABLE is not set"),
-        (["init", "{}/none.yaml"], "none.yaml:1: no reader is a postgres-outbox"),
+        (["init", "{}/none.yaml"], "none.yaml:1: there is no postgres-outbox reader"),
         (["reset", "{}/router.yaml"], "router.yaml reads the table of an event router"),
         (["init", "{}/gone.yaml"], "gone.yaml: cannot be read"),
         (["init", "{}/one.yaml", "--table", "x"], "names database and table"),
@@ -106,7 +106,7 @@ def test_init_of_an_event_router_prints_its_trigger(
         (["init", "--column", "id"], "'' is not a column name"),
         (["init", "--column", "id=a b"], "'a b' is not a column name"),
         (["init", "--column", "id=kafka_key"], "two columns are called"),
-        (["init", "--dsn", "dbname=x"], "--dsn is for --run"),
+        (["init", "--dsn", "dbname=x"], "--dsn requires --run"),
         (["init", "--run"], VARIABLE),
         (["init", "{}/one.yaml", "--run"], "environment variable ORDERS_DSN is not set"),
         (["pump"], VARIABLE),
@@ -165,5 +165,5 @@ def test_help_shows_no_secret(
     for command in ("init", "pump", "reset", "drop"):
         assert app.execute(["outbox", command, "--help"]) == 0
         captured = capsys.readouterr()
-        assert "Example: transporter outbox" in captured.out
+        assert "      transporter outbox" in captured.out
         assert "hunter22" not in captured.out

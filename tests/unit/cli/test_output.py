@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from transporter.cli.output import aligned, printable, table, write_error, write_json
+from transporter.cli.output import align_columns, printable, write_error, write_json, write_table
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.pipeline.problems import InvalidPipeline
 
@@ -32,18 +32,18 @@ def test_printable_escapes_what_a_terminal_would_obey(text: object, shown: str) 
 
 def test_aligned_columns() -> None:
     """Columns stand under one another, without blanks at the end of a line."""
-    assert aligned([["a", "bb", ""], ["ccc", "d", "e"]]) == ["a    bb", "ccc  d   e"]
+    assert align_columns([["a", "bb", ""], ["ccc", "d", "e"]]) == ["a    bb", "ccc  d   e"]
 
 
 def test_a_piped_table_is_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
     """A table that no terminal shows is aligned text with escaped cells."""
-    table(["name", "size"], [["a\x1b", 1], ["bb", 22]])
+    write_table(["name", "size"], [["a\x1b", 1], ["bb", 22]])
     assert capsys.readouterr().out == "NAME   SIZE\na\\x1b  1\nbb     22\n"
 
 
 def test_an_empty_table_has_its_head(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing to show is still an answer."""
-    table(["name", "size"], [])
+    write_table(["name", "size"], [])
     assert capsys.readouterr().out == "NAME  SIZE\n"
 
 
@@ -54,7 +54,7 @@ def test_a_table_on_a_terminal_has_no_colours_with_no_color(
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    table(["name"], [["[red]x\x1b[0m"]])
+    write_table(["name"], [["[red]x\x1b[0m"]])
     shown = capsys.readouterr().out
     assert "[red]x\\x1b[0m" in shown
     assert "─" in shown

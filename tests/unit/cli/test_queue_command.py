@@ -17,10 +17,13 @@ NOWHERE = ["--bootstrap-servers", "127.0.0.1:1"]
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["stats"], "where is the queue? Give --bootstrap-servers host:port, or --settings FILE"),
+        (
+            ["stats"],
+            "name the brokers by --bootstrap-servers host:port, or by --settings FILE",
+        ),
         (["stats", "--settings", "nix.yaml"], "nix.yaml: cannot be read"),
         (["send", "a/b", "v", *NOWHERE, "--queue-topic", "x/y"], "queue_topic"),
-        (["send", "q", "v", *NOWHERE, "--header", "x"], "'x' is no header; write NAME=VALUE"),
+        (["send", "q", "v", *NOWHERE, "--header", "x"], "'x' is not a header; use NAME=VALUE"),
         (["peek", "a/b", *NOWHERE], "'a/b' is not a queue name"),
         (["init", *NOWHERE, "--partitions", "0"], "--partitions"),
         (["nix"], "No such command 'nix'"),

@@ -84,7 +84,7 @@ def test_it_ends_with_what_to_do_next(
     folder = options[-1] if options else "transporter-quickstart"
     file = shlex.quote(f"{folder}/{NAMES[postgres]}.yaml")
     told = capsys.readouterr().err
-    assert f"What this has run is {file}: change it" in told
+    assert f"The pipeline file is {file}: change it" in told
     assert f"run {shlex.join(['transporter', *words])} again" in told
     assert f"\n  transporter top {file} " in told
     assert f"\n  transporter shell {file} " in told

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Broken(Events):
     """A report that fails whenever it is to show something."""
 
-    def show(self, _status: dict[str, Any], _doing: str = "") -> None:
+    def show_status(self, _status: dict[str, Any], _doing: str = "") -> None:
         raise RuntimeError("cannot draw")
 
 

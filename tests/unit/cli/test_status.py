@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from transporter.cli.status import about, doing, held
+from transporter.cli.status import activity, duration_text, rate_limit_text
 from transporter.engine.backoff import Waiting
 from transporter.engine.events import RouteStatus, State
 
@@ -30,13 +30,13 @@ def test_a_retrying_route_tells_since_when_and_until_when(
     waiting: dict[str, float] | None, told: str
 ) -> None:
     """How long it has failed and when it tries again stand beside what else it does."""
-    assert doing(route(waiting=waiting)) == told
-    assert doing(route(waiting=waiting, retries=2)).endswith("2 retries asked for")
+    assert activity(route(waiting=waiting)) == told
+    assert activity(route(waiting=waiting, retries=2)).endswith("2 retries requested")
 
 
 def test_a_log_without_an_engine_waits_for_nothing() -> None:
     """What the disk tells has no back-off."""
-    assert doing(route()) == ""
+    assert activity(route()) == ""
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_log_without_an_engine_waits_for_nothing() -> None:
 )
 def test_times_are_told_in_their_largest_unit(seconds: float, text: str) -> None:
     """A unit is used from two of it on."""
-    assert about(seconds) == text
+    assert duration_text(seconds) == text
 
 
 def test_only_a_retrying_route_has_something_to_wait_for() -> None:
@@ -63,4 +63,4 @@ def test_only_a_retrying_route_has_something_to_wait_for() -> None:
 )
 def test_a_rate_that_holds_a_route_is_shown_as_it_was_written(limited: float, shown: str) -> None:
     """In the unit that makes it short."""
-    assert held(limited) == f"held to {shown} by max_rate"
+    assert rate_limit_text(limited) == f"limited to {shown} by max_rate"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console, Group
 
-from transporter.cli.status_table import COLUMNS, Rates, fitting, rows_of, status_table
+from transporter.cli.status_table import COLUMNS, Rates, fitting_columns, live_rows, status_table
 
 LONG = "orders-to-the-data-warehouse"
 READER = {
@@ -44,7 +44,7 @@ def route(name: str = LONG, **fields: Any) -> dict[str, Any]:
 
 def drawn(width: int, height: int = 40, *routes: dict[str, Any]) -> list[str]:
     """Return the lines of the table on a terminal of this size."""
-    rows = rows_of({"readers": [READER], "routes": routes or [route()]}, Rates())
+    rows = live_rows({"readers": [READER], "routes": routes or [route()]}, Rates())
     screen = StringIO()
     console = Console(file=screen, width=width, height=height, color_system=None)
     console.print(Group(*status_table(rows, width, height)))
@@ -107,7 +107,7 @@ def test_a_log_without_an_engine() -> None:
         for key, value in route(waiting=None, state="not running").items()
         if key not in ("adaptor", "delivered", "skipped", "problem")
     }
-    (row,) = rows_of({"readers": [], "routes": [found]}, Rates())
+    (row,) = live_rows({"readers": [], "routes": [found]}, Rates())
     assert [row.cells[name] for name in ("adaptor", "total", "per second", "skipped")] == [""] * 4
     assert (row.cells["lag"], row.cells["state"]) == ("562", "not running")
 
@@ -115,14 +115,14 @@ def test_a_log_without_an_engine() -> None:
 def test_what_comes_from_elsewhere_is_harmless() -> None:
     """No text of an error or a namespace moves the cursor."""
     replay = {"next": 1, "last": 2, "namespace": "\x1b[2J"}
-    rows = rows_of({"readers": [], "routes": [route(replay=replay, problem="\x1b]0;x")]}, Rates())
+    rows = live_rows({"readers": [], "routes": [route(replay=replay, problem="\x1b]0;x")]}, Rates())
     assert "\x1b" not in "".join([*rows[0].cells.values(), *rows[0].notes])
 
 
 def test_the_first_columns_to_go() -> None:
     """A few columns less make room for a few columns, not for all."""
-    rows = rows_of({"readers": [READER], "routes": [route()]}, Rates())
-    whole = fitting(rows, 500)
+    rows = live_rows({"readers": [READER], "routes": [route()]}, Rates())
+    whole = fitting_columns(rows, 500)
     assert whole == list(COLUMNS)
-    needed = max(width for width in range(500) if fitting(rows, width) != whole)
-    assert fitting(rows, needed) == [name for name in COLUMNS if name != "adaptor"]
+    needed = max(width for width in range(500) if fitting_columns(rows, width) != whole)
+    assert fitting_columns(rows, needed) == [name for name in COLUMNS if name != "adaptor"]

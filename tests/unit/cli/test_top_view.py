@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from transporter.cli.status_table import Row
+from transporter.cli.status_table import StatusRow
 from transporter.cli.top_view import TopView
 
 
-def row(name: str, state: str, **numbers: float) -> Row:
+def row(name: str, state: str, **numbers: float) -> StatusRow:
     """Return a row."""
     named = {key.replace("_", " "): value for key, value in numbers.items()}
-    return Row(name, {"": name, "state": state}, named, "")
+    return StatusRow(name, {"": name, "state": state}, named, "")
 
 
 ROWS = [
@@ -26,7 +26,7 @@ def shown(*keys: str) -> list[str]:
     view = TopView()
     for each in keys:
         view.press(each)
-    return [each.name for each in view.arranged(ROWS)]
+    return [each.name for each in view.arrange(ROWS)]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_pausing_and_ending() -> None:
     assert not view.paused
     view.press("/x\r")
     view.press("\x1b[A")
-    assert list(view.arranged(ROWS)) == []
+    assert list(view.arrange(ROWS)) == []
     view.press("q")
     assert view.ended
 

@@ -22,7 +22,7 @@ from live_tools import (
 from table_tools import table, told
 
 from transporter.audit import AUDIT
-from transporter.cli.status import rows
+from transporter.cli.status import status_rows
 from transporter.control import requests
 from transporter.engine.events import State
 from transporter.errors import ActionRefused, EngineUnreachable, EnvironmentFault
@@ -130,7 +130,10 @@ def test_a_route_that_leaves_ends_behind_its_slice(
             patch.setattr("transporter.control.live.NOTICE", 0.1)
             assert reload(op, routes=[route("out")])["leaving"] == ["route slow"]
         assert op.route("slow")["watermark"] == op.route("slow")["next"] - 1
-        assert [row[0] for row in rows(op(requests.Status()))][1:] == ["route out", "route slow"]
+        assert [row[0] for row in status_rows(op(requests.Status()))][1:] == [
+            "route out",
+            "route slow",
+        ]
         with pytest.raises(ActionRefused, match="route slow was removed and has not ended yet"):
             reload(op, routes=[route("out"), route("slow")])
         paused.unlink()

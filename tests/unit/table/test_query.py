@@ -235,7 +235,7 @@ def test_a_query_reaches_nothing_else(
         ([" -- nothing"], 2, "give one statement of SQL"),
         (["SELECT 1", "--from", "soon"], 2, "option from: 'soon' is neither an offset nor a time"),
         (["SELECT 1", "--option", "colums=data"], 2, "did you mean columns?"),
-        (["SELECT 1", "--option", "pushDown=true"], 2, "pushDown is Spark's"),
+        (["SELECT 1", "--option", "pushDown=true"], 2, "pushDown is an option of Spark"),
         (["SELECT 1", "--option", "maxOffsetsPerTrigger=1"], 2, "not an option of a batch query"),
     ],
 )

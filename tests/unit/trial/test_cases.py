@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from transporter.errors import ConfigError
-from transporter.trial.cases import Verdict, judged
+from transporter.trial.cases import CaseResult, run_cases
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,12 +45,12 @@ def _folder(folder: Path) -> Path:
     return folder
 
 
-def judge(folder: Path, *cases: dict[str, Any]) -> list[Verdict]:
+def judge(folder: Path, *cases: dict[str, Any]) -> list[CaseResult]:
     """Run *cases*, written as JSON, which is YAML too."""
     file = folder / "cases.yaml"
     named = [{"name": f"case {number}"} | case for number, case in enumerate(cases)]
     file.write_text(json.dumps({"pipeline": "p.yaml", "cases": named}, indent=1))
-    return list(judged(file, {}))
+    return list(run_cases(file, {}))
 
 
 def order(data: Any, **fields: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_what_is_as_expected_passes(folder: Path, case: dict[str, Any]) -> None:
     """Fields that are named are compared, documents as JSON, texts and bytes exactly."""
     (verdict,) = judge(folder, case)
     assert verdict.problems == ()
-    assert verdict.passed
+    assert verdict.ok
 
 
 FAILING = [
@@ -121,12 +121,12 @@ def test_what_differs_is_told(folder: Path, case: dict[str, Any], told: str) -> 
     ("case", "line", "told"),
     [
         ({"input": order("{}"), "skiped": True}, 10, "did you mean 'skipped'?"),
-        ({"input": order("{}")}, 4, "says nothing of what must come out"),
-        ({"input": order("{}"), "skipped": True, "error": "x"}, 4, "says skipped"),
+        ({"input": order("{}")}, 4, "has no expected outcome"),
+        ({"input": order("{}"), "skipped": True, "error": "x"}, 4, "has skipped"),
         ({"input": [], "skipped": True}, 6, "at least one"),
         ({"input": [{"op": "upsert"}], "skipped": True}, 8, "must be 'insert'"),
         ({"input": {"data": 1, "base64": "AA=="}, "skipped": True}, 6, "has data and base64"),
-        ({"input": [{"base64": "A"}], "skipped": True}, 8, "is no base64"),
+        ({"input": [{"base64": "A"}], "skipped": True}, 8, "is not base64"),
         ({"input": {"row": {}}, "skipped": True}, 6, "unknown key 'row'"),
         ({"input": {}, "output": {"row": {}, "key": "a"}}, 7, "has a row and keys of a message"),
         ({"input": order("{}"), "skipped": True, "route": "event"}, 11, "did you mean 'events'?"),
@@ -165,5 +165,5 @@ def test_of_several_routes_one_must_be_named(folder: Path) -> None:
         {"input": order("{}"), "output": {"data": "{}"}, "route": "one"},
         {"input": order("{}"), "skipped": True, "route": "two"},
     )
-    assert one.passed
-    assert two.passed
+    assert one.ok
+    assert two.ok

@@ -15,9 +15,9 @@ from transporter.engine.protocol import (
     Progress,
 )
 from transporter.message import Entries, Message, messages_to_batch, with_offsets
-from transporter.trial.collecting import Collector, CollectorConfig, collected
-from transporter.trial.on_spark import delivered_by
-from transporter.trial.tried import Row, tried
+from transporter.trial.collecting import Collector, CollectorConfig, read_outputs
+from transporter.trial.on_spark import deliver_entries
+from transporter.trial.tried import OutputRow, trial_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,20 +66,20 @@ def failing(*bad: int, kind: FailureKind = FailureKind.REJECTED, through: int | 
 def test_the_entries_around_one_that_fails_are_delivered() -> None:
     """What is before it goes first, then it alone, then what is behind it, as a route does it."""
     worker = Worker(failing(6), Opened(None))
-    assert delivered_by(worker, OFFSETS) == {6: "6 is bad"}
+    assert deliver_entries(worker, OFFSETS) == {6: "6 is bad"}
     assert worker.asked == [(3, 10, False), (3, 5, False), (6, 6, True), (9, 10, False)]
 
 
 def test_what_was_delivered_is_not_delivered_again() -> None:
     """The outcome tells how far it came."""
     worker = Worker(failing(9, through=6), Opened(None))
-    assert delivered_by(worker, OFFSETS) == {9: "9 is bad"}
+    assert deliver_entries(worker, OFFSETS) == {9: "9 is bad"}
     assert worker.asked == [(3, 10, False), (9, 9, True), (10, 10, True)]
 
 
 def test_several_entries_fail() -> None:
     """Each has its own error, the first and the last too."""
-    found = delivered_by(Worker(failing(3, 9, 10), Opened(None)), OFFSETS)
+    found = deliver_entries(Worker(failing(3, 9, 10), Opened(None)), OFFSETS)
     assert found == {each: f"{each} is bad" for each in (3, 9, 10)}
 
 
@@ -90,14 +90,14 @@ def test_an_entry_that_fails_only_among_others_is_delivered() -> None:
         return failing()(asked) if asked.first == asked.last else failing(6)(asked)
 
     worker = Worker(outcome, Opened(None))
-    assert delivered_by(worker, OFFSETS) == {}
+    assert deliver_entries(worker, OFFSETS) == {}
     assert (6, 6, True) in worker.asked
 
 
 @pytest.mark.parametrize("kind", [FailureKind.FAULT, FailureKind.TIMEOUT, FailureKind.UNAVAILABLE])
 def test_what_fails_the_route_fails_all_that_is_left(kind: FailureKind) -> None:
     """A route halts there, or waits: nothing behind it would be delivered."""
-    found = delivered_by(Worker(failing(9, kind=kind, through=5), Opened(None)), OFFSETS)
+    found = deliver_entries(Worker(failing(9, kind=kind, through=5), Opened(None)), OFFSETS)
     assert found == dict.fromkeys([6, 9, 10], "9 is bad")
 
 
@@ -105,7 +105,7 @@ def test_a_route_that_cannot_be_opened_fails_every_entry() -> None:
     """A query that cannot work is found before the first slice."""
     opened = OpenFailed(Failure(FailureKind.FAULT, "no such column"))
     worker = Worker(failing(), opened)
-    assert delivered_by(worker, OFFSETS) == dict.fromkeys(OFFSETS, "no such column")
+    assert deliver_entries(worker, OFFSETS) == dict.fromkeys(OFFSETS, "no such column")
     assert worker.asked == []
 
 
@@ -119,12 +119,12 @@ def test_what_a_writer_was_given_is_told_by_entry(tmp_path: Path) -> None:
     for part in (given.slice(2), given.slice(0, 2)):
         writer.write(Entries(part), acked)
     (tmp_path / f"{2:020d}.jsonl").write_text('[2, {"a": 1}]\n[77, {"a": 2}]\n')
-    found = tried(entries, collected(tmp_path), {1: "is bad"})
+    found = trial_results(entries, read_outputs(tmp_path), {1: "is bad"})
     assert [each.outputs for each in found] == [
         (Message("a", b"0"), Message("a", b"0")),
         (),
-        (Row({"a": 1}),),
-        (Row({"a": 2}), Message("a", b"3")),
+        (OutputRow({"a": 1}),),
+        (OutputRow({"a": 2}), Message("a", b"3")),
     ]
     assert [each.error for each in found] == [None, "is bad", None, None]
     assert acks == [True, True]

@@ -11,7 +11,7 @@ from transporter.errors import ConfigError, HostFailed
 from transporter.log.commit_log import CommitLog
 from transporter.message import Message, messages_to_batch
 from transporter.trial.on_spark import QueryRoute, QuerySettings, TrialSpark
-from transporter.trial.routes import chosen, trial_routes
+from transporter.trial.routes import select_route, trial_routes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,7 +90,7 @@ def test_what_is_missing_has_its_line(file: Path, route: str, line: int, problem
 def test_without_a_spark_such_a_route_is_refused(file: Path) -> None:
     """A replay that is only counted starts none; the refusal has its line."""
     with pytest.raises(ConfigError, match="route 'daily': a sql step runs on Spark") as caught:
-        chosen(trial_routes(file, {}), "daily", "p.yaml")
+        select_route(trial_routes(file, {}), "daily", "p.yaml")
     assert (caught.value.file, caught.value.line) == (str(file), 11)
 
 
