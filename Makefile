@@ -15,15 +15,15 @@ demo: $(VENV)/demo  ## A shop's outbox through the log and Spark into LMDB, live
 		$(BIN)/transporter run pipelines/quickstart.yaml
 
 test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka and Spark
-	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
+	@PYTHONPATH=tests/support $(BIN)/python -m services.kafka --fetch
 	$(BIN)/pytest -n 3 --max-worker-restart 2 --dist loadfile --no-loadscope-reorder
 
 unit: $(VENV)/dev  ## The fast loop: unit tests that start no Spark and no service (T=path: some)
 	$(BIN)/pytest -q -n 2 $(or $(T),tests/unit) -m "not spark and not kafka and not postgres"
 
 soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour (PART=1/2: half)
-	@PYTHONPATH=tests $(BIN)/python -m services.kafka --fetch
-	@PYTHONPATH=tests $(BIN)/python -m services.postgres --fetch
+	@PYTHONPATH=tests/support $(BIN)/python -m services.kafka --fetch
+	@PYTHONPATH=tests/support $(BIN)/python -m services.postgres --fetch
 	$(BIN)/pytest -n 2 --dist loadfile tests/soak tests/property/test_hostile_configuration.py \
 		tests/integration/test_outbox_crashes.py tests/integration/test_outbox_restarts.py \
 		tests/acceptance/test_nameless_user.py tests/acceptance/test_processes.py \
@@ -36,7 +36,7 @@ crash: $(VENV)/dev  ## Every crash, damage and failing call, real power cuts (as
 		$(if $(PART),--part $(PART))
 
 storm: $(VENV)/dev  ## A thousand fresh storms of the whole engine (SEED=n: from there on); an hour
-	PYTHONPATH=tests $(BIN)/python -m storm --seed $(or $(SEED),$$(date +%s)) --seeds $(or $(SEEDS),1000) \
+	PYTHONPATH=tests:tests/support $(BIN)/python -m storm --seed $(or $(SEED),$$(date +%s)) --seeds $(or $(SEEDS),1000) \
 		--jobs 4 --keep build/storms $(STORM)
 
 check: $(VENV)/dev  ## Formatting, lint rules, types, and which package may import which

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import psycopg
 import pyarrow as pa
 from psycopg import IsolationLevel, sql
+from transporter_adaptors.postgres.config import OutboxConfig
+from transporter_adaptors.postgres.reader import OutboxReader
 
-from adaptors.postgres.config import OutboxConfig
-from adaptors.postgres.reader import OutboxReader
-from transporter.engine.resume import LogResume
+from transporter.engine.reading.reader_resume import LogResume
 from transporter.log.commit_log import CommitLog, appendable
 
 if TYPE_CHECKING:

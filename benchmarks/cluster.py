@@ -13,12 +13,12 @@ from benchmarks.messages import batches
 from benchmarks.services import of_tests
 from benchmarks.setting import ROOT
 from transporter.embed import cache_directory
-from transporter.engine.carrier import Carrier
-from transporter.engine.network import network_of
-from transporter.engine.protocol import Opened, Outcome, Slice, WorkerSpec
+from transporter.engine.workers.spark_supervisor import Carrier
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import route_folder
 from transporter.pipeline.config import SparkConfig
+from transporter.protocol.messages import Opened, Outcome, Slice, WorkerSpec
+from transporter.protocol.network import network_of
 from transporter.spark.launch import SparkLauncher
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.setting import Setting
-    from transporter.engine.line import Line
+    from transporter.engine.workers.worker_connection import Line
 
 _AIM: Final = Aim(0.7, at_least=True)
 _FRAME: Final = 1000

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
 from benchmarks.messages import batches
-from transporter.engine.compactor import Pace, Stopped
+from transporter.engine.maintenance.compactor import Pace, Stopped
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.message import MESSAGE_SCHEMA, Message, messages_to_batch
-from transporter.pipeline.keeping import CompactionConfig
+from transporter.pipeline.retention_config import CompactionConfig
 
 if TYPE_CHECKING:
     from benchmarks.setting import Setting

@@ -15,7 +15,7 @@ from benchmarks.figures import Comparison, Section
 from benchmarks.messages import documents
 from transporter.log.commit_log import CommitLog
 from transporter.log.export import export, parquet
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.reader import LogReader
 from transporter.message import Message, messages_to_batch
 
@@ -191,7 +191,7 @@ def _cell(cell: Any) -> str:  # noqa: ANN401 - any type of column
 
 def _environment() -> dict[str, str]:
     from transporter.embed import cache_directory  # noqa: PLC0415
-    from transporter.spark.java import find_java  # noqa: PLC0415
+    from transporter.spark.java_runtime import find_java  # noqa: PLC0415
 
     java = str(find_java(os.environ, cache_directory()))
     return {**os.environ, "JAVA_HOME": java, "PYSPARK_PYTHON": sys.executable}

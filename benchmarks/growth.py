@@ -17,8 +17,8 @@ from benchmarks.report import number
 from benchmarks.setting import until
 from benchmarks.sparkless import launch
 from transporter.engine.engine import Engine
-from transporter.engine.open_batches import OpenBatches
-from transporter.engine.resume import LogResume
+from transporter.engine.reading.reader_resume import LogResume
+from transporter.engine.reading.unacknowledged import OpenBatches
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, Message, Producer
+from transporter_adaptors.kafka.reader import KafkaReader
 
-from adaptors.kafka.reader import KafkaReader
 from benchmarks.figures import Comparison, Section
 from benchmarks.messages import documents
 from transporter.adaptor import EndOfSource

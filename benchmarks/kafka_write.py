@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Producer
+from transporter_adaptors.kafka.config import KafkaWriterConfig
+from transporter_adaptors.kafka.writer import KafkaWriter
 
-from adaptors.kafka.config import KafkaWriterConfig
-from adaptors.kafka.writer import KafkaWriter
 from benchmarks.figures import Aim, Comparison, Section
 from benchmarks.messages import batches
 from transporter.adaptor import WriterContext

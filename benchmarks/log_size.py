@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.compaction import write
 from benchmarks.figures import Aim, Comparison, Section
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.state import Range

@@ -121,6 +121,6 @@ def _versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
-    lock = (ROOT / "tests" / "services" / "kafka.lock").read_text(encoding="utf-8")
+    lock = (ROOT / "tests" / "support" / "services" / "kafka.lock").read_text(encoding="utf-8")
     kafka = re.search(r"kafka_2\.13:(\S+)", lock)
     return found | ({"kafka broker": kafka[1]} if kafka else {})

@@ -66,7 +66,9 @@ def measure(setting: Setting) -> Section:
 
 def _claims() -> list[str]:
     """Return the ways in which the reader can claim rows, as far as it has a choice."""
-    fields = importlib.import_module("adaptors.postgres.config").OutboxConfig.model_fields
+    fields = importlib.import_module(
+        "transporter_adaptors.postgres.config"
+    ).OutboxConfig.model_fields
     return ["mark", "take"] if "claim" in fields else ["mark"]
 
 

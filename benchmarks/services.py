@@ -17,7 +17,7 @@ from benchmarks.messages import documents
 from benchmarks.setting import ROOT
 from transporter.outbox import outbox_sql
 from transporter.quickstart.postgres import embedded_postgres
-from transporter.spark.java import find_java
+from transporter.spark.java_runtime import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +37,8 @@ _COPY: Final = (
 
 
 def of_tests(module: str) -> Any:  # noqa: ANN401 - a module
-    """Return a module of the folder ``tests``: its services and tools serve here too."""
-    folder = str(ROOT / "tests")
+    """Return a module of the folder ``tests/support``: its services and tools serve here too."""
+    folder = str(ROOT / "tests" / "support")
     if folder not in sys.path:
         sys.path.append(folder)
     return importlib.import_module(module)

@@ -15,10 +15,10 @@ from benchmarks.figures import OURS, Aim, Comparison, Section, percentile
 from benchmarks.messages import batches
 from benchmarks.setting import ROOT
 from transporter.embed import cache_directory
-from transporter.engine.carrier import Carrier
-from transporter.engine.protocol import Opened, Outcome, Slice, WorkerSpec
+from transporter.engine.workers.spark_supervisor import Carrier
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import route_folder
+from transporter.protocol.messages import Opened, Outcome, Slice, WorkerSpec
 from transporter.spark.launch import SparkLauncher
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import sys
 from contextlib import suppress
 
 from benchmarks.setting import ROOT
-from transporter.engine import worker
-from transporter.engine.network import call
-from transporter.engine.protocol import HostHello, HostReady, StartWorker, StopHost, Ticket
+from transporter.protocol.messages import HostHello, HostReady, StartWorker, StopHost, Ticket
+from transporter.protocol.network import call
+from transporter.worker import worker
 
 
 def launch(ticket: Ticket) -> subprocess.Popen[bytes]:

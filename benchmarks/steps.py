@@ -14,11 +14,11 @@ from benchmarks.figures import Aim, Comparison, Section
 from benchmarks.messages import batches
 from benchmarks.setting import ROOT
 from transporter.adaptor import AdaptorConfig
-from transporter.engine.delivery import Delivery, deliver
 from transporter.message import with_offsets
-from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.namespace_filter import Namespace
 from transporter.pipeline.steps import compile_steps
 from transporter.pipeline.steps.step import StepConfig
+from transporter.worker.delivery import Delivery, deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable

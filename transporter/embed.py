@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from transporter import __version__
-from transporter.control.serving import attach_control
+from transporter.control.server import attach_control
 from transporter.engine.engine import Engine
 from transporter.engine.events import EngineStatus, level_of
-from transporter.engine.network import network_of
 from transporter.errors import EnvironmentFault
 from transporter.log.lock import DirectoryLock
 from transporter.observe.monitor import Monitor
 from transporter.pipeline.config import Pipeline as Settings
 from transporter.pipeline.config import build, load
+from transporter.protocol.network import network_of
 from transporter.spark.launch import SparkLauncher
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from log_tools import crash, offsets_of
 from transporter.audit import AUDIT
 from transporter.cli import app
 from transporter.log.commit_log import CommitLog
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.reader import LogReader
 from transporter.message import Entries, Message, messages_to_batch
 from transporter.offsets.offset_log import read_state
@@ -40,9 +40,9 @@ BULKY = {"adaptor": "bulk_sink:BulkWriter"}
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look often whether to stop, so that no test waits for an idle thread."""
-    monkeypatch.setattr("transporter.engine.route.IDLE", 0.02)
-    monkeypatch.setattr("transporter.engine.talk.IDLE", 0.02)
-    monkeypatch.setattr("transporter.engine.feed.POLL", 0.02)
+    monkeypatch.setattr("transporter.engine.routing.route.IDLE", 0.02)
+    monkeypatch.setattr("transporter.engine.workers.worker_session.IDLE", 0.02)
+    monkeypatch.setattr("transporter.engine.reading.feed.POLL", 0.02)
 
 
 def numbers(first: int, last: int, namespace: str = "n") -> list[str]:

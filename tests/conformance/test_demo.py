@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from adaptors.demo.reader import DemoReader, order_message
+from transporter_adaptors.demo.reader import DemoReader, order_message
+
 from transporter.testing.contracts import ReaderContract
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from transporter_adaptors.file.reader import FileReader
+from transporter_adaptors.file.writer import FileWriter
 
-from adaptors.file.reader import FileReader
-from adaptors.file.writer import FileWriter
 from transporter.message import Message
 from transporter.testing.contracts import (
     ReaderContract,

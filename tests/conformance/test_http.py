@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from http_tools import OK, Receiver, Reply, messages_of
+from transporter_adaptors.http.writer import HttpWriter
 
-from adaptors.http.writer import HttpWriter
 from transporter.message import Message
 from transporter.testing.contracts import (
     RefusingWriterContract,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from transporter_adaptors.kafka.reader import KafkaReader
+from transporter_adaptors.kafka.writer import KafkaWriter
 
-from adaptors.kafka.reader import KafkaReader
-from adaptors.kafka.writer import KafkaWriter
 from transporter.message import Message
 from transporter.testing.contracts import (
     ReaderContract,

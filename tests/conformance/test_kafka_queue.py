@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka_tools import consume
 from queue_tools import fresh, until
+from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
+from transporter_adaptors.kafka_queue.writer import KafkaQueueWriter
 
-from adaptors.kafka_queue.reader import KafkaQueueReader
-from adaptors.kafka_queue.writer import KafkaQueueWriter
 from transporter.adaptor import DeliveredReader
 from transporter.message import Message
 from transporter.queue import QueueProducer, Tracker

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kafka_tools import consume
+from transporter_adaptors.kafka.config import KafkaWriterConfig
+from transporter_adaptors.kafka.writer import KafkaWriter
 
-from adaptors.kafka.config import KafkaWriterConfig
-from adaptors.kafka.writer import KafkaWriter
 from transporter.message import Message
 from transporter.testing import contracts
 

@@ -10,8 +10,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from transporter_adaptors.lmdb.writer import LmdbWriter
 
-from adaptors.lmdb.writer import LmdbWriter
 from transporter.message import Message
 from transporter.testing.contracts import (
     RefusingWriterContract,

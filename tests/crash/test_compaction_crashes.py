@@ -26,8 +26,8 @@ from transporter.log.maintenance import (
 from transporter.log.reader import LogReader
 from transporter.log.retention import RetentionSettings, retain
 from transporter.message import Entries
-from transporter.offsets.holds import hold_of, release
 from transporter.offsets.offset_log import OffsetLog, read_state
+from transporter.offsets.retention_holds import hold_of, release
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def test_without_its_syncs_a_replacement_could_be_lost(call: str) -> None:
     with tiny() as numbers:
 
         def hasty(disk: SimulatedDisk) -> None:
-            disk.drops = lambda site: site.startswith(call) and "rewriting" in site
+            disk.drops = lambda site: site.startswith(call) and "segment_rewriter" in site
             compacting(disk)
 
         before = entries_on(filled())

@@ -38,7 +38,7 @@ from transporter.cli import app
 from transporter.errors import Corrupt, TransporterError
 from transporter.log import format as layout
 from transporter.log.commit_log import CommitLog
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.meta import DURABLE, META
 from transporter.log.reader import LogReader
 from transporter.log.segment import Segment

@@ -20,7 +20,7 @@ from disks.simulated import SimulatedDisk
 
 from transporter.errors import LogFull, TransporterError
 from transporter.log import opening
-from transporter.log.active import ActiveSegment, SyncFailed
+from transporter.log.active_segment import ActiveSegment, SyncFailed
 from transporter.log.filesystem import RealFileSystem
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ MENDS = (
     # A sink's stored offset counts only when this log's own history proves it.
     Mend(
         "foreign stored offset",
-        "engine/adoption.py",
+        "engine/routing/stored_offset.py",
         "if each.offset > self._log.durable or not self._is_proved(each):",
         "if each.offset > self._log.durable:",
-        "engine/test_adoption.py",
+        "engine/routing/test_stored_offset.py",
         (
             "test_an_unknown_run_is_refused_and_settles_nothing",
             "test_a_replay_is_not_moved_by_another_history",
@@ -35,12 +35,12 @@ MENDS = (
     ),
     Mend(
         "stored offset in a worker",
-        "engine/writers.py",
+        "worker/writers.py",
         "if stored is None or not spec.runs.prove(\n"
         "        stored.run, stored.epoch, stored.offset, max(handed, spec.handed)\n"
         "    ):",
         "if stored is None:",
-        "engine/test_adoption.py",
+        "engine/routing/test_stored_offset.py",
         ("test_a_worker_passes_over_nothing_that_is_not_proved",),
     ),
     Mend(
@@ -48,7 +48,7 @@ MENDS = (
         "log/runs.py",
         "place + 1 == len(self.known) or offset < self.known[place + 1].first",
         "True",
-        "engine/test_adoption.py",
+        "engine/routing/test_stored_offset.py",
         ("test_an_earlier_run_proves_only_what_it_had",),
     ),
     Mend(
@@ -61,10 +61,10 @@ MENDS = (
     ),
     Mend(
         "the stored offset of a forgotten route",
-        "engine/adoption.py",
+        "engine/routing/stored_offset.py",
         "return not is_of_a_forgotten(stored, self._log.runs, state.declared)",
         "return True",
-        "engine/test_adoption.py",
+        "engine/routing/test_stored_offset.py",
         ("test_a_replay_is_not_moved_by_a_forgotten_route",),
     ),
     # Few segments are open, and none that was removed.
@@ -94,7 +94,7 @@ MENDS = (
     ),
     Mend(
         "replaced segments are closed",
-        "log/rewriting.py",
+        "log/segment_rewriter.py",
         "        drop_open_segment(self._path)\n",
         "",
         "log/test_open_segments.py",
@@ -118,7 +118,7 @@ MENDS = (
     ),
     Mend(
         "the descriptor limit is raised",
-        "engine/limits.py",
+        "process_limits.py",
         "if soft != resource.RLIM_INFINITY and soft < wanted:",
         "if False:",
         "engine/test_engine_log.py",
@@ -127,10 +127,10 @@ MENDS = (
     # Making room waits for nothing that is paced.
     Mend(
         "compaction in its own thread",
-        "engine/housekeeper.py",
+        "engine/maintenance/log_budget.py",
         "self._log.roll_if_old()\n",
         "self._log.roll_if_old()\n        self.compactor.keep(now)\n",
-        "engine/test_housekeeper.py",
+        "engine/maintenance/test_log_budget.py",
         ("test_room_is_made_while_a_compaction_runs",),
     ),
     Mend(
@@ -151,16 +151,16 @@ MENDS = (
     ),
     Mend(
         "a replay looks again at what was compacted since it was planned",
-        "control/acts.py",
+        "control/route_actions.py",
         "        if log.gate.rewritten != rewritten:\n"
         "            planned = _planned(log, offsets, request)\n",
         "",
-        "control/test_offline.py",
+        "control/test_stopped_log.py",
         ("test_a_compaction_between_plan_and_begin_is_seen",),
     ),
     Mend(
         "offsets that recovery cut stay a hole",
-        "log/rewriting.py",
+        "log/segment_rewriter.py",
         "            self._hole += frame.first - self._passed - 1\n",
         "",
         "log/test_dropped.py",
@@ -169,31 +169,31 @@ MENDS = (
     # Of a stuck log the right route is released, and its source is not told.
     Mend(
         "the order of holds",
-        "offsets/holds.py",
+        "offsets/retention_holds.py",
         "(each.through, _ORDER.index(each.kind), each.name)",
         "(each.through, each.name)",
-        "log/test_gate.py",
+        "log/test_retention_gate.py",
         ("test_the_order_of_holds_does_not_depend_on_names",),
     ),
     Mend(
         "released entries are not acknowledged",
-        "engine/open_batches.py",
+        "engine/reading/unacknowledged.py",
         "left = _without(rows, part, released)",
         "left = rows",
-        "engine/test_open_batches.py",
+        "engine/reading/test_unacknowledged.py",
         ("test_what_was_released_is_given_up_and_still_counts",),
     ),
     Mend(
         "released entries that were parked are not acknowledged",
-        "engine/open_batches.py",
+        "engine/reading/unacknowledged.py",
         "if any(first <= offset <= last for first, last, _ in released):",
         "if False:",
-        "engine/test_open_batches.py",
+        "engine/reading/test_unacknowledged.py",
         ("test_what_was_released_from_one_route_and_parked_by_another_is_given_up",),
     ),
     Mend(
         "what is released is asked of the routes",
-        "engine/deliveries.py",
+        "engine/reading/delivery_progress.py",
         "return (*full, *ranges)",
         "return ()",
         "engine/test_delivered.py",
@@ -201,15 +201,15 @@ MENDS = (
     ),
     Mend(
         "a release is recorded as one",
-        "offsets/holds.py",
+        "offsets/retention_holds.py",
         "offsets.settle(Range(state.next_live(), through, RELEASED), durable)",
         "offsets.settle(Range(state.next_live(), through), durable)",
-        "engine/test_housekeeper.py",
+        "engine/maintenance/test_log_budget.py",
         ("test_a_release_is_recorded_where_it_happens",),
     ),
     Mend(
         "nothing of a source in order is released",
-        "engine/feed.py",
+        "engine/reading/feed.py",
         "return None if hold is None else hold.through",
         "return None",
         "engine/test_delivered.py",
@@ -217,7 +217,7 @@ MENDS = (
     ),
     Mend(
         "what was released is not recognised at a restart",
-        "engine/resume.py",
+        "engine/reading/reader_resume.py",
         "return _Look(last, through, self._deliveries.parked, self._deliveries.released)",
         "return _Look(last, through, self._deliveries.parked)",
         "engine/test_delivered.py",
@@ -227,26 +227,26 @@ MENDS = (
     # superseded as well; without that it only turns in haste, so the last look is what counts.
     Mend(
         "errands before a slice",
-        "engine/route.py",
+        "engine/routing/route.py",
         "pending = self._errands or self._offsets.state.to_supersede()",
         "pending = self._offsets.state.to_supersede()",
-        "engine/test_route.py",
+        "engine/routing/test_route.py",
         ("test_an_errand_sends_nothing_out_that_lingers",),
     ),
     Mend(
         "superseding before a slice",
-        "engine/route.py",
+        "engine/routing/route.py",
         "pending = self._errands or self._offsets.state.to_supersede()",
         "pending = self._errands",
-        "engine/test_route.py",
+        "engine/routing/test_route.py",
         ("test_what_is_changed_after_a_slice_was_cut_holds_for_it[begin_superseding-expected4]",),
     ),
     Mend(
         "nothing pending before a slice",
-        "engine/route.py",
+        "engine/routing/route.py",
         "if pending or self._stopping.is_set():",
         "if self._stopping.is_set():",
-        "engine/test_route.py",
+        "engine/routing/test_route.py",
         (
             "test_what_is_changed_after_a_slice_was_cut_holds_for_it[supersede-expected3]",
             "test_what_lingers_when_its_source_takes_it_back_is_not_delivered",
@@ -254,23 +254,23 @@ MENDS = (
     ),
     Mend(
         "superseding is recorded first",
-        "engine/route.py",
+        "engine/routing/route.py",
         "        self._offsets.begin_superseding(reader, through)\n",
         "",
-        "engine/test_route.py",
+        "engine/routing/test_route.py",
         ("test_what_is_changed_after_a_slice_was_cut_holds_for_it[supersede-expected3]",),
     ),
     Mend(
         "superseding passes what comes again",
-        "engine/superseding.py",
+        "engine/reading/superseding.py",
         "offsets.supersede(reader, through, parts, through)",
         "offsets.supersede(reader, through, [], through)",
-        "engine/test_superseding.py",
+        "engine/reading/test_superseding.py",
         ("test_what_was_not_passed_before_a_crash_is_passed_by_the_next_open",),
     ),
     Mend(
         "parked entries leave room",
-        "engine/feed.py",
+        "engine/reading/feed.py",
         "return self._open.waiting >= self._config.max_in_flight",
         "return len(self._open) >= self._config.max_in_flight",
         "engine/test_delivered.py",
@@ -278,23 +278,23 @@ MENDS = (
     ),
     Mend(
         "no progress is followed by a wait",
-        "engine/judge.py",
+        "engine/routing/failure_policy.py",
         "if self._in_vain > _IN_VAIN:",
         "if False:",
-        "engine/test_judge.py",
+        "engine/routing/test_failure_policy.py",
         ("test_what_makes_no_progress_is_never_repeated_for_ever_without_a_wait",),
     ),
     Mend(
         "an offset outside its slice names nothing",
-        "engine/judge.py",
+        "engine/routing/failure_policy.py",
         "if named is None or asked.first <= named <= asked.last:",
         "if True:",
-        "engine/test_judge.py",
+        "engine/routing/test_failure_policy.py",
         ("test_an_entry_that_is_named_wrongly_while_it_is_alone_has_its_attempts",),
     ),
     Mend(
         "a damaged parked file halts one route",
-        "engine/parking.py",
+        "engine/routing/parking.py",
         "lenient=True",
         "lenient=False",
         "engine/test_failures.py",
@@ -310,7 +310,7 @@ MENDS = (
     ),
     Mend(
         "a replay keeps the reasons of parked entries",
-        "engine/parking.py",
+        "engine/routing/parking.py",
         "if first < offset and offset not in self.store:",
         "if first < offset:",
         "engine/test_failures.py",
@@ -318,7 +318,7 @@ MENDS = (
     ),
     Mend(
         "retries keep the order of a key",
-        "engine/parking.py",
+        "engine/routing/parking.py",
         "return self.store.first_like(offset)",
         "return offset",
         "engine/test_failures.py",
@@ -326,7 +326,7 @@ MENDS = (
     ),
     Mend(
         "those behind a delivered entry follow it",
-        "engine/parking.py",
+        "engine/routing/parking.py",
         "            if followers:",
         "            if not followers:",
         "engine/test_failures.py",
@@ -337,12 +337,12 @@ MENDS = (
         "offsets/parked.py",
         "        log.begin_skip(found,",
         "        store.remove_all(found)\n        log.begin_skip(found,",
-        "engine/test_parking.py",
+        "engine/routing/test_parking.py",
         ("test_a_kill_at_a_skip_delivers_nothing_that_was_skipped[OffsetLog-begin_skip-True]",),
     ),
     Mend(
         "a paused leader's entries are superseded",
-        "engine/feed.py",
+        "engine/reading/feed.py",
         "        if self._shared:\n            # Invariant 10: whoever",
         "        if False:\n            # Invariant 10: whoever",
         "engine/test_delivered.py",
@@ -377,19 +377,19 @@ MENDS = (
     ),
     Mend(
         "a look ends with whoever waits for it",
-        "control/live.py",
+        "control/running_engine.py",
         "if self._engine.stopping or gone():",
         "if False:",
-        "control/test_live.py",
+        "control/test_running_engine.py",
         ("test_a_long_look_holds_nobody_and_ends_with_whoever_waits_for_it[client]",),
     ),
     Mend(
         "a look holds no lock",
-        "control/live.py",
+        "control/running_engine.py",
         "                done = self._preview(request, gone)\n",
         "                with self._locks[request.route]:\n"
         "                    done = self._preview(request, gone)\n",
-        "control/test_live.py",
+        "control/test_running_engine.py",
         ("test_a_long_look_holds_nobody_and_ends_with_whoever_waits_for_it[client]",),
     ),
     Mend(
@@ -403,7 +403,7 @@ MENDS = (
     ),
     Mend(
         "room is looked at during a copy",
-        "log/rewriting.py",
+        "log/segment_rewriter.py",
         "            refuse_without_room(self._files, self._path.parent, 0)\n",
         "",
         "log/test_compaction.py",
@@ -411,10 +411,10 @@ MENDS = (
     ),
     Mend(
         "a compaction without room is tried later and later",
-        "engine/compactor.py",
+        "engine/maintenance/compactor.py",
         "self._not_before = time.monotonic() + self._delay",
         "self._not_before = 0.0",
-        "engine/test_housekeeper.py",
+        "engine/maintenance/test_log_budget.py",
         ("test_compaction_waits_for_room_and_says_so_once",),
     ),
     Mend(
@@ -430,7 +430,7 @@ MENDS = (
     ),
     Mend(
         "log time that is ahead is told",
-        "engine/log_watch.py",
+        "engine/maintenance/log_watch.py",
         "ahead > AHEAD",
         "False",
         "log/test_log_time.py",
@@ -492,18 +492,18 @@ MENDS = (
     ),
     Mend(
         "a renamed route delivers nothing again",
-        "engine/naming.py",
+        "engine/name_changes.py",
         "for name in pipeline.perhaps_renamed(declared):",
         "for name in ():",
-        "engine/test_naming.py",
+        "engine/test_name_changes.py",
         ("test_a_renamed_route_delivers_nothing_again",),
     ),
     Mend(
         "a route keeps its rate",
-        "engine/route.py",
+        "engine/routing/route.py",
         "            self._pace.spend(self._meter.delivered - before)\n",
         "            pass\n",
-        "engine/test_pace.py",
+        "engine/routing/test_rate_limit.py",
         ("test_a_route_keeps_its_rate_says_so_and_holds_nobody_back",),
     ),
     Mend(
@@ -577,19 +577,19 @@ MENDS = (
     # Nobody else reads, writes or stops anything.
     Mend(
         "a TLS connection that broke is no end",
-        "engine/channel.py",
+        "protocol/channel.py",
         "            _await_record(self._tls)\n"
         "        self._fill(memoryview(head), begun=self._tls is not None)",
         "            pass\n        self._fill(memoryview(head), begun=False)",
-        "engine/test_channel.py",
+        "protocol/test_channel.py",
         ("test_a_reset_over_tcp_is_no_end[tls]",),
     ),
     Mend(
         "a cluster without a secret is refused",
-        "pipeline/protection.py",
+        "pipeline/spark_protection.py",
         "if not config.get(SECRET) and not _OWN_SECRET.match(master):",
         "if False:",
-        "pipeline/test_protection.py",
+        "pipeline/test_spark_protection.py",
         ("test_what_is_not_protected_is_refused",),
     ),
     Mend(
@@ -610,18 +610,18 @@ MENDS = (
     ),
     Mend(
         "idle callers of the endpoint make way",
-        "observe/endpoint.py",
+        "observe/http_endpoint.py",
         "while len(self._callers) >= CALLERS:",
         "while False:",
-        "observe/test_endpoint.py",
+        "observe/test_http_endpoint.py",
         ("test_who_only_holds_a_place_loses_it",),
     ),
     Mend(
         "a request to the endpoint has its time",
-        "observe/endpoint.py",
+        "observe/http_endpoint.py",
         "latest = time.monotonic() - PATIENCE",
         "latest = time.monotonic() - 1e9",
-        "observe/test_endpoint.py",
+        "observe/test_http_endpoint.py",
         ("test_a_whole_request_has_its_time",),
     ),
     Mend(
@@ -635,7 +635,7 @@ MENDS = (
     ),
     Mend(
         "files of sinks are closed to others",
-        "adaptors/rights.py",
+        "adaptors/transporter_adaptors/rights.py",
         "    os.fchmod(descriptor, mode)\n",
         "    os.fchmod(descriptor, 0o644)\n",
         "adaptors/test_rights.py",
@@ -643,27 +643,27 @@ MENDS = (
     ),
     Mend(
         "the file reader follows no link",
-        "adaptors/file/known.py",
+        "adaptors/transporter_adaptors/file/known.py",
         "flags |= 0 if links else os.O_NOFOLLOW",
         "flags |= 0",
-        "adaptors/file/test_file_reader.py",
+        "adaptors/transporter_adaptors/file/test_file_reader.py",
         ("test_what_takes_a_files_place_after_the_look_is_not_opened",),
     ),
     Mend(
         "a killed reader's slot in LMDB",
-        "adaptors/lmdb/writer.py",
+        "adaptors/transporter_adaptors/lmdb/writer.py",
         "            self.environment.reader_check()\n            try:",
         "            try:",
-        "adaptors/lmdb/test_lmdb_writer.py",
+        "adaptors/transporter_adaptors/lmdb/test_lmdb_writer.py",
         ("test_a_killed_reader_does_not_make_the_file_grow",),
     ),
     # A start waits for who is away, and a look for nobody.
     Mend(
         "a source that is away at the start",
-        "engine/feed.py",
+        "engine/reading/feed.py",
         "if self._fail_fast and self._fresh:",
         "if self._fresh:",
-        "engine/test_feed.py",
+        "engine/reading/test_feed.py",
         ("test_a_source_that_is_away_at_the_very_first_open_is_tried_until_it_is_there",),
     ),
     Mend(
@@ -677,47 +677,47 @@ MENDS = (
     # What adaptors owe a source or a sink; rules that need a server are in test_service_mends.
     Mend(
         "a commit costs the same however many batches are open",
-        "adaptors/kafka/reader.py",
+        "adaptors/transporter_adaptors/kafka/reader.py",
         "while position in self._given:",
         "while position in list(self._given):",
-        "adaptors/kafka/test_kafka_reader.py",
+        "adaptors/transporter_adaptors/kafka/test_kafka_reader.py",
         ("test_commits_of_many_open_batches_cost_the_same_each[True]",),
     ),
     Mend(
         "a row without a time is told of",
-        "adaptors/postgres/rows.py",
+        "adaptors/transporter_adaptors/postgres/rows.py",
         '        return f"{column} is NULL"\n',
         "        return None\n",
-        "adaptors/postgres/test_rows.py",
+        "adaptors/transporter_adaptors/postgres/test_rows.py",
         ("test_a_bad_row_is_marked_and_keeps_its_columns[change12-create_time is NULL]",),
     ),
     Mend(
         "a row that is no text is told of",
-        "adaptors/postgres/rows.py",
+        "adaptors/transporter_adaptors/postgres/rows.py",
         '        return "the key, the value or a header value is not valid UTF-8"\n',
         "        return None\n",
-        "adaptors/postgres/test_rows.py",
+        "adaptors/transporter_adaptors/postgres/test_rows.py",
         ("test_a_key_or_a_value_that_is_not_utf8_is_a_flaw",),
     ),
     Mend(
         "a gap that old transactions may fill waits for their end",
-        "adaptors/postgres/gaps.py",
+        "adaptors/transporter_adaptors/postgres/gaps.py",
         "kept = replace(gap, held=True) if running",
         "kept = replace(gap, held=False) if running",
-        "adaptors/postgres/test_gaps.py",
+        "adaptors/transporter_adaptors/postgres/test_gaps.py",
         ("test_a_gap_that_old_transactions_may_fill_waits_for_their_end_alone",),
     ),
     Mend(
         "a client that can never send again is told",
-        "queue/sending.py",
+        "queue/ordered_sender.py",
         "            self._fatal = found\n",
         "            pass\n",
-        "queue/test_sending.py",
+        "queue/test_ordered_sender.py",
         ("test_a_client_that_can_never_send_again_is_told",),
     ),
     Mend(
         "a pause that a sink asks for outlives its worker",
-        "engine/route.py",
+        "engine/routing/route.py",
         "self._not_before = time.monotonic() + verdict.wait\n"
         "                self._retry_later(verdict.problem, least=verdict.wait)",
         "self._retry_later(verdict.problem)",
@@ -726,10 +726,10 @@ MENDS = (
     ),
     Mend(
         "what is too large stops no reader",
-        "engine/oversized.py",
+        "engine/reading/oversized.py",
         "            return list(appendable(_stand_in(messages)))\n",
         "            raise\n",
-        "engine/test_oversized.py",
+        "engine/reading/test_oversized.py",
         ("test_a_large_key_is_left_out",),
     ),
     # An engine that has lost its lock leaves alone what another one may have.
@@ -743,7 +743,7 @@ MENDS = (
     ),
     Mend(
         "parked entries of another engine",
-        "engine/parking.py",
+        "engine/routing/parking.py",
         ", guard=log.check_lock)",
         ")",
         "engine/test_lock_lost.py",
@@ -754,7 +754,7 @@ MENDS = (
     ),
     Mend(
         "what routes of another engine need",
-        "engine/retention_holds.py",
+        "engine/maintenance/retention_holds.py",
         """        self._log.check_lock()
         feeds = """,
         "        feeds = ",
@@ -764,23 +764,23 @@ MENDS = (
     # Who comes and goes while the engine runs.
     Mend(
         "what a new route begins at stays",
-        "engine/running.py",
+        "engine/reload.py",
         "with self._log.gate.registering(), self.handing_over:",
         "with self.handing_over:",
-        "engine/test_running.py",
+        "engine/test_reload.py",
         ("test_a_route_is_not_declared_while_entries_are_given_up",),
     ),
     Mend(
         "a hold that changed hands is read anew",
-        "engine/running.py",
+        "engine/reload.py",
         "            self.handovers += 1\n        if offsets.is_new",
         "        if offsets.is_new",
-        "engine/test_running.py",
+        "engine/test_reload.py",
         ("test_what_holds_the_log_is_what_a_route_has_left_and_not_what_it_had",),
     ),
     Mend(
         "a route that comes is waited for at once",
-        "engine/deliveries.py",
+        "engine/reading/delivery_progress.py",
         """            self.routes = (*self.routes, route)
             for reader in readers:
                 self._spare(route, reader, asked[reader])
@@ -794,7 +794,7 @@ MENDS = (
     ),
     Mend(
         "a leader that leaves is superseded",
-        "engine/feed.py",
+        "engine/reading/feed.py",
         "        if self._shared and not self._parted:\n",
         "        if False:\n",
         "engine/test_leaving.py",
@@ -802,7 +802,7 @@ MENDS = (
     ),
     Mend(
         "only a route that has ended is forgotten",
-        "engine/retention_holds.py",
+        "engine/maintenance/retention_holds.py",
         "            if route in self._running.offsets:\n                raise",
         "            if False:\n                raise",
         "engine/test_leaving.py",
@@ -827,26 +827,26 @@ MENDS = (
     ),
     Mend(
         "idle callers of the door make way",
-        "engine/listener.py",
+        "engine/workers/listener.py",
         "            self._turn_away([line])\n            return True\n",
         "            return False\n",
-        "engine/test_listener.py",
+        "engine/workers/test_listener.py",
         ("test_idle_callers_make_way_for_those_who_prove_themselves[tcp]",),
     ),
     Mend(
         "a file is known by its beginning, too",
-        "adaptors/file/known.py",
+        "adaptors/transporter_adaptors/file/known.py",
         "and head_of(descriptor, known.byte) == known.head",
         "and known.head is not None",
-        "adaptors/file/test_file_reader.py",
+        "adaptors/transporter_adaptors/file/test_file_reader.py",
         ("test_a_file_that_was_overwritten_is_read_from_its_beginning",),
     ),
     Mend(
         "numbers in names of files are numbers",
-        "adaptors/file/known.py",
+        "adaptors/transporter_adaptors/file/known.py",
         "sorted(names, key=in_order)",
         "sorted(names)",
-        "adaptors/file/test_file_reader.py",
+        "adaptors/transporter_adaptors/file/test_file_reader.py",
         ("test_numbers_in_names_are_numbers",),
     ),
 )

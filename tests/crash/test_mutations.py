@@ -19,10 +19,10 @@ from crash_world import Killed, World, live
 from disks.crashes import crash_states
 from disks.simulated import SimulatedDisk
 
-from transporter.engine.parking import Parking
+from transporter.engine.routing.parking import Parking
 from transporter.errors import Corrupt
 from transporter.log import recovery
-from transporter.log.active import ActiveSegment
+from transporter.log.active_segment import ActiveSegment
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import TEMPORARY, open_file, sync, sync_directory
 from transporter.log.meta import Meta, read_meta, write_meta

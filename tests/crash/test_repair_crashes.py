@@ -17,9 +17,9 @@ from transporter.log.reader import LogReader
 from transporter.log.repair import QUARANTINE
 from transporter.log.segment import segment_bases, segment_name
 from transporter.message import Message, messages_to_batch
-from transporter.offsets.health import mend, verify
 from transporter.offsets.offset_log import FOLDER, NAMES, OffsetLog
 from transporter.offsets.state import Range
+from transporter.offsets.verify_repair import mend, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ APPENDS = 12
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make reserves and files tiny: every state of the disk is copied."""
-    monkeypatch.setattr("transporter.log.active.PREALLOCATION", 2048)
+    monkeypatch.setattr("transporter.log.active_segment.PREALLOCATION", 2048)
     monkeypatch.setattr("transporter.log.reserve.RESERVE_BYTES", 64)
     monkeypatch.setattr("transporter.log.index.STRIDE", 900)
     monkeypatch.setattr("transporter.offsets.offset_log.FILE_BYTES", 1024)

@@ -28,10 +28,10 @@ from transporter.log.lock import LOCK
 from transporter.log.reader import LogReader
 from transporter.log.reserve import RESERVE
 from transporter.message import Message, messages_to_batch
-from transporter.offsets.health import mend, verify
 from transporter.offsets.offset_log import OffsetLog, proved_offset, read_state, route_folder
 from transporter.offsets.parked import Parked, ParkedStore, Reason
 from transporter.offsets.state import Range
+from transporter.offsets.verify_repair import mend, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from disks.faulty import Fault, FaultyDisk
 from log_tools import held
 
 from transporter.errors import EnvironmentFault, LogFull, LogPoisoned, TransporterError
-from transporter.log import active
+from transporter.log import active_segment
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
@@ -173,7 +173,7 @@ def test_no_room_to_reserve_is_no_lack_of_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frames go in where there is room for them, though none for the next reserve."""
-    monkeypatch.setattr("os.posix_fallocate", refusing(errno.ENOSPC, active.PREALLOCATION))
+    monkeypatch.setattr("os.posix_fallocate", refusing(errno.ENOSPC, active_segment.PREALLOCATION))
     live_and_restart(tmp_path)
 
 

@@ -40,7 +40,7 @@ SEGMENT_BYTES: Final = 2500
 def small_files() -> Iterator[None]:
     """Make reserves, strides and offset logs so small that a short life meets all their ends."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("transporter.log.active.PREALLOCATION", 2048)
+        patch.setattr("transporter.log.active_segment.PREALLOCATION", 2048)
         patch.setattr("transporter.log.index.STRIDE", 900)
         patch.setattr("transporter.offsets.offset_log.FILE_BYTES", 1200)
         yield

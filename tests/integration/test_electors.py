@@ -21,8 +21,8 @@ from election_tools import (
 from psycopg.conninfo import make_conninfo
 from services.postgres import PASSWORD, free_port
 
-from transporter.election.machine import Change, Standing
 from transporter.election.postgres import lock_key
+from transporter.election.state_machine import Change, Standing
 from transporter.quickstart.postgres import embedded_postgres
 from transporter.testing import FaultyProxy
 

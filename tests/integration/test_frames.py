@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from frame_tools import LOG_ID, Delivering, entries, route, session
 
-from transporter.engine.protocol import FailureKind
 from transporter.errors import RouteFault
 from transporter.message import ENTRY_SCHEMA
+from transporter.protocol.messages import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -400,7 +400,7 @@ def test_a_task_that_dies_behind_its_commit_repeats_nothing(
     (folder / "deadly.py").write_text(
         "import os\n"
         "from pathlib import Path\n"
-        "from adaptors.file.writer import FileWriter\n"
+        "from transporter_adaptors.file.writer import FileWriter\n"
         "DEAD = Path(__file__).with_name('dead')\n"
         "class Deadly(FileWriter):\n"
         "    def write(self, batch, ack):\n"

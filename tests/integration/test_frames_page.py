@@ -12,7 +12,7 @@ import pytest
 from frame_tools import Delivering, route, session
 
 from transporter.message import Message, messages_to_batch, with_offsets
-from transporter.pipeline.document import parse
+from transporter.pipeline.yaml_document import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Producer
 from engine_tools import offsets, running, until
 from kafka_reading import Bench, contents, data_of
+from transporter_adaptors.kafka.reader import KafkaReader
 
-from adaptors.kafka.reader import KafkaReader
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 from transporter.log.reader import LogReader
 from transporter.message import ERROR_HEADER, Entries
@@ -91,7 +91,7 @@ def test_a_pattern_finds_topics_and_later_ones_and_no_internal_ones(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Topics whose names match are read, new ones soon after, even if there was none meanwhile."""
-    monkeypatch.setattr("adaptors.kafka.reader._LOOK", 0.2)
+    monkeypatch.setattr("transporter_adaptors.kafka.reader._LOOK", 0.2)
     mark = uuid.uuid4().hex[:8]
     first = bench.topic(f"x-{mark}-a")
     bench.produce(bench.topic(f"{mark}-y"), b"no")
@@ -311,7 +311,7 @@ def test_topics_that_a_pattern_finds_later_are_read_from_their_beginning(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, *, reading: bool
 ) -> None:
     """What is there at the start is not read, and all of what comes later is."""
-    monkeypatch.setattr("adaptors.kafka.reader._LOOK", 0.2)
+    monkeypatch.setattr("transporter_adaptors.kafka.reader._LOOK", 0.2)
     mark = uuid.uuid4().hex[:8]
     bench.produce(bench.topic(f"{mark}-old"), b"old")
     settings = {"pattern": f"^{mark}-", "start": "latest"}
@@ -459,7 +459,7 @@ def test_a_topic_created_anew_while_it_is_read_is_read_from_its_beginning(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, refresh: int
 ) -> None:
     """Every record of the new topic arrives, those before the old place included."""
-    monkeypatch.setattr("adaptors.kafka.reader._LOOK", 0.5)
+    monkeypatch.setattr("transporter_adaptors.kafka.reader._LOOK", 0.5)
     topic = bench.topic()
     bench.produce_numbers(topic, 10)
     client = {"topic.metadata.refresh.interval.ms": refresh}
@@ -477,7 +477,7 @@ def test_a_topic_that_was_never_there_is_waited_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a moment of grace the open says which topics are missing: the engine tries again."""
-    monkeypatch.setattr("adaptors.kafka.reader._GRACE", 0.5)
+    monkeypatch.setattr("transporter_adaptors.kafka.reader._GRACE", 0.5)
     with pytest.raises(SourceUnavailable, match="there are no topics nowhere"):
         bench.reader("nowhere")
 
@@ -486,8 +486,8 @@ def test_a_topic_that_is_deleted_makes_the_source_unavailable(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic that was read and is gone is waited for, visibly."""
-    monkeypatch.setattr("adaptors.kafka.reader._GRACE", 0.5)
-    monkeypatch.setattr("adaptors.kafka.reader._LOOK", 0.2)
+    monkeypatch.setattr("transporter_adaptors.kafka.reader._GRACE", 0.5)
+    monkeypatch.setattr("transporter_adaptors.kafka.reader._LOOK", 0.2)
     topic = bench.topic()
     bench.produce_numbers(topic, 1)
     reader = bench.reader(topic)
@@ -502,7 +502,7 @@ def test_a_topic_that_is_deleted_makes_the_source_unavailable(
 
 def test_no_broker_is_an_outage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """An open without an answer says that trying again may help, and leaves nothing behind."""
-    monkeypatch.setattr("adaptors.kafka.cluster.REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr("transporter_adaptors.kafka.cluster.REQUEST_SECONDS", 1.0)
     config = KafkaReader.Config(bootstrap_servers="127.0.0.1:9", group="g", topics=("t",))
     reader = KafkaReader(config)
 
@@ -554,8 +554,8 @@ def test_a_broker_that_does_not_answer_is_an_outage(
     bench: Bench, kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frozen broker, whose connections stay open, is noticed by the next look at the topics."""
-    monkeypatch.setattr("adaptors.kafka.reader._LOOK", 0.5)
-    monkeypatch.setattr("adaptors.kafka.cluster.REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr("transporter_adaptors.kafka.reader._LOOK", 0.5)
+    monkeypatch.setattr("transporter_adaptors.kafka.cluster.REQUEST_SECONDS", 1.0)
     reader = bench.reader(bench.topic())
     kafka_broker.pause()
     try:
@@ -590,7 +590,7 @@ def test_an_assignment_that_fails_is_told_and_leaves_nothing_behind(
     bench.produce_numbers(topic, 3)
     reader = bench.reader(topic)
     with monkeypatch.context() as patch:
-        patch.setattr("adaptors.kafka.cluster.Cluster.ids", lambda *_: {})
+        patch.setattr("transporter_adaptors.kafka.cluster.Cluster.ids", lambda *_: {})
         with pytest.raises(SourceUnavailable, match="have just gone"):
             bench.batch(reader)
     reader.close()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import ConfigResource
 from kafka_tools import consume
+from transporter_adaptors.kafka.writer import KafkaWriter
 
-from adaptors.kafka.writer import KafkaWriter
 from transporter.adaptor import WriterContext
 from transporter.errors import Rejected, RouteFault, SinkUnavailable
 from transporter.message import Message

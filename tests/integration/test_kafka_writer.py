@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from transporter_adaptors.kafka.writer import KafkaWriter
 
-from adaptors.kafka.writer import KafkaWriter
 from transporter.adaptor import WriterContext
 from transporter.errors import Rejected, RouteFault, SinkTimeout, SinkUnavailable
 from transporter.message import Entries, Message

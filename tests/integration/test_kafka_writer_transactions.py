@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kafka_tools import consume
+from transporter_adaptors.kafka.config import KafkaWriterConfig
+from transporter_adaptors.kafka.progress import Groups, Progress
+from transporter_adaptors.kafka.transactions import Transactions
+from transporter_adaptors.kafka.writer import KafkaWriter
 
-from adaptors.kafka.config import KafkaWriterConfig
-from adaptors.kafka.progress import Groups, Progress
-from adaptors.kafka.transactions import Transactions
-from adaptors.kafka.writer import KafkaWriter
 from transporter.adaptor import StoredOffset, WriterContext
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
 from transporter.message import Entries, Message

@@ -16,12 +16,12 @@ from leader_tools import PATIENCE
 from outbox_tools import Log, ids, insert, readers, remaining
 from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
+from transporter_adaptors.postgres import term
+from transporter_adaptors.postgres.gaps import Bounds
+from transporter_adaptors.postgres.outbox import Outbox
+from transporter_adaptors.postgres.session import connect
+from transporter_adaptors.postgres.table import TableName
 
-from adaptors.postgres import term
-from adaptors.postgres.gaps import Bounds
-from adaptors.postgres.outbox import Outbox
-from adaptors.postgres.session import connect
-from adaptors.postgres.table import TableName
 from transporter.errors import SourceError, SourceUnavailable
 from transporter.pipeline.config import load
 from transporter.testing import FaultyProxy
@@ -118,7 +118,7 @@ def test_notifications_without_end_do_not_hold_a_poll(
     """A channel on which there is always one more keeps nobody from pulsing or stopping."""
     reader = opened(elector=ELECTOR, poll_interval="1h")
     until(lambda: reader.keep_alive() or outbox.execute("SELECT term FROM transporter_term"))
-    monkeypatch.setattr("adaptors.postgres.reader.wait_for_notify", lambda *_: True)
+    monkeypatch.setattr("transporter_adaptors.postgres.reader.wait_for_notify", lambda *_: True)
     began = time.monotonic()
     reader.poll(0.1)
     assert time.monotonic() - began < 1.0
@@ -279,7 +279,7 @@ def test_a_server_that_hangs_is_given_up_without_an_elector(
     outbox: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine that is alone does not wait for ever either: it connects anew."""
-    monkeypatch.setattr("adaptors.postgres.session.SILENCE", 1.0)
+    monkeypatch.setattr("transporter_adaptors.postgres.session.SILENCE", 1.0)
     events = Events()
     with FaultyProxy(("127.0.0.1", outbox.server.port)) as proxy:
         dsn = make_conninfo(outbox.tcp_dsn(), port=proxy.port)

@@ -21,7 +21,7 @@ from psycopg.conninfo import make_conninfo
 from services.postgres import PASSWORD, free_port
 
 from transporter.cli import app
-from transporter.cli.outbox_place import VARIABLE
+from transporter.cli.outbox_target import VARIABLE
 from transporter.errors import ActionRefused, SourceError, SourceUnavailable
 from transporter.message import Message
 from transporter.outbox import (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from outbox_tools import Log, ids, messages, readers
+from transporter_adaptors.postgres.config import OutboxConfig
 
-from adaptors.postgres.config import OutboxConfig
 from transporter.cli import app
 from transporter.errors import EnvironmentFault
 from transporter.outbox import Columns, Record, outbox_sql, stash, stash_many

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from outbox_tools import Log, ids, insert, messages, read, readers, remaining
 from psycopg.conninfo import make_conninfo
+from transporter_adaptors.postgres.outbox import Outbox
+from transporter_adaptors.postgres.rows import LARGEST
 
-from adaptors.postgres.outbox import Outbox
-from adaptors.postgres.rows import LARGEST
 from transporter.log.commit_log import MAX_APPEND, appendable
 from transporter.outbox import outbox_sql
 

@@ -11,13 +11,13 @@ import pytest
 from outbox_tools import Log, ids, insert, kill_readers, messages, read, readers, remaining
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from services.postgres import PASSWORD, free_port, fresh_database
+from transporter_adaptors.postgres import pacing
+from transporter_adaptors.postgres.gaps import HIGHEST, LOWEST, MOST_GAPS
+from transporter_adaptors.postgres.outbox import Outbox
+from transporter_adaptors.postgres.position import Position
+from transporter_adaptors.postgres.session import TooSlow
+from transporter_adaptors.postgres.table import TableName, term_ddl
 
-from adaptors.postgres import pacing
-from adaptors.postgres.gaps import HIGHEST, LOWEST, MOST_GAPS
-from adaptors.postgres.outbox import Outbox
-from adaptors.postgres.position import Position
-from adaptors.postgres.session import TooSlow
-from adaptors.postgres.table import TableName, term_ddl
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 from transporter.message import Message
 from transporter.outbox import outbox_sql
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from services.postgres import Database, PostgresService
-
-    from adaptors.postgres.reader import OutboxReader
+    from transporter_adaptors.postgres.reader import OutboxReader
 
 pytestmark = pytest.mark.postgres
 

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from outbox_tools import Log, ids, insert, kill_readers, messages, read, readers, remaining
 from psycopg.conninfo import make_conninfo
+from transporter_adaptors.postgres.outbox import Outbox
 
-from adaptors.postgres.outbox import Outbox
 from transporter.errors import SourceError, SourceUnavailable
 from transporter.outbox import outbox_sql
 

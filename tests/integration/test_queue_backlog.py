@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 from engine_tools import Events, running
 from queue_tools import fresh, until
+from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
 
-from adaptors.kafka_queue.reader import KafkaQueueReader
 from transporter.pipeline.config import load
 from transporter.queue import QueueConsumer, QueueProducer, Tracker
 from transporter.queue.backlog import Backlog, BacklogEstimator
@@ -38,8 +38,8 @@ UNKNOWN = {"backlog_messages": None, "lag_seconds": None}
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure several times a second."""
-    monkeypatch.setattr("adaptors.kafka.survey.EVERY", 0.2)
-    monkeypatch.setattr("adaptors.kafka_queue.measuring._SHOW", 0.1)
+    monkeypatch.setattr("transporter_adaptors.kafka.survey.EVERY", 0.2)
+    monkeypatch.setattr("transporter_adaptors.kafka_queue.measuring._SHOW", 0.1)
 
 
 @pytest.fixture

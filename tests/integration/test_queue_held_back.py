@@ -14,7 +14,7 @@ from kafka_tools import consume
 from queue_tools import PATIENCE, fresh, until
 
 from transporter.queue import QueueConsumer, QueueProducer, Tracker
-from transporter.queue.looking import stats
+from transporter.queue.inspection import stats
 from transporter.queue.markers import End, Start, encode
 from transporter.queue.transactions import WRITER, end_transaction
 

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from queue_tools import PATIENCE, fresh, until
+from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
 
-from adaptors.kafka_queue.reader import KafkaQueueReader
 from transporter.queue import QueueConsumer, QueueProducer, Tracker
 from transporter.queue.topics import retention_problems
 from transporter.testing import FixedResume

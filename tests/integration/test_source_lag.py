@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka_reading import Bench
 from outbox_tools import Log, insert
+from transporter_adaptors.postgres import backlog
+from transporter_adaptors.postgres.config import OutboxConfig
+from transporter_adaptors.postgres.reader import OutboxReader
 
-from adaptors.postgres import backlog
-from adaptors.postgres.config import OutboxConfig
-from adaptors.postgres.reader import OutboxReader
 from transporter.outbox import outbox_sql
 from transporter.testing.doubles import FixedResume
 
@@ -126,7 +126,7 @@ def test_an_open_transaction_is_left_alone(postgres: Database, make_reader: Any,
 @pytest.mark.kafka
 def test_records_of_topics(kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not handed out counts, over all partitions."""
-    monkeypatch.setattr("adaptors.kafka.reader._MEASURE", 0.0)
+    monkeypatch.setattr("transporter_adaptors.kafka.reader._MEASURE", 0.0)
     kafka_broker.start()
     with Bench(kafka_broker) as bench:
         topic = bench.topic(partitions=2)
@@ -153,9 +153,9 @@ def test_records_that_come_while_nobody_polls(
     kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At ``max_in_flight``, or beside a full log, they count; without brokers nothing is known."""
-    monkeypatch.setattr("adaptors.kafka.survey.EVERY", 0.1)
-    monkeypatch.setattr("adaptors.kafka.survey.LATE", 1.0)
-    monkeypatch.setattr("adaptors.kafka.reader._UNPOLLED", 0.0)
+    monkeypatch.setattr("transporter_adaptors.kafka.survey.EVERY", 0.1)
+    monkeypatch.setattr("transporter_adaptors.kafka.survey.LATE", 1.0)
+    monkeypatch.setattr("transporter_adaptors.kafka.reader._UNPOLLED", 0.0)
     kafka_broker.start()
     with Bench(kafka_broker) as bench:
         topic = bench.topic(partitions=2)

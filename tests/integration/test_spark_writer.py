@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pyarrow.dataset as ds
 import pytest
 from frame_tools import session
+from transporter_adaptors.spark.config import SparkWriterConfig
+from transporter_adaptors.spark.writer import SparkWriter
 
-from adaptors.spark.config import SparkWriterConfig
-from adaptors.spark.writer import SparkWriter
 from transporter.adaptor import FrameSlice, WriterContext
 from transporter.errors import RouteFault, SinkUnavailable
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from transporter.errors import LogFull
-from transporter.log import active
+from transporter.log import active_segment
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import File, RealFileSystem
 from transporter.message import Message, messages_to_batch
@@ -126,7 +126,8 @@ class Filler:
 def filler(directory: Path, acked: dict[int, int]) -> Iterator[Filler]:
     """Run a :class:`Filler` on the log in *directory*, which must open; kill it afterwards."""
     command = [sys.executable, "-m", "power.filler", str(directory)]
-    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    tests = Path(__file__).parents[1]
+    paths = [str(tests), str(tests / "support"), os.environ.get("PYTHONPATH", "")]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -173,7 +174,7 @@ def main(directory: Path) -> None:
 
     A segment sets little aside, so that a full disk is full for the next group, too.
     """
-    active.PREALLOCATION = 64 << 10  # type: ignore[misc]
+    active_segment.PREALLOCATION = 64 << 10  # type: ignore[misc]
     disk = SlowDisk()
     with CommitLog.open(directory, files=disk) as log:
         tell("open")

@@ -30,7 +30,7 @@ SPARE: Final = 3 << 20
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reserve little at a time, so that a small disk fills up frame by frame."""
-    monkeypatch.setattr("transporter.log.active.PREALLOCATION", 1 << 20)
+    monkeypatch.setattr("transporter.log.active_segment.PREALLOCATION", 1 << 20)
 
 
 def lines(count: int) -> list[str]:

@@ -19,7 +19,7 @@ from power.filler import filler
 from power.loop import MAKE, loop, memory
 
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.reader import LogReader
 from transporter.log.reserve import RESERVE
 from transporter.log.segment import Segment, segment_bases, segment_name

@@ -28,7 +28,7 @@ OPTIONS: Final = {
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reserve little: many logs come and go on a small disk."""
-    monkeypatch.setattr("transporter.log.active.PREALLOCATION", 128 << 10)
+    monkeypatch.setattr("transporter.log.active_segment.PREALLOCATION", 128 << 10)
     monkeypatch.setattr("transporter.log.reserve.RESERVE_BYTES", 1 << 20)
 
 

@@ -82,7 +82,10 @@ def run(directory: Path, inject: str | None = None, program: list[str] = PROGRAM
         strace.append("--seccomp-bpf")
     strace += ["-e", f"trace={SYSTEM_CALLS},write"]
     strace += ["-e", f"inject={inject}"] if inject else []
-    roots = [str(Path(__file__).parents[1]), str(Path(transporter.__file__).parents[1])]
+    tests = Path(__file__).parents[1]
+    roots = [
+        str(each) for each in (tests, tests / "support", Path(transporter.__file__).parents[1])
+    ]
     ended = subprocess.run(
         [*strace, sys.executable, *program, str(directory)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(roots), "PYTHONDONTWRITEBYTECODE": "1"},

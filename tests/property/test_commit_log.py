@@ -13,7 +13,7 @@ from log_tools import crash, held_in, small_log, unsynced
 
 from transporter.errors import Corrupt, UnknownFormat
 from transporter.log.commit_log import CommitLog
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.reader import LogReader
 from transporter.log.segment import segment_name
 from transporter.message import Message, messages_to_batch

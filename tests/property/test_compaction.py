@@ -16,9 +16,8 @@ from log_tools import small
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
-from transporter.log.sealed import sealed_segments
+from transporter.log.sealed_segments import sealed_segments
 from transporter.message import Message
-from transporter.offsets.holds import hold_of, least_hold
 from transporter.offsets.offset_log import (
     OffsetLog,
     declared_routes,
@@ -26,6 +25,7 @@ from transporter.offsets.offset_log import (
     read_state,
     rename_route,
 )
+from transporter.offsets.retention_holds import hold_of, least_hold
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -58,12 +58,12 @@ def folder(seen: int, frames: int, rows: int) -> Iterator[Path]:
         small(stride=500),
         tempfile.TemporaryDirectory() as name,
     ):
-        patch.setattr("transporter.log.rewriting.STRIDE", 500)
-        patch.setattr("transporter.log.rewriting.FRAME_BYTES", 300)
+        patch.setattr("transporter.log.segment_rewriter.STRIDE", 500)
+        patch.setattr("transporter.log.segment_rewriter.FRAME_BYTES", 300)
         patch.setattr("transporter.log.compaction.FRAME_BYTES", 300)
-        patch.setattr("transporter.log.obsolete.SEEN_BYTES", seen)
-        patch.setattr("transporter.log.sealed.CHUNK_FRAMES", frames)
-        patch.setattr("transporter.log.targets.MASK_ROWS", rows)
+        patch.setattr("transporter.log.key_history.SEEN_BYTES", seen)
+        patch.setattr("transporter.log.sealed_segments.CHUNK_FRAMES", frames)
+        patch.setattr("transporter.log.compaction_targets.MASK_ROWS", rows)
         yield Path(name) / "log"
 
 

@@ -18,7 +18,7 @@ import pytest
 import transporter
 from transporter.errors import ConfigError
 from transporter.pipeline.config import Pipeline, load
-from transporter.pipeline.document import MAX_BYTES
+from transporter.pipeline.yaml_document import MAX_BYTES
 
 ROOT = Path(transporter.__file__).parents[1]
 EVERY, SOME, SHARDS = 10_400, 400, 4

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from transporter.queue.in_progress import InProgress
 from transporter.queue.markers import End, KeepAlive, Marker, Nack, Start
-from transporter.queue.tracking import InProgress
 
 OFFSETS = st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True).map(tuple)
 PARTITIONS = st.integers(0, 1)

@@ -13,9 +13,9 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.lock import LOCK
 from transporter.log.reserve import RESERVE
 from transporter.message import Message, messages_to_batch
-from transporter.offsets.health import mend, verify
 from transporter.offsets.offset_log import OffsetLog, read_state
 from transporter.offsets.state import Range
+from transporter.offsets.verify_repair import mend, verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from election_tools import (
     until,
 )
 
-from transporter.election.machine import Change
+from transporter.election.state_machine import Change
 
 if TYPE_CHECKING:
     from services.kafka import Broker

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from kafka_lives import FENCED, MOMENTS, Death, Nursery, World, check, kill_often, written
+from transporter_adaptors.kafka.config import KafkaWriterConfig
+from transporter_adaptors.kafka.writer import KafkaWriter
 
-from adaptors.kafka.config import KafkaWriterConfig
-from adaptors.kafka.writer import KafkaWriter
 from transporter.adaptor import WriterContext
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import pytest
 from election_tools import Watch, elector, until
 from services.kafka import run
 from services.oidc_kafka import OidcBroker, Provider
+from transporter_adaptors.kafka.reader import KafkaReader
+from transporter_adaptors.kafka.writer import KafkaWriter
+from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
+from transporter_adaptors.kafka_queue.writer import KafkaQueueWriter
 
-from adaptors.kafka.reader import KafkaReader
-from adaptors.kafka.writer import KafkaWriter
-from adaptors.kafka_queue.reader import KafkaQueueReader
-from adaptors.kafka_queue.writer import KafkaQueueWriter
 from transporter.adaptor import Writer, WriterContext
 from transporter.errors import SinkTimeout, SinkUnavailable, SourceUnavailable
 from transporter.message import Message
@@ -124,7 +124,7 @@ def test_without_a_token_reader_and_writer_wait(
     broker: OidcBroker, provider: Provider, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A provider that refuses halts nothing: the client asks it again."""
-    monkeypatch.setattr("adaptors.kafka.cluster.REQUEST_SECONDS", 3.0)
+    monkeypatch.setattr("transporter_adaptors.kafka.cluster.REQUEST_SECONDS", 3.0)
     given = settings(broker, provider, **{"sasl.oauthbearer.client.secret": "another"})
     with pytest.raises(SinkUnavailable, match=r"OAUTHBEARER token.*invalid_client"):
         opened(topic, 3.0, **given)

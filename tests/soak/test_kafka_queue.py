@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka_tools import consume
 from queue_tools import PATIENCE, Seen, fresh, receive_until, until
+from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
+from transporter_adaptors.kafka_queue.writer import KafkaQueueWriter
 
-from adaptors.kafka_queue.reader import KafkaQueueReader
-from adaptors.kafka_queue.writer import KafkaQueueWriter
 from transporter.errors import (
     Rejected,
     SinkTimeout,

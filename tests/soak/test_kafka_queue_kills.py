@@ -52,7 +52,7 @@ def life(pipeline: Path) -> Iterator[subprocess.Popen[str]]:
         [sys.executable, "-c", LIFE, str(pipeline)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={"PYTHONPATH": str(Path(__file__).parents[1])},
+        env={"PYTHONPATH": str(Path(__file__).parents[1] / "support")},
         text=True,
     )
     try:

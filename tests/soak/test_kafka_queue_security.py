@@ -10,9 +10,9 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from queue_tools import until
 from services.kafka import run
 from services.safe_kafka import SafeBroker, secured
+from transporter_adaptors.kafka_queue.reader import KafkaQueueReader
+from transporter_adaptors.kafka_queue.writer import KafkaQueueWriter
 
-from adaptors.kafka_queue.reader import KafkaQueueReader
-from adaptors.kafka_queue.writer import KafkaQueueWriter
 from transporter.errors import EnvironmentFault, RouteFault
 from transporter.message import Message
 from transporter.queue import settings_of

@@ -15,9 +15,9 @@ from background import Background
 from engine_tools import Events, running, until
 from kafka_reading import Bench, contents, data_of
 from log_tools import Disk
+from transporter_adaptors.kafka.reader import KafkaReader
 
-from adaptors.kafka.reader import KafkaReader
-from transporter.engine.feed import Feed
+from transporter.engine.reading.feed import Feed
 from transporter.errors import SourceUnavailable
 from transporter.log.commit_log import CommitLog
 from transporter.pipeline.config import ReaderConfig, load
@@ -45,7 +45,7 @@ def bench(kafka_broker: Broker) -> Iterator[Bench]:
 
 _KILLED = """
 import time
-from adaptors.kafka.reader import KafkaReader
+from transporter_adaptors.kafka.reader import KafkaReader
 from transporter.testing.contracts import first_batch
 from transporter.testing.doubles import FixedResume
 

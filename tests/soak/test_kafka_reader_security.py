@@ -12,9 +12,9 @@ from confluent_kafka.admin import (
 )
 from services.kafka import run
 from services.safe_kafka import SafeBroker, secured
+from transporter_adaptors.kafka.reader import KafkaReader
+from transporter_adaptors.kafka.writer import KafkaWriter
 
-from adaptors.kafka.reader import KafkaReader
-from adaptors.kafka.writer import KafkaWriter
 from transporter.adaptor import WriterContext
 from transporter.errors import EnvironmentFault, RouteFault, SourceUnavailable
 from transporter.message import Message
@@ -115,7 +115,7 @@ def test_a_certificate_of_an_unknown_authority_is_not_trusted(
     broker: SafeBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the authority nothing is sent, and the error says that it was the certificate."""
-    monkeypatch.setattr("adaptors.kafka.cluster.REQUEST_SECONDS", 3.0)
+    monkeypatch.setattr("transporter_adaptors.kafka.cluster.REQUEST_SECONDS", 3.0)
 
     with pytest.raises(SourceUnavailable, match="certificate"):
         read(broker, "ada", topic, ssl_ca=None)

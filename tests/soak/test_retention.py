@@ -70,8 +70,8 @@ def test_a_moody_sink_never_needs_a_human(
     tmp_path: Path, on_full: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log stays within its budget; each entry is delivered, or named as released."""
-    monkeypatch.setattr("transporter.engine.housekeeper.PRESSED", 0.05)
-    monkeypatch.setattr("transporter.engine.housekeeper.STUCK", 0.5)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.5)
     pipeline, events, over = (
         budgeted(tmp_path, on_full, moody={}, well={}),
         Events(),

@@ -21,7 +21,7 @@ MENDS = (
     # Where a reader begins.
     Mend(
         "partitions that are added later",
-        "adaptors/kafka/group.py",
+        "adaptors/transporter_adaptors/kafka/group.py",
         "at_end = [held for held in unknown if held.topic in new]",
         "at_end = unknown",
         "tests/integration/test_kafka_reader.py",
@@ -29,7 +29,7 @@ MENDS = (
     ),
     Mend(
         "topics that a pattern finds later",
-        "adaptors/kafka/group.py",
+        "adaptors/transporter_adaptors/kafka/group.py",
         "self._position().topics or len(new) < len(topics)",
         "False",
         "tests/integration/test_kafka_reader.py",
@@ -38,7 +38,7 @@ MENDS = (
     # While the log has no room.
     Mend(
         "notifications are taken while nothing is read",
-        "engine/feed.py",
+        "engine/reading/feed.py",
         "            self._kept_alive.keep_alive()\n",
         "            pass\n",
         "tests/integration/test_outbox_notifications.py",
@@ -46,7 +46,7 @@ MENDS = (
     ),
     Mend(
         "a full log is waited for in parts of a term",
-        "engine/feed.py",
+        "engine/reading/feed.py",
         "if self._stopping.wait(min(left, self._part)):",
         "if self._stopping.wait(left):",
         "tests/integration/test_outbox_notifications.py",
@@ -71,7 +71,7 @@ MENDS = (
     ),
     Mend(
         "a mistyped topic is not created",
-        "adaptors/kafka/topics.py",
+        "adaptors/transporter_adaptors/kafka/topics.py",
         "            return False\n        raise KafkaException(found.error)",
         "            return True\n        raise KafkaException(found.error)",
         "tests/integration/test_kafka_topics.py",
@@ -80,7 +80,7 @@ MENDS = (
     # Sessions of PostgreSQL.
     Mend(
         "texts of a SQL_ASCII database are read as they are",
-        "adaptors/postgres/session.py",
+        "adaptors/transporter_adaptors/postgres/session.py",
         '!= "SQL_ASCII"',
         '!= ""',
         "tests/integration/test_postgres_take.py",
@@ -88,7 +88,7 @@ MENDS = (
     ),
     Mend(
         "of several hosts the primary",
-        "adaptors/postgres/session.py",
+        "adaptors/transporter_adaptors/postgres/session.py",
         'chosen.setdefault("target_session_attrs", "read-write")',
         "pass",
         "tests/integration/test_postgres_outbox.py",
@@ -96,7 +96,7 @@ MENDS = (
     ),
     Mend(
         "a server that says nothing is given up",
-        "adaptors/postgres/session.py",
+        "adaptors/transporter_adaptors/postgres/session.py",
         "            gen = _limit(gen, time.monotonic() + self.patience)\n",
         "",
         "tests/integration/test_outbox_terms.py",
@@ -104,7 +104,7 @@ MENDS = (
     ),
     Mend(
         "a batch that is too large for a term is halved",
-        "adaptors/postgres/reader.py",
+        "adaptors/transporter_adaptors/postgres/reader.py",
         "        if not self._portion.halve():\n            raise slow\n",
         "        raise slow\n",
         "tests/integration/test_outbox_terms.py",
@@ -112,7 +112,7 @@ MENDS = (
     ),
     Mend(
         "a pooler of transactions is refused",
-        "adaptors/postgres/session.py",
+        "adaptors/transporter_adaptors/postgres/session.py",
         "            if not looked_at:\n",
         "            if False:\n",
         "tests/integration/test_postgres_sessions.py",
@@ -120,7 +120,7 @@ MENDS = (
     ),
     Mend(
         "a sequence that sessions cache is told of",
-        "adaptors/postgres/inspection.py",
+        "adaptors/transporter_adaptors/postgres/inspection.py",
         "WHERE s.seqcache > 1 AND",
         "WHERE false AND",
         "tests/integration/test_postgres_sessions.py",
@@ -128,7 +128,7 @@ MENDS = (
     ),
     Mend(
         "a view that cannot be changed is refused",
-        "adaptors/postgres/inspection.py",
+        "adaptors/transporter_adaptors/postgres/inspection.py",
         "if events & needed != needed:",
         "if False:",
         "tests/integration/test_postgres_outbox.py",
@@ -136,7 +136,7 @@ MENDS = (
     ),
     Mend(
         "a fatal error is followed by a new client",
-        "adaptors/kafka/slice.py",
+        "adaptors/transporter_adaptors/kafka/slice.py",
         "            self.fatal = _fatal_of(error)\n",
         "            pass\n",
         "tests/integration/test_kafka_writer.py",

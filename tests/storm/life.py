@@ -33,40 +33,40 @@ from storm.journal import Journal
 import transporter.cli.commands  # noqa: F401 - the same
 from transporter.audit import Operator
 from transporter.cli import app
-from transporter.control.live import Live
-from transporter.control.offline import Offline
 from transporter.control.requests import KINDS
+from transporter.control.running_engine import Live
 from transporter.control.server import ControlServer
+from transporter.control.stopped_log import Offline
 from transporter.engine.backoff import Backoff
-from transporter.engine.cutter import Cutter
 from transporter.engine.engine import Engine
-from transporter.engine.line import Line
-from transporter.engine.protocol import Slice
+from transporter.engine.routing.slicer import Cutter
+from transporter.engine.workers.worker_connection import Line
 from transporter.errors import TransporterError
 from transporter.log.commit_log import CommitLog
 from transporter.log.reader import LogReader
-from transporter.offsets.health import verify
 from transporter.offsets.offset_log import OffsetLog
+from transporter.offsets.verify_repair import verify
 from transporter.pipeline import config
-from transporter.pipeline.document import from_values
+from transporter.pipeline.yaml_document import from_values
+from transporter.protocol.messages import Slice
 
 if TYPE_CHECKING:
     from transporter.pipeline.config import Pipeline
 
 NUMBERS: Final[dict[str, Any]] = {
-    "transporter.log.active.PREALLOCATION": 32 << 10,
+    "transporter.log.active_segment.PREALLOCATION": 32 << 10,
     "transporter.log.index.STRIDE": 8 << 10,
     "transporter.log.reserve.RESERVE_BYTES": 64 << 10,
     "transporter.offsets.offset_log.FILE_BYTES": 16 << 10,
-    "transporter.engine.route.IDLE": 0.02,
-    "transporter.engine.talk.IDLE": 0.02,
-    "transporter.engine.feed.POLL": 0.02,
-    "transporter.engine.feed.GRACE": 0.4,
-    "transporter.engine.feed.Backoff": partial(Backoff, 0.005, 0.05),
-    "transporter.engine.carrier.Backoff": partial(Backoff, 0.005, 0.05),
-    "transporter.engine.housekeeper.TICK": 0.1,
-    "transporter.engine.housekeeper.PRESSED": 0.02,
-    "transporter.engine.housekeeper.STUCK": 0.3,
+    "transporter.engine.routing.route.IDLE": 0.02,
+    "transporter.engine.workers.worker_session.IDLE": 0.02,
+    "transporter.engine.reading.feed.POLL": 0.02,
+    "transporter.engine.reading.feed.GRACE": 0.4,
+    "transporter.engine.reading.feed.Backoff": partial(Backoff, 0.005, 0.05),
+    "transporter.engine.workers.spark_supervisor.Backoff": partial(Backoff, 0.005, 0.05),
+    "transporter.engine.maintenance.log_budget.TICK": 0.1,
+    "transporter.engine.maintenance.log_budget.PRESSED": 0.02,
+    "transporter.engine.maintenance.log_budget.STUCK": 0.3,
 }
 """What is smaller, or sooner, than in an engine of people."""
 _LOOK: Final = 0.01

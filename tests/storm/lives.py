@@ -21,7 +21,7 @@ from transporter.control import client
 from transporter.control.requests import KINDS
 from transporter.errors import TransporterError
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.reader import LogReader
 from transporter.offsets.offset_log import declared_routes, proved_offset, read_state, route_folder
 from transporter.offsets.parked import parked_offsets

@@ -76,8 +76,9 @@ class Nursery:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._channel, theirs = socket.socketpair()
-        tests = str(Path(__file__).parents[1])
-        path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
+        tests = Path(__file__).parents[1]
+        folders = [str(tests), str(tests / "support"), os.environ.get("PYTHONPATH")]
+        path = os.pathsep.join(filter(None, folders))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "storm.nursery"],
             stdin=theirs,

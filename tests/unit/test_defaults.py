@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr
 
 from transporter.adaptor import AdaptorConfig, Duration, LocalPath, Size
 from transporter.errors import ConfigError
-from transporter.pipeline.describe import settings_of
+from transporter.pipeline.adaptor_description import settings_of
 from transporter.units import FOLDER
 
 PIPELINE = {FOLDER: Path("/pipelines")}

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from transporter.cli.acting import Reason, RouteName, perform_request, report_result
-from transporter.cli.target import AsJson, Target, offset_range
+from transporter.cli.action_options import Reason, RouteName, perform_request, report_result
+from transporter.cli.log_target import AsJson, Target, offset_range
 from transporter.control.requests import Ack
 
 

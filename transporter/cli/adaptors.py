@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.groups import command_group
+from transporter.cli.command_group import command_group
+from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.cli.output import printable, write, write_json, write_table
-from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
-    from transporter.pipeline.describe import AdaptorInfo, Setting
+    from transporter.pipeline.adaptor_description import AdaptorInfo, Setting
 
 
 def build() -> typer.Typer:
@@ -28,7 +28,7 @@ def build() -> typer.Typer:
 
 def list_adaptors(*, as_json: AsJson = False) -> None:
     """List the installed readers and writers."""
-    from transporter.pipeline.describe import installed  # noqa: PLC0415 - imports all of them
+    from transporter.pipeline.adaptor_description import installed  # noqa: PLC0415 - imports all of them
 
     found = installed()
     if as_json:
@@ -67,7 +67,7 @@ def show_adaptor(
 
 
 def _find_adaptors(name: str) -> list[AdaptorInfo]:
-    from transporter.pipeline.describe import beside, installed  # noqa: PLC0415 - imports all
+    from transporter.pipeline.adaptor_description import beside, installed  # noqa: PLC0415 - imports all
     from transporter.pipeline.problems import suggestion  # noqa: PLC0415
 
     if ":" in name:
@@ -108,7 +108,7 @@ def _default_text(setting: Setting) -> str:
 
 def example_lines(adaptor: AdaptorInfo) -> list[str]:
     """Return lines of a pipeline file that use *adaptor* with its required settings."""
-    from transporter.starting.pipelines import quote_name, variable_line  # noqa: PLC0415 - imports adaptors
+    from transporter.scaffold.pipelines import quote_name, variable_line  # noqa: PLC0415 - imports adaptors
 
     required = [variable_line(adaptor, each) for each in adaptor.settings if each.required]
     if adaptor.kind == "reader":

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.log_entries import note, time_text
+from transporter.cli.entry_output import note, time_text
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import write_json, write_table
-from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def audit(
 def _read_lines(directory: Path) -> Iterator[bytes]:
     from transporter.audit import AUDIT  # noqa: PLC0415 - as above
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
-    from transporter.offsets.health import require_log  # noqa: PLC0415 - as above
+    from transporter.offsets.verify_repair import require_log  # noqa: PLC0415 - as above
 
     path = directory / AUDIT
     if not RealFileSystem().is_file(path):

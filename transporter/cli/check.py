@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.log_entries import note
+from transporter.cli.entry_output import note
+from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.cli.output import align_columns, printable, write, write_json
-from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
+    from transporter.dry_run.connection_checks import ProbeResult
     from transporter.pipeline.config import Pipeline, RouteConfig
-    from transporter.pipeline.document import Document
-    from transporter.trial.connections import ProbeResult
+    from transporter.pipeline.yaml_document import Document
 
 
 def check(
@@ -51,9 +51,9 @@ def check(
             raise ConfigError("--connect needs all variables and files; leave out --without-env")
         return _check_without_env(pipeline, as_json=as_json)
     from transporter.cli.check_sql import sql_problems  # noqa: PLC0415 - heavy
-    from transporter.observe.tracing import refuse_without_extra  # noqa: PLC0415 - the same
+    from transporter.observe.span_export import refuse_without_extra  # noqa: PLC0415 - the same
     from transporter.pipeline.config import load_with_lines  # noqa: PLC0415 - the same
-    from transporter.pipeline.local_paths import path_problems  # noqa: PLC0415 - the same
+    from transporter.pipeline.path_checks import path_problems  # noqa: PLC0415 - the same
     from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415 - the same
 
     found, document = load_with_lines(pipeline, os.environ)
@@ -94,9 +94,9 @@ def _check_without_env(file: Path, *, as_json: bool) -> int:
 
 def _probe_connections(pipeline: Pipeline, *, quiet: bool) -> list[ProbeResult]:
     """Probe every source and sink of *pipeline* and Spark's master; print unless *quiet*."""
+    from transporter.dry_run.connection_checks import ProbeResult, probe_all  # noqa: PLC0415 - the same
     from transporter.embed import cache_directory  # noqa: PLC0415 - heavy
-    from transporter.spark.probing import probe_spark  # noqa: PLC0415 - the same
-    from transporter.trial.connections import ProbeResult, probe_all  # noqa: PLC0415 - the same
+    from transporter.spark.preflight import probe_spark  # noqa: PLC0415 - the same
 
     spark = pipeline.spark
     host = ProbeResult("spark", spark.master, "")
@@ -149,7 +149,7 @@ def _summary(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _write_summary(pipeline: Pipeline) -> None:
-    from transporter.pipeline.keeping import history_text  # noqa: PLC0415 - imports pydantic
+    from transporter.pipeline.retention_config import history_text  # noqa: PLC0415 - imports pydantic
     from transporter.units import size_text  # noqa: PLC0415 - the same
 
     log = pipeline.log

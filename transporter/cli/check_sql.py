@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.cli.log_entries import note
+from transporter.cli.entry_output import note
 from transporter.cli.spark_process import spark_environment
 from transporter.errors import HostFailed
 from transporter.pipeline.steps.sql import SQL, SqlSettings
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from transporter.errors import ConfigError
     from transporter.pipeline.config import Pipeline
-    from transporter.pipeline.document import Document, KeyPath
+    from transporter.pipeline.yaml_document import Document, KeyPath
 
 _SECONDS: Final = 180.0
 _LITERAL: Final = re.compile(r"\|[-+1-9]*\s*(#.*)?$")

@@ -38,7 +38,7 @@ from transporter.cli import (
     test,
     top,
 )
-from transporter.cli.groups import add_command, show_help
+from transporter.cli.command_group import add_command, show_help
 from transporter.cli.output import write
 
 

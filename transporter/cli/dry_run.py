@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.log_entries import display_text, message_json, note
-from transporter.cli.log_range import (
+from transporter.cli.entry_output import display_text, message_json, note
+from transporter.cli.entry_selection import (
     From,
     KeyFilter,
     NamespaceFilter,
@@ -20,9 +20,9 @@ from transporter.cli.log_range import (
     parse_filters,
     select_entries,
 )
+from transporter.cli.log_target import AsJson, log_directory
 from transporter.cli.output import printable, write, write_json, write_table
 from transporter.cli.spark_process import trial_spark
-from transporter.cli.target import AsJson, log_directory
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from transporter.log.inspect import LogInfo
+    from transporter.dry_run.outcome import OutputRow, TrialResult
+    from transporter.dry_run.routes import TrialRoute
+    from transporter.log.inspection import LogInfo
     from transporter.message import Message
-    from transporter.trial.routes import TrialRoute
-    from transporter.trial.tried import OutputRow, TrialResult
 
     Result = list[TrialResult] | EnvironmentFault
 
@@ -67,7 +67,7 @@ def dry_run(  # noqa: PLR0913 - one argument an option
     Example:
         transporter dry-run pipeline.yaml events --last 5
     """
-    from transporter.trial.routes import select_route, trial_routes  # noqa: PLC0415 - imports pyarrow
+    from transporter.dry_run.routes import select_route, trial_routes  # noqa: PLC0415 - imports pyarrow
 
     with trial_spark() as spark:
         known = trial_routes(pipeline, os.environ, spark)
@@ -157,7 +157,7 @@ def _output_cells(tried: TrialResult) -> list[str]:
 
 def _output_cell(before: Message, after: Message | OutputRow) -> str:
     """Return the data of an output, behind the other fields that have changed."""
-    from transporter.trial.tried import OutputRow  # noqa: PLC0415 - imports pyarrow
+    from transporter.dry_run.outcome import OutputRow  # noqa: PLC0415 - imports pyarrow
 
     if isinstance(after, OutputRow):
         return display_text(json.dumps(after.columns, ensure_ascii=False).encode())
@@ -185,6 +185,6 @@ def _as_json(tried: TrialResult) -> dict[str, Any]:
 
 
 def _output_json(output: Message | OutputRow) -> dict[str, Any]:
-    from transporter.trial.tried import OutputRow  # noqa: PLC0415 - imports pyarrow
+    from transporter.dry_run.outcome import OutputRow  # noqa: PLC0415 - imports pyarrow
 
     return {"row": output.columns} if isinstance(output, OutputRow) else message_json(output)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from transporter.cli.groups import command_group
+from transporter.cli.command_group import command_group
+from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.cli.output import printable, write, write_json
-from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.errors import ConfigError
 
 
@@ -42,7 +42,7 @@ def pipeline(
     Example:
         transporter init pipeline file kafka orders.yaml
     """
-    from transporter.starting.pipelines import first_pipeline  # noqa: PLC0415 - imports adaptors
+    from transporter.scaffold.pipelines import first_pipeline  # noqa: PLC0415 - imports adaptors
 
     text = first_pipeline(source, sink, file.absolute().parent)
     try:
@@ -74,7 +74,7 @@ def adaptor(
         transporter init adaptor my-sink
         transporter init adaptor my-source --reader
     """
-    from transporter.starting import adaptors  # noqa: PLC0415 - as above
+    from transporter.scaffold import adaptors  # noqa: PLC0415 - as above
 
     kinds = tuple(kind for kind, wanted in (("reader", reader), ("writer", writer)) if wanted)
     kinds = kinds or ("writer",)

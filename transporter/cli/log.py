@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from transporter.cli.groups import command_group
+from transporter.cli.command_group import command_group
 from transporter.cli.log_compact import compact
 from transporter.cli.log_export import export
 from transporter.cli.log_info import info

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.acting import Reason  # noqa: TC001 - Typer reads the annotations
+from transporter.cli.action_options import Reason  # noqa: TC001 - Typer reads the annotations
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import printable, write, write_json, write_table
-from transporter.cli.target import AsJson, Target, log_directory
 from transporter.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transporter.audit import AuditFile
     from transporter.log.compaction import CompactionSettings, Report
     from transporter.log.maintenance import MaintenanceRecord
-    from transporter.offsets.holds import Hold
+    from transporter.offsets.retention_holds import Hold
     from transporter.pipeline.config import Pipeline
 
 
@@ -43,8 +43,8 @@ def compact(
     Example:
         transporter log compact pipeline.yaml --dry-run
     """
-    from transporter.control.offline import locked  # noqa: PLC0415 - imports pyarrow
-    from transporter.log.inspect import inspect  # noqa: PLC0415 - imports pyarrow
+    from transporter.control.stopped_log import locked  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.inspection import inspect  # noqa: PLC0415 - imports pyarrow
 
     directory = log_directory(target)
     if dry_run:
@@ -131,7 +131,7 @@ def _preview(target: Path, directory: Path) -> tuple[Hold | None, Report]:
     from transporter.log.compaction import preview  # noqa: PLC0415 - imports pyarrow
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415
     from transporter.log.maintenance import read_record  # noqa: PLC0415
-    from transporter.offsets.holds import least_hold  # noqa: PLC0415
+    from transporter.offsets.retention_holds import least_hold  # noqa: PLC0415
 
     settings = _settings(target, read_record(RealFileSystem(), directory))
     hold = least_hold(directory)
@@ -145,7 +145,7 @@ def _compact_locked(
     from transporter.log.compaction import compact as run  # noqa: PLC0415 - imports pyarrow
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415
     from transporter.log.maintenance import read_record  # noqa: PLC0415
-    from transporter.offsets.holds import least_hold  # noqa: PLC0415
+    from transporter.offsets.retention_holds import least_hold  # noqa: PLC0415
 
     record = read_record(RealFileSystem(), directory)
     settings = _settings(target, record)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.log_entries import entry_json
-from transporter.cli.log_range import (
+from transporter.cli.entry_output import entry_json
+from transporter.cli.entry_selection import (
     From,
     KeyFilter,
     NamespaceFilter,
@@ -23,8 +23,8 @@ from transporter.cli.log_range import (
     parse_filters,
     select_entries,
 )
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import printable, write, write_json
-from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

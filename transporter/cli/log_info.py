@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from transporter.cli.log_entries import time_text
-from transporter.cli.log_range import inspect_log
+from transporter.cli.entry_output import time_text
+from transporter.cli.entry_selection import inspect_log
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import printable, write, write_json, write_table
-from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

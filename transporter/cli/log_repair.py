@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.acting import Reason  # noqa: TC001 - Typer reads the annotations
+from transporter.cli.action_options import Reason  # noqa: TC001 - Typer reads the annotations
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import confirm, printable, write, write_json, write_table
-from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from transporter.log.damage import Damage
-    from transporter.offsets.health import Health, Mended
+    from transporter.log.verify import Damage
+    from transporter.offsets.verify_repair import Health, Mended
 
 
 def verify(target: Target, *, as_json: AsJson = False) -> int:
@@ -33,7 +33,7 @@ def verify(target: Target, *, as_json: AsJson = False) -> int:
     """
     from transporter.log.filesystem import RealFileSystem  # noqa: PLC0415 - imports pyarrow
     from transporter.log.segment import stray_files  # noqa: PLC0415
-    from transporter.offsets.health import verify as look  # noqa: PLC0415
+    from transporter.offsets.verify_repair import verify as look  # noqa: PLC0415
 
     directory = log_directory(target)
     with _progress(directory) as advance:
@@ -72,7 +72,7 @@ def repair(
     from transporter.audit import AuditFile, this_operator  # noqa: PLC0415 - only commands that act
     from transporter.log.commit_log import wall_clock  # noqa: PLC0415 - imports pyarrow
     from transporter.log.lock import DirectoryLock  # noqa: PLC0415
-    from transporter.offsets import health  # noqa: PLC0415
+    from transporter.offsets import verify_repair as health  # noqa: PLC0415
 
     directory = log_directory(target)
     health.require_log(directory)
@@ -184,7 +184,7 @@ def _progress(directory: Path) -> Iterator[Callable[[int], None]]:
     from rich.console import Console  # noqa: PLC0415 - only for a bar on a terminal
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn  # noqa: PLC0415
 
-    from transporter.log.inspect import segments_size  # noqa: PLC0415
+    from transporter.log.inspection import segments_size  # noqa: PLC0415
 
     columns = ("verifying", BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from transporter.cli.acting import perform_request
-from transporter.cli.log_entries import (
+from transporter.cli.action_options import perform_request
+from transporter.cli.entry_output import (
     entries_of,
     entry_json,
     note_dropped,
@@ -17,7 +17,7 @@ from transporter.cli.log_entries import (
     write_raw,
     write_rows,
 )
-from transporter.cli.log_range import (
+from transporter.cli.entry_selection import (
     From,
     KeyFilter,
     NamespaceFilter,
@@ -28,8 +28,8 @@ from transporter.cli.log_range import (
     parse_filters,
     select_entries,
 )
+from transporter.cli.log_target import AsJson, Target, log_directory, offset_range
 from transporter.cli.output import until_closed, write_json, write_json_list, write_table
-from transporter.cli.target import AsJson, Target, log_directory, offset_range
 from transporter.control.requests import LogMetadata
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.log_entries import RowPrinter, entries_of, entry_json, note, note_lost, row_of
-from transporter.cli.log_range import KeyFilter, NamespaceFilter, inspect_log, parse_filters
+from transporter.cli.entry_output import RowPrinter, entries_of, entry_json, note, note_lost, row_of
+from transporter.cli.entry_selection import KeyFilter, NamespaceFilter, inspect_log, parse_filters
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import until_closed, write
-from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from transporter.log.follow import Follower, Retained
-    from transporter.log.inspect import LogInfo
+    from transporter.log.inspection import LogInfo
     from transporter.log.reader import Gap
     from transporter.log.search import Wanted
 

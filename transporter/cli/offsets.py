@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.acting import Reason, RouteName  # noqa: TC001 - Typer reads the annotations at run time
-from transporter.cli.groups import command_group
+from transporter.cli.action_options import Reason, RouteName  # noqa: TC001 - Typer reads the annotations at run time
+from transporter.cli.command_group import command_group
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import confirm, printable, write, write_json, write_table
-from transporter.cli.target import AsJson, Target, log_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,9 +104,9 @@ def rename(
 
     _check_name(new)
     directory = log_directory(target)
-    from transporter.control import offline  # noqa: PLC0415 - imports pyarrow
+    from transporter.control import stopped_log  # noqa: PLC0415 - imports pyarrow
 
-    offline.rename(directory, route, new, this_operator(), reason)
+    stopped_log.rename(directory, route, new, this_operator(), reason)
     write(f"route {printable(route)} is now {printable(new)}")
 
 
@@ -133,9 +133,9 @@ def delete(
     if not yes:
         question = f"Delete the progress of route {printable(route)}, up to offset {watermark}?"
         confirm(question)
-    from transporter.control import offline  # noqa: PLC0415 - imports pyarrow
+    from transporter.control import stopped_log  # noqa: PLC0415 - imports pyarrow
 
-    offline.forget(directory, "offsets delete", route, this_operator(), reason)
+    stopped_log.forget(directory, "offsets delete", route, this_operator(), reason)
     write(f"route {printable(route)} is forgotten; a route of this name would start again")
 
 
@@ -153,7 +153,7 @@ def _check_name(name: str) -> None:
 
 
 def _read_states(directory: Path) -> tuple[int, dict[str, RouteState]]:
-    from transporter.log.inspect import inspect  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.inspection import inspect  # noqa: PLC0415 - imports pyarrow
     from transporter.offsets.offset_log import (  # noqa: PLC0415
         declared_routes,
         proved_offset,

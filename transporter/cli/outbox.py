@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.groups import command_group
-from transporter.cli.log_entries import note
-from transporter.cli.outbox_place import (
+from transporter.cli.command_group import command_group
+from transporter.cli.entry_output import note
+from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
+from transporter.cli.outbox_target import (
     ChannelName,
     ColumnNames,
     Dsn,
@@ -22,12 +23,11 @@ from transporter.cli.outbox_place import (
     resolve_outbox,
 )
 from transporter.cli.output import confirm, printable, write, write_json
-from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from transporter.cli.outbox_place import OutboxLocation
+    from transporter.cli.outbox_target import OutboxLocation
     from transporter.outbox.pump import Load, Reading
     from transporter.outbox.removal import Removable
     from transporter.outbox.reset import LastTerm, Marks

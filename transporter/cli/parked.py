@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.acting import Reason, RouteName, perform_request, report_result
-from transporter.cli.groups import command_group
-from transporter.cli.log_entries import entry_json, note, time_text
+from transporter.cli.action_options import Reason, RouteName, perform_request, report_result
+from transporter.cli.command_group import command_group
+from transporter.cli.entry_output import entry_json, note, time_text
+from transporter.cli.log_target import AsJson, Target, log_directory, offset_range
 from transporter.cli.output import printable, write, write_json, write_table
-from transporter.cli.target import AsJson, Target, log_directory, offset_range
 from transporter.control.requests import RetryParked, SkipParked
 from transporter.errors import Corrupt, EnvironmentFault, OffsetRefused
 

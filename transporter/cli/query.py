@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from transporter.cli.log_range import From, NamespaceFilter, To, inspect_log
-from transporter.cli.log_table import TableOptions, table_options, write_rows
+from transporter.cli.entry_selection import From, NamespaceFilter, To, inspect_log
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import until_closed
-from transporter.cli.target import AsJson, Target, log_directory
+from transporter.cli.table_output import TableOptions, table_options, write_rows
 from transporter.errors import ConfigError, EnvironmentFault
 
 

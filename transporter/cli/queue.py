@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.groups import command_group
+from transporter.cli.command_group import command_group
+from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads it
 from transporter.cli.output import printable, write, write_json, write_json_list, write_table
-from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads it
 from transporter.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from transporter.queue.looking import QueueStats
+    from transporter.queue.inspection import QueueStats
     from transporter.queue.message import Header, Headers, QueueMessage
     from transporter.queue.metrics import TrackerMetrics
     from transporter.queue.settings import QueueSettings
@@ -219,7 +219,7 @@ def peek(  # noqa: PLR0913 - one argument an option
     Example:
         transporter queue peek jobs --first 5 --bootstrap-servers 127.0.0.1:9092
     """
-    from transporter.queue import looking  # noqa: PLC0415 - imports Kafka's client
+    from transporter.queue import inspection  # noqa: PLC0415 - imports Kafka's client
 
     chosen = _settings(
         settings,
@@ -229,9 +229,9 @@ def peek(  # noqa: PLR0913 - one argument an option
     )
     with _QuietClient():
         found: Iterator[tuple[QueueMessage, Headers]] = (
-            looking.dead_letters(chosen, queue, most)
+            inspection.dead_letters(chosen, queue, most)
             if dead
-            else ((message, ()) for message in looking.peek(chosen, queue, most))
+            else ((message, ()) for message in inspection.peek(chosen, queue, most))
         )
         if as_json:
             return write_json_list(_as_json(*each) for each in found)
@@ -264,7 +264,7 @@ def stats(  # noqa: PLR0913 - one argument an option
     Example:
         transporter queue stats jobs --bootstrap-servers 127.0.0.1:9092
     """
-    from transporter.queue import looking  # noqa: PLC0415 - imports Kafka's client
+    from transporter.queue import inspection  # noqa: PLC0415 - imports Kafka's client
 
     chosen = _settings(
         settings,
@@ -274,7 +274,7 @@ def stats(  # noqa: PLR0913 - one argument an option
         dead_letter_topic=dead_letter_topic,
     )
     with _QuietClient():
-        found = (looking.estimates if estimate else looking.stats)(chosen, queues or ())
+        found = (inspection.estimates if estimate else inspection.stats)(chosen, queues or ())
     if as_json:
         write_json([asdict(each) for each in found])
     else:
@@ -293,14 +293,17 @@ def _settings(file: Path | None, **named: object) -> QueueSettings:
                 "name the brokers by --bootstrap-servers host:port, or by --settings FILE"
             )
         return settings_of(**{"timeout": _PATIENCE, **given})
-    from transporter.pipeline import document, explain  # noqa: PLC0415 - heavy
+    from transporter.pipeline import validation_errors  # noqa: PLC0415 - heavy
+    from transporter.pipeline import yaml_document as documents  # noqa: PLC0415 - the same
     from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415
 
-    read = document.read(file, os.environ)
+    read = documents.read(file, os.environ)
     if not isinstance(read.root, dict):
         raise ConfigError("must be a mapping of settings", str(file))
-    section = explain.Section(read)
-    found, problems = explain.validate(QueueSettings, {**read.root, **given}, section, {"": ""})
+    section = validation_errors.Section(read)
+    found, problems = validation_errors.validate(
+        QueueSettings, {**read.root, **given}, section, {"": ""}
+    )
     if found is None:
         raise InvalidPipeline(*problems)
     return found
@@ -361,7 +364,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def _as_json(message: QueueMessage, ours: Headers) -> dict[str, Any]:
-    from transporter.shown import text_of  # noqa: PLC0415 - only here
+    from transporter.bytes_as_json import text_of  # noqa: PLC0415 - only here
 
     found = {
         "partition": message.id[0],

@@ -67,7 +67,7 @@ def quickstart(
 
 
 def _note_next(file: Path, again: Sequence[str]) -> None:
-    from transporter.cli.log_entries import note  # noqa: PLC0415 - `--help` does without
+    from transporter.cli.entry_output import note  # noqa: PLC0415 - `--help` does without
     from transporter.cli.run import short_path  # noqa: PLC0415
 
     name = shlex.quote(short_path(file))

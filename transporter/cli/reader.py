@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.acting import Reason, perform_request, report_result
-from transporter.cli.groups import command_group
-from transporter.cli.log_entries import note
+from transporter.cli.action_options import Reason, perform_request, report_result
+from transporter.cli.command_group import command_group
+from transporter.cli.entry_output import note
+from transporter.cli.log_target import AsJson, Target  # noqa: TC001 - typer evaluates them
 from transporter.cli.output import printable
-from transporter.cli.target import AsJson, Target  # noqa: TC001 - typer evaluates them
 from transporter.control.requests import PauseReader, RestartReader, ResumeReader
 
 if TYPE_CHECKING:

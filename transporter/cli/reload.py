@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from transporter.cli.acting import Reason, perform_request
-from transporter.cli.log_entries import note
+from transporter.cli.action_options import Reason, perform_request
+from transporter.cli.entry_output import note
+from transporter.cli.log_target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.cli.output import printable, write, write_json
-from transporter.cli.target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.control.requests import Reload
 
 
@@ -21,7 +21,7 @@ def reload(target: Target, *, reason: Reason = "", as_json: AsJson = False) -> N
     Example:
         transporter reload pipeline.yaml --reason "division by zero fixed"
     """
-    from transporter.pipeline.reloading import named  # noqa: PLC0415 - imports the configuration
+    from transporter.pipeline.reload_changes import named  # noqa: PLC0415 - imports the configuration
 
     result = perform_request(target, Reload(reason))
     if as_json:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transporter.cli.acting import Reason, RouteName, perform_request, report_result
-from transporter.cli.log_entries import note, note_dropped, time_text
-from transporter.cli.log_range import parse_moment
+from transporter.cli.action_options import Reason, RouteName, perform_request, report_result
+from transporter.cli.entry_output import note, note_dropped, time_text
+from transporter.cli.entry_selection import parse_moment
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import printable, write
-from transporter.cli.target import AsJson, Target, log_directory
 from transporter.control.requests import CancelReplay, Replay
 from transporter.errors import ConfigError, EnvironmentFault
 
@@ -97,8 +97,8 @@ def _deliveries(target: Path, planned: dict[str, Any], namespace: str) -> dict[s
     if target.is_dir():
         return {"unknown": "a log directory has no steps; give the pipeline file"}
     from transporter.cli.spark_process import trial_spark  # noqa: PLC0415 - imports pyarrow
-    from transporter.trial.replays import count_deliveries  # noqa: PLC0415 - the same
-    from transporter.trial.routes import select_route, trial_routes  # noqa: PLC0415 - the same
+    from transporter.dry_run.replay_outcome import count_deliveries  # noqa: PLC0415 - the same
+    from transporter.dry_run.routes import select_route, trial_routes  # noqa: PLC0415 - the same
 
     directory, first, last = log_directory(target), planned["first"], planned["last"]
     with trial_spark() as spark:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.acting import Reason, RouteName, perform_request, report_result
-from transporter.cli.groups import command_group
-from transporter.cli.log_entries import note
+from transporter.cli.action_options import Reason, RouteName, perform_request, report_result
+from transporter.cli.command_group import command_group
+from transporter.cli.entry_output import note
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import confirm, printable
-from transporter.cli.target import AsJson, Target, log_directory
 from transporter.control.requests import Forget, Pause, Resume, Step
 from transporter.errors import ActionRefused
 
@@ -103,7 +103,7 @@ def forget(
 
 
 def _refuse_named(file: Path, route: str) -> None:
-    from transporter.pipeline.place import route_lines  # noqa: PLC0415 - heavy
+    from transporter.pipeline.log_location import route_lines  # noqa: PLC0415 - heavy
 
     line = route_lines(file, os.environ).get(route)
     if line is not None:

@@ -103,13 +103,13 @@ def run_pipeline(
     fail_fast: bool = False,
 ) -> int:
     """Run *pipeline* to its end and return the exit code. Its variables come from *environ*."""
-    from transporter.cli.live import (  # noqa: PLC0415 - imports rich
+    from transporter.cli.run_display import (  # noqa: PLC0415 - imports rich
         engine_reporter,
         printable_output,
         unfailing_stderr,
     )
     from transporter.embed import assembled  # noqa: PLC0415 - imports the engine
-    from transporter.engine.limits import raise_descriptor_limit  # noqa: PLC0415
+    from transporter.process_limits import raise_descriptor_limit  # noqa: PLC0415
 
     raise_descriptor_limit()
 
@@ -140,7 +140,7 @@ def _report_halted(engine: Engine) -> None:
 
 
 def _until_stopped(engine: Engine, report: Any, signals: _Signals) -> None:  # noqa: ANN401 - the reporter
-    from transporter.control.live import running_status  # noqa: PLC0415 - imports the engine
+    from transporter.control.running_engine import running_status  # noqa: PLC0415 - imports the engine
 
     reloads: list[Thread] = []
     signals.stop_with(engine.request_stop)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.cli.output import write, write_json
-from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 
 
 class Kind(StrEnum):
@@ -44,9 +44,9 @@ def schema(
 
 def _schema(kind: Kind) -> dict[str, object]:
     if kind is Kind.CASES:
-        from transporter.trial.cases import cases_schema  # noqa: PLC0415 - imports pyarrow
+        from transporter.dry_run.cases import cases_schema  # noqa: PLC0415 - imports pyarrow
 
         return cases_schema()
-    from transporter.pipeline.schema import pipeline_schema  # noqa: PLC0415 - imports adaptors
+    from transporter.pipeline.json_schema import pipeline_schema  # noqa: PLC0415 - imports adaptors
 
     return pipeline_schema()

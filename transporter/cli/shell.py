@@ -12,17 +12,17 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from transporter.cli.log_range import From, NamespaceFilter, To, inspect_log
-from transporter.cli.log_table import TableOptions, parse_pairs, table_options, write_rows
+from transporter.cli.entry_selection import From, NamespaceFilter, To, inspect_log
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import printable, until_closed
 from transporter.cli.spark_process import spark_environment
-from transporter.cli.target import AsJson, Target, log_directory
+from transporter.cli.table_output import TableOptions, parse_pairs, table_options, write_rows
 from transporter.errors import ActionRefused, HostFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from transporter.log.inspect import LogInfo
+    from transporter.log.inspection import LogInfo
 
 _MODULE: Final = "transporter.spark.shell"
 _REQUEST: Final = "TRANSPORTER_SHELL"

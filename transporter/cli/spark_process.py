@@ -8,16 +8,16 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from transporter.cli.log_entries import note
+from transporter.cli.entry_output import note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from transporter.dry_run.on_spark import TrialSpark
     from transporter.pipeline.config import SparkConfig
     from transporter.pipeline.secrets import Secrets
     from transporter.spark.launch import SparkLauncher
-    from transporter.trial.on_spark import TrialSpark
 
 _SHORT_LIVED: Final = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
 """A process that lives for seconds is not worth optimising."""
@@ -32,9 +32,9 @@ def spark_environment() -> dict[str, str]:
 
     """
     from transporter.embed import cache_directory  # noqa: PLC0415 - heavy; `--help` does without
-    from transporter.spark.java import find_java  # noqa: PLC0415
+    from transporter.spark.java_runtime import find_java  # noqa: PLC0415
     from transporter.spark.launch import SAFE_PATH  # noqa: PLC0415
-    from transporter.spark.user import nameless_environment  # noqa: PLC0415
+    from transporter.spark.spark_user import nameless_environment  # noqa: PLC0415
 
     cache = cache_directory()
     return {
@@ -53,7 +53,7 @@ def trial_spark() -> Iterator[TrialSpark]:
 
     A signal ends the block, but Spark still ends in order.
     """
-    from transporter.trial.on_spark import TrialSpark  # noqa: PLC0415 - imports pyarrow
+    from transporter.dry_run.on_spark import TrialSpark  # noqa: PLC0415 - imports pyarrow
 
     spark = TrialSpark(_launcher, lambda: note("starting Spark for sql steps …"))
     before = {number: signal.getsignal(number) for number in _SIGNALS}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from transporter.cli.acting import perform_request
+from transporter.cli.action_options import perform_request
+from transporter.cli.log_target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.cli.output import printable, write, write_json, write_table
-from transporter.cli.target import AsJson, Target  # noqa: TC001 - Typer reads the annotations at run time
 from transporter.control.requests import Status
 
 if TYPE_CHECKING:

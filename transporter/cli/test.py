@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transporter.cli.log_entries import note
+from transporter.cli.entry_output import note
+from transporter.cli.log_target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.cli.output import printable, write, write_json
 from transporter.cli.spark_process import trial_spark
-from transporter.cli.target import AsJson  # noqa: TC001 - Typer reads the annotations
 from transporter.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from transporter.trial.cases import CaseResult
+    from transporter.dry_run.cases import CaseResult
 
 Files = Annotated[
     list[Path],
@@ -34,7 +34,7 @@ def test(files: Files, *, as_json: AsJson = False) -> int:  # noqa: PT028 - a co
     Example:
         transporter test orders.test.yaml
     """
-    from transporter.trial.cases import run_cases  # noqa: PLC0415 - imports pyarrow
+    from transporter.dry_run.cases import run_cases  # noqa: PLC0415 - imports pyarrow
 
     verdicts = []
     with trial_spark() as spark:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from transporter.cli.log_target import AsJson, Target, log_directory
 from transporter.cli.output import write
 from transporter.cli.status import headline
-from transporter.cli.target import AsJson, Target, log_directory
 from transporter.control.requests import Status
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from transporter.cli.status_table import StatusRow
-    from transporter.cli.top_view import TopView
+    from transporter.cli.top_controls import TopView
     from transporter.control.client import Engine
 
 
@@ -95,7 +95,7 @@ def _draw(looks: _StatusPoller, every: float, times: int) -> None:
     from rich.live import Live  # noqa: PLC0415
 
     from transporter.cli.status_table import Rates, live_rows  # noqa: PLC0415
-    from transporter.cli.top_view import TopView  # noqa: PLC0415
+    from transporter.cli.top_controls import TopView  # noqa: PLC0415
 
     view, rates, console = TopView(), Rates(), Console(file=sys.stdout)
     with (

@@ -137,9 +137,9 @@ def _once(directory: Path, request: Request) -> dict[str, Any]:
 
 def _alone(directory: Path, request: Request) -> dict[str, Any]:
     if isinstance(request, Status):
-        from transporter.control.disk import status  # noqa: PLC0415 - imports pyarrow
+        from transporter.control.offline_status import status  # noqa: PLC0415 - imports pyarrow
 
         return status(directory)
-    from transporter.control.offline import Offline  # noqa: PLC0415 - all that can append
+    from transporter.control.stopped_log import Offline  # noqa: PLC0415 - all that can append
 
     return Offline(directory).perform(request, this_operator())

@@ -14,6 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from transporter.audit import Operator
+from transporter.control.metadata import ReadOnly
+from transporter.control.running_engine import Live
 from transporter.control.wire import (
     MAX_REQUEST,
     READ_SOCKET,
@@ -32,10 +34,11 @@ from transporter.errors import (
 from transporter.log.filesystem import NO_SPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from transporter.control.requests import Operations
+    from transporter.engine.engine import Engine
     from transporter.engine.events import Observer
 
 CLIENTS: Final = 32
@@ -267,3 +270,15 @@ def _operator(peer: socket.socket) -> Operator:
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
     return Operator.of(pid, uid)
+
+
+def attach_control(engine: Engine, environ: Mapping[str, str], observe: Observer) -> None:
+    """Let operators reach *engine* for as long as it runs; to be called before it starts.
+
+    Those of the log directory's group may look at it, and change nothing.
+
+    Variables of a pipeline file that is read again come from *environ*.
+    """
+    operations = Live(engine, environ, observe)
+    engine.attach(ControlServer(operations, engine.log.directory, observe))
+    engine.attach(StatusServer(ReadOnly(operations), engine.log.directory, observe))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 
 from transporter.errors import EnvironmentFault
-from transporter.kafka_clients import ClientLog, trust_defaults
+from transporter.kafka.clients import ClientLog, trust_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable

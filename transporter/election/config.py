@@ -17,8 +17,8 @@ from pydantic import (
 )
 
 from transporter.election.elector import Alone
-from transporter.kafka_clients import Value, without_secrets
-from transporter.kafka_clients import without_values as redact_values
+from transporter.kafka.clients import Value, without_secrets
+from transporter.kafka.clients import without_values as redact_values
 from transporter.units import Duration
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 
 def _conninfo(dsn: SecretStr) -> SecretStr:
     # Elections without PostgreSQL save the 20 ms of this import.
-    from transporter.conninfo import parts_of  # noqa: PLC0415
+    from transporter.postgres_dsn import parts_of  # noqa: PLC0415
 
     parts_of(dsn.get_secret_value())
     return dsn

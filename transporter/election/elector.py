@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from transporter.election.machine import Change, Standing, Transition
+from transporter.election.state_machine import Change, Standing, Transition
 
 
 @dataclass(frozen=True, slots=True)

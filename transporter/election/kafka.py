@@ -26,9 +26,9 @@ from confluent_kafka import TopicPartition as Partition
 from transporter.election.clients import Clients
 from transporter.election.elector import Pulse, patience
 from transporter.election.lease import Kind, Lease, decode
-from transporter.election.machine import Machine, Observation, Standing, Transition
+from transporter.election.state_machine import Machine, Observation, Standing, Transition
 from transporter.errors import EnvironmentFault
-from transporter.kafka_clients import may_pass
+from transporter.kafka.clients import may_pass
 from transporter.units import duration_text
 
 if TYPE_CHECKING:

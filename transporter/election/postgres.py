@@ -28,8 +28,8 @@ from psycopg import OperationalError
 from psycopg.conninfo import conninfo_attempts, conninfo_to_dict, make_conninfo
 
 from transporter.election.elector import Pulse, patience
-from transporter.election.machine import Change, Machine, Observation, Standing
 from transporter.election.session import Session, SessionLost
+from transporter.election.state_machine import Change, Machine, Observation, Standing
 from transporter.errors import EnvironmentFault
 from transporter.units import duration_text
 

@@ -10,32 +10,32 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from transporter.audit import AuditFile
-from transporter.engine.carrier import Carrier
-from transporter.engine.deliveries import Deliveries
 from transporter.engine.events import EngineStatus, State
-from transporter.engine.housekeeper import Housekeeper
-from transporter.engine.log_watch import LogWatch
-from transporter.engine.naming import tell_names
-from transporter.engine.network import network_of
-from transporter.engine.retention_holds import RetentionHolds
-from transporter.engine.running import Running
-from transporter.engine.surroundings import Surroundings
+from transporter.engine.maintenance.log_budget import Housekeeper
+from transporter.engine.maintenance.log_watch import LogWatch
+from transporter.engine.maintenance.retention_holds import RetentionHolds
+from transporter.engine.name_changes import tell_names
+from transporter.engine.reading.delivery_progress import Deliveries
+from transporter.engine.reload import Running
+from transporter.engine.routing.route_context import Surroundings
 from transporter.engine.timings import TimedFileSystem
+from transporter.engine.workers.spark_supervisor import Carrier
 from transporter.errors import EngineUnreachable, LogFull
 from transporter.log.commit_log import CommitLog
-from transporter.log.inspect import segments_size
+from transporter.log.inspection import segments_size
 from transporter.offsets.offset_log import StoredRoutes, declared_routes
-from transporter.pipeline.reloading import changes, named
+from transporter.pipeline.reload_changes import changes, named
+from transporter.protocol.network import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from transporter.engine.carrier import Launch
     from transporter.engine.events import Observer, ReaderStatus, RouteStatus
-    from transporter.engine.feed import Feed
-    from transporter.engine.route import Route
-    from transporter.engine.tracing import Tracer
+    from transporter.engine.reading.feed import Feed
+    from transporter.engine.routing.route import Route
+    from transporter.engine.tracer import Tracer
+    from transporter.engine.workers.spark_supervisor import Launch
     from transporter.log.paused_readers import PausedReaders
     from transporter.offsets.offset_log import OffsetLog
     from transporter.pipeline.config import Pipeline
@@ -262,7 +262,9 @@ class Engine:
         return self._running.paused_readers
 
     def reconfigure(self, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
-        """Go on as *wanted* says, which ``reread`` gave; see :mod:`transporter.pipeline.reloading`.
+        """Go on as *wanted* says, which ``reread`` gave.
+
+        See :mod:`transporter.pipeline.reload_changes`.
 
         Returns the changed routes, each with what is done when it has taken that up: after
         the slice it is at. If it raises, nothing has changed.

@@ -15,9 +15,9 @@ from transporter.engine.timings import LATENCY_BOUNDS, Timings
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from transporter.engine.protocol import Outcome
     from transporter.engine.timings import Histogram
     from transporter.log.reader import Append
+    from transporter.protocol.messages import Outcome
 
 _MICRO: Final = 1_000_000
 _FEW: Final = 32

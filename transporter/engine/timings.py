@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from transporter.engine.protocol import Outcome
     from transporter.log.filesystem import File
+    from transporter.protocol.messages import Outcome
 
 BOUNDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),

@@ -17,7 +17,7 @@ from transporter.errors import (
     MessageTooLarge,
 )
 from transporter.log import format as layout
-from transporter.log.active import ActiveSegment
+from transporter.log.active_segment import ActiveSegment
 from transporter.log.clocks import JumpDetector, uptime
 from transporter.log.filesystem import (
     BACK_PRESSURE,
@@ -28,14 +28,14 @@ from transporter.log.filesystem import (
     make_directory,
     no_room,
 )
-from transporter.log.gate import RetentionGate
-from transporter.log.group import GROUP_BYTES, SyncGroup
-from transporter.log.inspect import segments_size
+from transporter.log.group_commit import GROUP_BYTES, SyncGroup
+from transporter.log.inspection import segments_size
 from transporter.log.lock import DirectoryLock
 from transporter.log.meta import CleanMark, DurableMark, Meta, write_meta
 from transporter.log.opening import prepare
 from transporter.log.reserve import Reserve
-from transporter.log.sealed import newest_time
+from transporter.log.retention_gate import RetentionGate
+from transporter.log.sealed_segments import newest_time
 from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
 from transporter.message import MESSAGE_SCHEMA, size_of
 

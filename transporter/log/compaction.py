@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
+from transporter.log.compaction_targets import Target, groups, whole_chunks
 from transporter.log.filesystem import RealFileSystem, faults_of
-from transporter.log.gate import RetentionGate
-from transporter.log.obsolete import Keep, NewestOf, Pass, keys_of
-from transporter.log.rewriting import FRAME_BYTES, Replacement, refuse_without_room
-from transporter.log.sealed import (
+from transporter.log.key_history import Keep, NewestOf, Pass, keys_of
+from transporter.log.retention_gate import RetentionGate
+from transporter.log.sealed_segments import (
     Sealed,
     Stored,
     chunks_of,
@@ -36,7 +36,7 @@ from transporter.log.sealed import (
     read_frames,
 )
 from transporter.log.segment import Segment
-from transporter.log.targets import Target, groups, whole_chunks
+from transporter.log.segment_rewriter import FRAME_BYTES, Replacement, refuse_without_room
 from transporter.log.wall_times import WallTimes
 
 if TYPE_CHECKING:

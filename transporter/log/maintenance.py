@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from transporter.log import checked
+from transporter.log import checksummed_file
 from transporter.log.filesystem import open_file, replace_durably
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from transporter.log.compaction import CompactionSettings
     from transporter.log.filesystem import FileSystem
-    from transporter.log.obsolete import Keep
+    from transporter.log.key_history import Keep
 
 MAINTENANCE: Final = "maintenance"
 _MOST: Final = 1 << 20
@@ -69,12 +69,14 @@ class MaintenanceRecord:
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
-        return checked.encode(asdict(self))
+        return checksummed_file.encode(asdict(self))
 
     @classmethod
     def decode(cls, data: bytes, file: str) -> Self:
         """Decode the return value of :meth:`encode`."""
-        return checked.decode(data, file, "the maintenance record", _REMEDY, cls._from_fields)
+        return checksummed_file.decode(
+            data, file, "the maintenance record", _REMEDY, cls._from_fields
+        )
 
     @classmethod
     def _from_fields(cls, fields: dict[str, Any]) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from transporter.log import checked
+from transporter.log import checksummed_file
 from transporter.log.filesystem import RealFileSystem, faults_of, open_file, replace_durably
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def read_paused(directory: Path, files: FileSystem | None = None) -> frozenset[s
                 data = file.pread(_MOST, 0)
         except FileNotFoundError:
             return frozenset()
-    return checked.decode(data, str(path), "the list of paused readers", _REMEDY, _names)
+    return checksummed_file.decode(data, str(path), "the list of paused readers", _REMEDY, _names)
 
 
 def _names(fields: dict[str, Any]) -> frozenset[str]:
@@ -69,6 +69,6 @@ class PausedReaders:
         if names != self.names:
             self._guard()  # Invariant 12
             with faults_of(self._path):
-                content = checked.encode({"readers": sorted(names)})
+                content = checksummed_file.encode({"readers": sorted(names)})
                 replace_durably(self._files, self._path, [content])
             self.names = names

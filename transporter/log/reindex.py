@@ -10,8 +10,8 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import Corrupt
-from transporter.log.gate import RetentionGate
 from transporter.log.index import IndexWriter, index_path, nearest
+from transporter.log.retention_gate import RetentionGate
 from transporter.log.segment import Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:

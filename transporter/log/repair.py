@@ -24,7 +24,6 @@ from crc32c import crc32c
 
 from transporter.errors import Corrupt
 from transporter.log import format as layout
-from transporter.log.damage import replaced_segments
 from transporter.log.filesystem import (
     make_directory,
     open_file,
@@ -35,13 +34,14 @@ from transporter.log.index import index_path
 from transporter.log.meta import META, Meta, read_meta, write_meta
 from transporter.log.recovery import source_of, walk_tail
 from transporter.log.segment import Segment, segment_bases, segment_name, write_segment
+from transporter.log.verify import replaced_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from transporter.log.damage import Examination, Examined
     from transporter.log.filesystem import File, FileSystem
+    from transporter.log.verify import Examination, Examined
 
 QUARANTINE: Final = "quarantine"
 _BLOCK: Final = 1 << 20

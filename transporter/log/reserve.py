@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from transporter.log.filesystem import NO_SPACE, open_file
-from transporter.log.group import GROUP_BYTES
+from transporter.log.group_commit import GROUP_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from transporter.log.filesystem import RealFileSystem, faults_of, sync_directory
-from transporter.log.gate import RetentionGate
 from transporter.log.index import index_path
-from transporter.log.inspect import segments_size
+from transporter.log.inspection import segments_size
 from transporter.log.open_segments import drop_open_segment
-from transporter.log.sealed import each_sealed
+from transporter.log.retention_gate import RetentionGate
+from transporter.log.sealed_segments import each_sealed
 from transporter.log.wall_times import WallTimes
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
-    from transporter.log.sealed import Sealed
+    from transporter.log.sealed_segments import Sealed
 
 _SECOND: Final = 1_000_000
 

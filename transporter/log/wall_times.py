@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
-    from transporter.log.sealed import Sealed
+    from transporter.log.sealed_segments import Sealed
 
 _AHEAD: Final = round(AHEAD * 1_000_000)
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from prometheus_client.exposition import choose_encoder
 
 from transporter.log.commit_log import wall_clock
-from transporter.observe.ages import Ages
-from transporter.observe.counts import Counts
-from transporter.observe.endpoint import Answer, Endpoint, PortTaken
-from transporter.observe.exposition import Readings, registry
+from transporter.observe.event_counts import Counts
+from transporter.observe.http_endpoint import Answer, Endpoint, PortTaken
+from transporter.observe.lag_ages import Ages
+from transporter.observe.prometheus import Readings, registry
 from transporter.observe.readiness import reasons, report
-from transporter.observe.readings import readings
-from transporter.observe.tracing import tracing_of
+from transporter.observe.samples import readings
+from transporter.observe.span_export import tracing_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from transporter.engine.engine import Engine
     from transporter.engine.events import Observer
-    from transporter.observe.readings import Reading
+    from transporter.observe.samples import Reading
     from transporter.pipeline.config import Pipeline
 
 _JSON: Final = "application/json"

@@ -18,8 +18,8 @@ from transporter.errors import EnvironmentFault
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from transporter.observe.spans import Span
-    from transporter.pipeline.observing import TracingConfig
+    from transporter.observe.entry_spans import Span
+    from transporter.pipeline.observe_config import TracingConfig
 
 TIMEOUT: Final = 10.0
 """Seconds for a batch, its retries included."""

@@ -28,7 +28,7 @@ from transporter.log.filesystem import (
     sync,
     sync_directory,
 )
-from transporter.log.gate import RetentionGate
+from transporter.log.retention_gate import RetentionGate
 from transporter.offsets import record as records
 from transporter.offsets.state import RELEASED, Range, RouteState, begin_at
 

@@ -9,7 +9,6 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import make_conninfo
 
-from transporter.conninfo import parts_of
 from transporter.errors import (
     ConfigError,
     EnvironmentFault,
@@ -18,6 +17,7 @@ from transporter.errors import (
     TransporterError,
 )
 from transporter.outbox.table import quote_table
+from transporter.postgres_dsn import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Se
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from transporter.errors import ConfigError, EnvironmentFault
+from transporter.pipeline.adaptor_registry import READER, WRITER, find, takes_frames
 from transporter.pipeline.address import checked_address, checked_host
-from transporter.pipeline.document import Document, KeyPath, from_values, read_with_gaps
-from transporter.pipeline.explain import Section, validate
-from transporter.pipeline.keeping import (
+from transporter.pipeline.log_location import Place
+from transporter.pipeline.namespace_filter import EVERYTHING, Pattern
+from transporter.pipeline.observe_config import ObserveConfig, Token
+from transporter.pipeline.problems import (
+    MOST_PROBLEMS,
+    InvalidPipeline,
+    dotted,
+    one_line,
+    suggestion,
+)
+from transporter.pipeline.retention_config import (
     SHORTEST_ROLL,
     CompactionConfig,
     MaxBytes,
@@ -21,9 +30,7 @@ from transporter.pipeline.keeping import (
     Retention,
     RetentionConfig,
 )
-from transporter.pipeline.namespace import EVERYTHING, Pattern
-from transporter.pipeline.observing import ObserveConfig, Token
-from transporter.pipeline.options import (
+from transporter.pipeline.route_options import (
     EARLIEST,
     Count,
     Model,
@@ -38,21 +45,14 @@ from transporter.pipeline.options import (
     WorkerMemory,
     waiting_in_circles,
 )
-from transporter.pipeline.place import Place
-from transporter.pipeline.problems import (
-    MOST_PROBLEMS,
-    InvalidPipeline,
-    dotted,
-    one_line,
-    suggestion,
-)
-from transporter.pipeline.protection import unprotected
-from transporter.pipeline.registry import READER, WRITER, find, takes_frames
 from transporter.pipeline.secret_files import SecretSettings, UnreadableSecret
 from transporter.pipeline.secrets import Secrets, secrets_in, secrets_of
+from transporter.pipeline.spark_protection import unprotected
+from transporter.pipeline.steps.registry import step_config
 from transporter.pipeline.steps.sql import SQL
 from transporter.pipeline.steps.step import StepConfig  # noqa: TC001 - pydantic reads it
-from transporter.pipeline.steps.table import step_config
+from transporter.pipeline.validation_errors import Section, validate
+from transporter.pipeline.yaml_document import Document, KeyPath, from_values, read_with_gaps
 from transporter.units import FOLDER, Duration, Rate, Size
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from urllib.parse import quote, quote_plus, unquote
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from transporter.pipeline.explain import is_secret
 from transporter.pipeline.problems import SECRETIVE, TELLING, spellings
+from transporter.pipeline.validation_errors import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from transporter.pipeline.document import Document
+    from transporter.pipeline.yaml_document import Document
 
 HIDDEN: Final = "***"
 _SHORTEST: Final = 4

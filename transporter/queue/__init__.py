@@ -3,8 +3,8 @@
 from transporter.queue.consumer import QueueConsumer
 from transporter.queue.message import QueueMessage
 from transporter.queue.metrics import ConsumerMetrics, TrackerMetrics
+from transporter.queue.ordered_sender import Outgoing, Sent
 from transporter.queue.producer import QueueProducer
-from transporter.queue.sending import Outgoing, Sent
 from transporter.queue.settings import QueueSettings, settings_of
 from transporter.queue.tracker import Tracker
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from transporter import kafka_groups
+from transporter.kafka import groups
 from transporter.queue import clients
 from transporter.queue.failures import QueueUnavailable, is_fault, translate_error
 from transporter.queue.progress import end_offsets
@@ -93,7 +93,7 @@ class BacklogEstimator:
         count = self._partitions(client, deadline)
         places = [TopicPartition(topic, each) for each in range(count)]
         # Read before the ends, so that no end lies before a committed offset.
-        known = kafka_groups.committed_offsets(client, places, deadline)
+        known = groups.committed_offsets(client, places, deadline)
         begins = {each.partition: max(0, each.offset) for each in known}
         found = end_offsets(client, places, _time_left(deadline))
         return begins, {each.partition: each.offset for each in found}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from transporter.kafka_clients import ClientLog, trust_defaults, without_secrets, without_values
+from transporter.kafka.clients import ClientLog, trust_defaults, without_secrets, without_values
 from transporter.queue.failures import (
     QueueFault,
     TopicsMissing,

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Self
 
 from transporter.errors import ConfigError
-from transporter.queue.exchange import Exchange
+from transporter.queue.consumer_state import Exchange
 from transporter.queue.failures import QueueUnavailable
 from transporter.queue.fetcher import Fetcher
 from transporter.queue.in_flight import InFlight
-from transporter.queue.keeper import MarkerWriter
+from transporter.queue.marker_writer import MarkerWriter
 from transporter.queue.markers import Nack
 from transporter.queue.message import MessageId, QueueMessage
 from transporter.queue.settings import queue_name

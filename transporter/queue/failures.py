@@ -24,7 +24,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 
 from transporter.errors import EnvironmentFault, TransporterError
-from transporter.kafka_clients import may_pass
+from transporter.kafka.clients import may_pass
 
 
 class QueueError(TransporterError):

@@ -24,7 +24,7 @@ from transporter.queue.failures import (
     translate_error,
 )
 from transporter.queue.markers import encode
-from transporter.queue.starting import Batch
+from transporter.queue.start_markers import Batch
 from transporter.queue.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer, Message, Producer
 
-    from transporter.queue.exchange import Exchange
+    from transporter.queue.consumer_state import Exchange
     from transporter.queue.settings import QueueSettings
     from transporter.queue.transactions import Record
 

@@ -13,7 +13,7 @@ from transporter.errors import ConfigError
 from transporter.queue import clients
 from transporter.queue.failures import MessageRefused, QueueClosed, QueueTimeout, translate_error
 from transporter.queue.message import KEY, LONGEST_NAME, PREFIX, pack
-from transporter.queue.sending import Sending, Sent
+from transporter.queue.ordered_sender import Sending, Sent
 from transporter.queue.settings import queue_name
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
     from transporter.queue.message import Header, MessageId
-    from transporter.queue.sending import Outgoing
+    from transporter.queue.ordered_sender import Outgoing
     from transporter.queue.settings import QueueSettings
 
 

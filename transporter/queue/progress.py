@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from transporter import kafka_groups
-from transporter.kafka_groups import AT_ONCE, BLOCKED
+from transporter.kafka import groups
+from transporter.kafka.groups import AT_ONCE, BLOCKED
 from transporter.queue import clients
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _is_settled(client: Consumer, place: TopicPartition) -> bool:
     """Return whether *place* has no open transaction at some moment within the time-out."""
     try:
         wanted = [TopicPartition(place.topic, place.partition)]
-        kafka_groups.committed_offsets(client, wanted, time.monotonic() + AT_ONCE)
+        groups.committed_offsets(client, wanted, time.monotonic() + AT_ONCE)
     except KafkaException as error:
         if error.args[0].code() in BLOCKED:
             return False
@@ -116,7 +116,7 @@ def _stable_offsets(settings: QueueSettings, group: str, topic: str) -> list[Top
     with _standalone_client(settings, group, "read_uncommitted") as client:
         (count,) = clients.partitions(client, settings, [topic])
         places = [TopicPartition(topic, each) for each in range(count)]
-        return kafka_groups.committed_offsets(client, places, time.monotonic() + settings.timeout)
+        return groups.committed_offsets(client, places, time.monotonic() + settings.timeout)
 
 
 @contextmanager

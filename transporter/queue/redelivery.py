@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from transporter.queue.failures import BadMarker
+from transporter.queue.in_progress import DEADLINE
 from transporter.queue.markers import End, Nack, Start
 from transporter.queue.message import (
     dead_letter_headers,
@@ -13,16 +14,15 @@ from transporter.queue.message import (
     redelivery_headers,
     unpack,
 )
-from transporter.queue.tracking import DEADLINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from transporter.queue.assigned import Assigned
+    from transporter.queue.in_progress import Expired, Held
     from transporter.queue.markers import Marker
     from transporter.queue.message import Headers
     from transporter.queue.settings import QueueSettings
-    from transporter.queue.tracking import Expired, Held
+    from transporter.queue.tracker_partition import Assigned
 
 
 _MOST_BYTES: Final = 8 * 1024**2

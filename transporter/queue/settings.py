@@ -8,7 +8,7 @@ from typing import Annotated, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from transporter.errors import ConfigError
-from transporter.kafka_clients import Value
+from transporter.kafka.clients import Value
 from transporter.units import Duration, Size
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")

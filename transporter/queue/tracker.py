@@ -13,8 +13,6 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from transporter.errors import TransporterError
 from transporter.queue import clients
-from transporter.queue.assigned import Assigned
-from transporter.queue.beginnings import StartOffsets
 from transporter.queue.failures import (
     BadMarker,
     MessageRefused,
@@ -24,7 +22,7 @@ from transporter.queue.failures import (
     kafka_error,
     translate_error,
 )
-from transporter.queue.hanging import HungTransactions
+from transporter.queue.hung_transactions import HungTransactions
 from transporter.queue.markers import End, Nack, Start, decode, encode
 from transporter.queue.metrics import TrackerMetrics
 from transporter.queue.redelivery import (
@@ -35,7 +33,9 @@ from transporter.queue.redelivery import (
     restatements,
     split_for_transactions,
 )
+from transporter.queue.start_offsets import StartOffsets
 from transporter.queue.topics import retention_problems
+from transporter.queue.tracker_partition import Assigned
 from transporter.queue.transactions import ANY, Transactions
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer, Message
 
+    from transporter.queue.in_progress import Expired
     from transporter.queue.markers import Marker
     from transporter.queue.settings import QueueSettings
-    from transporter.queue.tracking import Expired
     from transporter.queue.transactions import Record
 
 _READ: Final = 500

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from transporter.kafka_groups import NOWHERE, non_member_metadata
+from transporter.kafka.groups import NOWHERE, non_member_metadata
 from transporter.queue import clients
 from transporter.queue.failures import QueueFault, QueueUnavailable, is_refusal, translate_error
 from transporter.queue.markers import End, encode

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 
-from transporter.engine.network import call
-from transporter.engine.protocol import (
+from transporter.protocol.messages import (
     HostEnding,
     HostHello,
     HostReady,
@@ -33,18 +32,19 @@ from transporter.engine.protocol import (
     Ticket,
     WorkerEnded,
 )
+from transporter.protocol.network import call
 from transporter.spark.jvm import start_jvm
 from transporter.spark.launch import LOOPBACK
 from transporter.spark.log_file import last_error, rotate
-from transporter.spark.pump import has_ended, pump
-from transporter.spark.user import name_login_user
+from transporter.spark.spark_user import name_login_user
+from transporter.spark.worker_task import has_ended, pump
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from transporter.engine.channel import WorkerChannel
+    from transporter.protocol.channel import WorkerChannel
 
 TICK: Final = 1.0
 """Seconds between two looks at Spark, and at the length of its log."""
@@ -68,7 +68,7 @@ _ALWAYS: Final = {
     "spark.log.level": "WARN",
     "spark.speculation": "false",  # a second copy of a worker would deliver twice
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "transporter.spark.daemon",
+    "spark.python.daemon.module": "transporter.spark.python_daemon",
 }
 _SQL: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -175,7 +175,7 @@ class Host:
         problem, gone = "", True
         try:
             if asked.on_frames:
-                from transporter.spark.frames import serve  # noqa: PLC0415 - takes a second
+                from transporter.spark.dataframe_route import serve  # noqa: PLC0415 - takes a second
 
                 serve(asked, self._new_session(), self._scratch, self.end)
             else:

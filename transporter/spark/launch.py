@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from transporter.pipeline.secrets import Secrets, tells
-from transporter.spark.java import find_java
+from transporter.spark.code_shipping import on_a_cluster
+from transporter.spark.java_runtime import find_java
 from transporter.spark.log_file import rotate
 from transporter.spark.parent_death import bound_to_parent
-from transporter.spark.shipping import on_a_cluster
-from transporter.spark.user import nameless_environment
+from transporter.spark.spark_user import nameless_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transporter.engine.network import Network
-    from transporter.engine.protocol import Ticket
+    from transporter.protocol.messages import Ticket
+    from transporter.protocol.network import Network
 
 LOG: Final = "spark.log"
 SCRATCH: Final = "spark"

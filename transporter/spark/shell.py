@@ -27,7 +27,7 @@ from pyspark.sql.types import Row, VariantVal
 
 from transporter.spark.jvm import start_jvm
 from transporter.spark.launch import LOOPBACK
-from transporter.spark.user import name_login_user
+from transporter.spark.spark_user import name_login_user
 from transporter.table.cells import plain
 from transporter.table.options import TABLE
 

@@ -9,11 +9,11 @@ import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from transporter.engine.network import call
-from transporter.engine.protocol import TaskHello
+from transporter.protocol.messages import TaskHello
+from transporter.protocol.network import call
 
 if TYPE_CHECKING:
-    from transporter.engine.protocol import Ticket, WorkerSpec
+    from transporter.protocol.messages import Ticket, WorkerSpec
 
 _KEPT: Final = 4
 """Routes whose specs a process keeps: Spark uses it for task after task."""

@@ -6,7 +6,7 @@ from datetime import date
 from functools import singledispatch
 from typing import Any
 
-from transporter.shown import text_of
+from transporter.bytes_as_json import text_of
 
 
 @singledispatch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from transporter.errors import ConfigError
-from transporter.log.moments import parse_time
+from transporter.log.time_spec import parse_time
 from transporter.message import ENTRY_SCHEMA
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from transporter.errors import EntriesLost, EnvironmentFault, OffsetRefused
 from transporter.log.filesystem import RealFileSystem, faults_of
 from transporter.log.index import blocks
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
 from transporter.log.search import END, around
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
-    from transporter.log.inspect import LogInfo
+    from transporter.log.inspection import LogInfo
     from transporter.table.options import Options, Place
 
 

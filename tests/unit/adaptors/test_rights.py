@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
+from transporter_adaptors.file.writer import FileWriter
+from transporter_adaptors.lmdb.writer import LmdbWriter
 
-from adaptors.file.writer import FileWriter
-from adaptors.lmdb.writer import LmdbWriter
 from transporter.adaptor import WriterContext
 from transporter.message import Message
 from transporter.pipeline.config import load

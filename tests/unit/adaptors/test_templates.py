@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from adaptors.templates import fields_of
+from transporter_adaptors.templates import fields_of
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from transporter.cli import app
 from transporter.cli.adaptors import example_lines
-from transporter.pipeline.describe import AdaptorInfo, Setting
+from transporter.pipeline.adaptor_description import AdaptorInfo, Setting
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from transporter import adaptor, testing
-from transporter.starting.adaptors import adaptor_package
+from transporter.scaffold.adaptors import adaptor_package
 from transporter.testing import contracts
 
 if TYPE_CHECKING:

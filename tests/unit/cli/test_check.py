@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from transporter.cli import app
-from transporter.pipeline import local_paths
+from transporter.pipeline import path_checks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,7 @@ def test_a_log_directory_of_somebody_else_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says who may not write where."""
-    monkeypatch.setattr(local_paths.os, "access", lambda _, mode, **__: not mode & os.W_OK)
+    monkeypatch.setattr(path_checks.os, "access", lambda _, mode, **__: not mode & os.W_OK)
     assert check(tmp_path, "log") == 2
     assert f"{tmp_path}: this user (id {os.geteuid()}) may not write" in capsys.readouterr().err
 

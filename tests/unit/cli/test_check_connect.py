@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from transporter.cli import app
-from transporter.trial import connections
+from transporter.dry_run import connection_checks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,7 +124,7 @@ def test_adaptors_of_others_may_have_a_probe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One without is passed over, one that fails or hangs is a problem, and no secret is told."""
-    monkeypatch.setattr(connections, "_PATIENCE", 1.0)
+    monkeypatch.setattr(connection_checks, "_PATIENCE", 1.0)
     code, found = check(
         tmp_path,
         capsys,

@@ -15,11 +15,11 @@ from ruamel.yaml import YAML
 
 from transporter.cli import app
 from transporter.errors import ConfigError
+from transporter.pipeline.adaptor_registry import READER, WRITER, find_reader, find_writer, known
 from transporter.pipeline.config import load
-from transporter.pipeline.registry import READER, WRITER, find_reader, find_writer, known
-from transporter.pipeline.schema import pipeline_schema
-from transporter.starting import adaptors
-from transporter.starting.pipelines import first_pipeline
+from transporter.pipeline.json_schema import pipeline_schema
+from transporter.scaffold import adaptors
+from transporter.scaffold.pipelines import first_pipeline
 from transporter.testing.contracts import joined, read_all
 
 PAIRS = [

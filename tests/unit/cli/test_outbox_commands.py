@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from transporter.cli import app
-from transporter.cli.outbox_place import VARIABLE
+from transporter.cli.outbox_target import VARIABLE
 from transporter.outbox import Columns, outbox_sql
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from transporter.cli import app, quickstart
 from transporter.pipeline.config import load
-from transporter.pipeline.place import log_directory
+from transporter.pipeline.log_location import log_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from root_tools import cannot_run, need_root
 
 from transporter.audit import AUDIT, read_audit
 from transporter.control.client import Engine as Connection
-from transporter.control.serving import attach_control
+from transporter.control.server import attach_control
 from transporter.engine.engine import Engine
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, Valid
 
 from transporter.election.config import Election, KafkaElection, PostgresElection, make_elector
 from transporter.election.elector import Alone, patience
-from transporter.election.machine import Change, Standing
+from transporter.election.state_machine import Change, Standing
 
 ELECTION: TypeAdapter[Any] = TypeAdapter(
     Annotated[Election, Field()], config=ConfigDict(hide_input_in_errors=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from transporter.election.lease import Beat, Kind, Lease
-from transporter.election.machine import Machine, Observation, Standing
+from transporter.election.state_machine import Machine, Observation, Standing
 
 TERM = 4.0
 WHO = st.integers(0, 2)

@@ -8,6 +8,6 @@ import pytest
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look often whether to stop, so that no test waits for an idle thread."""
-    monkeypatch.setattr("transporter.engine.route.IDLE", 0.02)
-    monkeypatch.setattr("transporter.engine.talk.IDLE", 0.02)
-    monkeypatch.setattr("transporter.engine.feed.POLL", 0.02)
+    monkeypatch.setattr("transporter.engine.routing.route.IDLE", 0.02)
+    monkeypatch.setattr("transporter.engine.workers.worker_session.IDLE", 0.02)
+    monkeypatch.setattr("transporter.engine.reading.feed.POLL", 0.02)

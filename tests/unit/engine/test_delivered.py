@@ -12,14 +12,14 @@ from engine_tools import PATIENCE, Events, delivered, offsets, running, until
 from table_tools import TableReader, table, told
 
 from transporter.audit import Operator
-from transporter.control.live import Live
 from transporter.control.requests import Resume, SkipParked
+from transporter.control.running_engine import Live
 from transporter.engine.events import State
 from transporter.errors import ConfigError, EnvironmentFault
 from transporter.log.paused_readers import PausedReaders
 from transporter.log.reader import LogReader
-from transporter.offsets.holds import release
 from transporter.offsets.offset_log import OffsetLog, delete_route, read_state, route_folder
+from transporter.offsets.retention_holds import release
 from transporter.pipeline.config import LogConfig
 
 if TYPE_CHECKING:
@@ -241,8 +241,8 @@ def test_a_source_is_never_told_of_what_was_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: str
 ) -> None:
     """The stuck route is released, whatever its name; the source gives those rows again."""
-    monkeypatch.setattr("transporter.engine.housekeeper.PRESSED", 0.05)
-    monkeypatch.setattr("transporter.engine.housekeeper.STUCK", 0.5)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.5)
     (tmp_path / f"{stuck}.down").write_text("write")
     lines = [f"k {number} {'x' * 8000}" for number in range(80)]
     routes = ({"name": stuck}, {"name": "well"})
@@ -263,8 +263,8 @@ def test_what_was_released_comes_again_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start does not take it for delivered, though the watermark has passed it."""
-    monkeypatch.setattr("transporter.engine.housekeeper.PRESSED", 0.05)
-    monkeypatch.setattr("transporter.engine.housekeeper.STUCK", 0.5)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.5)
     (tmp_path / "slow.down").write_text("write")
     lines = [f"k {number} {'x' * 8000}" for number in range(80)]
     pipeline, events = table(tmp_path, lines, {"name": "slow"}, end=False, rows=2), Events()
@@ -295,8 +295,8 @@ def test_what_a_source_takes_in_order_only_is_not_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a released entry it could never be told of anything: its reader waits instead."""
-    monkeypatch.setattr("transporter.engine.housekeeper.PRESSED", 0.05)
-    monkeypatch.setattr("transporter.engine.housekeeper.STUCK", 0.2)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.PRESSED", 0.05)
+    monkeypatch.setattr("transporter.engine.maintenance.log_budget.STUCK", 0.2)
     lines = tmp_path / "source.txt"
     lines.write_text("".join(f"n {number} {'x' * 8000}\n" for number in range(80)))
     (tmp_path / "a-route.down").write_text("write")

@@ -422,7 +422,7 @@ def test_an_engine_that_cannot_be_made_gives_the_log_back(
         raise EnvironmentFault(f"{directory}/{route}: no space")
 
     pipeline = make_pipeline(tmp_path, LINES, out={})
-    monkeypatch.setattr("transporter.engine.running.OffsetLog", refuse)
+    monkeypatch.setattr("transporter.engine.reload.OffsetLog", refuse)
     with pytest.raises(EnvironmentFault, match="no space"):
         Engine(pipeline, SparklessHost(), Events())
     CommitLog.open(tmp_path / "log").close()
@@ -470,7 +470,7 @@ def test_a_stop_with_nothing_to_deliver_waits_for_no_spark(tmp_path: Path) -> No
     "part",
     [
         *("engine.Carrier", "engine.Deliveries", "engine.Housekeeper"),
-        *("running.refuse_strangers", "running.Feed", "running.Route"),
+        *("reload.refuse_strangers", "reload.Feed", "reload.Route"),
     ],
 )
 def test_an_engine_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, part: str) -> None:
@@ -507,7 +507,7 @@ def test_a_source_that_answers_after_the_stop_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it gives then is not logged and comes again; the stop says that it was left behind."""
-    monkeypatch.setattr("transporter.engine.feed.GRACE", 0.1)
+    monkeypatch.setattr("transporter.engine.reading.feed.GRACE", 0.1)
     monkeypatch.setattr(LateReader, "closed", threading.Event())
     pipeline = make_pipeline(tmp_path, numbers(3), end=False, out={})
     document = json.loads(pipeline.file.read_text())

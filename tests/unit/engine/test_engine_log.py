@@ -16,8 +16,6 @@ from log_tools import offsets_of
 
 from transporter.engine.engine import Engine
 from transporter.engine.events import State
-from transporter.engine.limits import MOST_DESCRIPTORS, raise_descriptor_limit
-from transporter.engine.worker import _Engine, _Watch
 from transporter.errors import LockLost
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
@@ -25,6 +23,8 @@ from transporter.log.lock import LOCK
 from transporter.log.open_segments import MOST
 from transporter.log.reader import LogReader
 from transporter.log.segment import Segment, segment_bases, segment_name
+from transporter.process_limits import MOST_DESCRIPTORS, raise_descriptor_limit
+from transporter.worker.worker import _Engine, _Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ def test_an_idle_worker_lets_go_of_what_was_removed(
     tmp_path: Path, batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The room of a removed segment comes back although a worker that read it has nothing to do."""
-    monkeypatch.setattr("transporter.engine.worker.SWEEP", 0.02)
+    monkeypatch.setattr("transporter.worker.worker.SWEEP", 0.02)
     with CommitLog.open(tmp_path, segment_bytes=1) as log:
         for _ in range(3):
             log.append(batch(1), "r")

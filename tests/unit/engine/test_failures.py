@@ -12,8 +12,8 @@ from engine_tools import Events, SparklessHost, make_pipeline, run_to_end, runni
 from failing_sink import written
 
 from transporter.audit import Operator
-from transporter.control.live import Live
 from transporter.control.requests import RetryParked, SkipParked
+from transporter.control.running_engine import Live
 from transporter.engine.engine import Engine
 from transporter.log.commit_log import CommitLog
 from transporter.offsets.offset_log import OffsetLog, read_state, route_folder

@@ -25,10 +25,15 @@ from engine_tools import (
     worker_spec,
 )
 
-from transporter.engine import carrier as module
-from transporter.engine.carrier import Carrier
-from transporter.engine.network import Network
-from transporter.engine.protocol import (
+from transporter.engine.workers import spark_supervisor as module
+from transporter.engine.workers.spark_supervisor import Carrier
+from transporter.log.commit_log import CommitLog
+from transporter.log.reader import LogReader
+from transporter.offsets.offset_log import route_folder
+from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.pipeline.config import SparkConfig
+from transporter.pipeline.steps.step import StepConfig
+from transporter.protocol.messages import (
     Opened,
     OpenFailed,
     Outcome,
@@ -38,12 +43,7 @@ from transporter.engine.protocol import (
     Retry,
     Slice,
 )
-from transporter.log.commit_log import CommitLog
-from transporter.log.reader import LogReader
-from transporter.offsets.offset_log import route_folder
-from transporter.offsets.parked import Parked, ParkedStore, Reason
-from transporter.pipeline.config import SparkConfig
-from transporter.pipeline.steps.step import StepConfig
+from transporter.protocol.network import Network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from transporter.engine.line import Line
-    from transporter.engine.protocol import WorkerSpec
+    from transporter.engine.workers.worker_connection import Line
     from transporter.errors import HostFailed
     from transporter.pipeline.config import Pipeline
+    from transporter.protocol.messages import WorkerSpec
 
 LOOPBACK = Network("127.0.0.1", 0, "127.0.0.1")
 

@@ -9,11 +9,11 @@ import pytest
 from engine_tools import make_pipeline, run_to_end, running, until
 
 from transporter.engine.latency import RouteLatency, add_source_latency
-from transporter.engine.protocol import Outcome
 from transporter.engine.timings import LATENCY_BOUNDS, Timings
 from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.reader import Append
 from transporter.message import Message, messages_to_batch
+from transporter.protocol.messages import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path

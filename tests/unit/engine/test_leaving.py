@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from transporter.engine.protocol import WorkerSpec
+    from transporter.protocol.messages import WorkerSpec
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer operators soon, and leave readers behind that do not answer."""
-    monkeypatch.setattr("transporter.control.live.NOTICE", 0.3)
-    monkeypatch.setattr("transporter.engine.feed.GRACE", 4.0)
+    monkeypatch.setattr("transporter.control.running_engine.NOTICE", 0.3)
+    monkeypatch.setattr("transporter.engine.reading.feed.GRACE", 4.0)
 
 
 def without(op: Operated, *routes: str) -> None:
@@ -313,7 +313,7 @@ def test_what_fails_while_a_route_is_made_leaves_nothing_of_it(
         until(lambda: op.route("old")["watermark"] == 1)
         waited_for = op.engine._running._deliveries.routes
         with monkeypatch.context() as patch:
-            patch.setattr("transporter.engine.running.Route", fails)
+            patch.setattr("transporter.engine.reload.Route", fails)
             with pytest.raises(RuntimeError):
                 reload(op, routes=wanted)
         assert declared_routes(tmp_path / "log") == ["old", "out"]

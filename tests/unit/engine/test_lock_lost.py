@@ -13,9 +13,9 @@ import pytest
 from engine_tools import Events, Holders
 from table_tools import RouteParts
 
-from transporter.engine.housekeeper import Housekeeper
-from transporter.engine.retention_holds import RetentionHolds
-from transporter.engine.superseding import supersede
+from transporter.engine.maintenance.log_budget import Housekeeper
+from transporter.engine.maintenance.retention_holds import RetentionHolds
+from transporter.engine.reading.superseding import supersede
 from transporter.errors import LockLost
 from transporter.log.commit_log import CommitLog
 from transporter.log.lock import LOCK

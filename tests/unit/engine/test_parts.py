@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_tools import Events, delivered, make_pipeline, offsets, run_to_end, running, until
 
-from transporter.engine.delivery import PART_ROWS
 from transporter.log.commit_log import CommitLog
 from transporter.message import Message, messages_to_batch
 from transporter.offsets.offset_log import read_state
 from transporter.offsets.state import Range
+from transporter.worker.delivery import PART_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from engine_tools import SparklessHost, running, until
+from transporter_adaptors.lmdb.layout import PROGRESS
+from transporter_adaptors.lmdb.layout import Progress as LmdbProgress
 
-from adaptors.lmdb.layout import PROGRESS
-from adaptors.lmdb.layout import Progress as LmdbProgress
 from transporter.engine.engine import Engine
 from transporter.engine.events import RouteStatus, State
-from transporter.engine.specs import specs_of
+from transporter.engine.workers.worker_spec import specs_of
 from transporter.log.runs import Runs
 from transporter.offsets.offset_log import read_state
 from transporter.pipeline.config import load
@@ -22,8 +22,8 @@ from transporter.pipeline.config import load
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transporter.engine.protocol import Ticket, WorkerSpec
     from transporter.pipeline.config import Pipeline
+    from transporter.protocol.messages import Ticket, WorkerSpec
 
 SINKS: dict[str, dict[str, Any]] = {
     "file": {"adaptor": "file", "path": "sink/out.jsonl", "format": "data"},
@@ -183,7 +183,7 @@ def test_a_sink_written_by_an_older_version_is_not_believed_either(
 ) -> None:
     """An offset without a run settles nothing beyond what was durable at the log's open."""
     with monkeypatch.context() as before:
-        before.setattr("transporter.engine.route.specs_of", without_runs)
+        before.setattr("transporter.engine.routing.route.specs_of", without_runs)
         restored(tmp_path, sink)
     for _ in range(2):
         host = Late()

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engine_tools import PATIENCE, Events, SparklessHost, hello, offsets, until, worker_spec
 
-from transporter.engine import carrier as module
-from transporter.engine.carrier import Carrier
-from transporter.engine.network import Network, call
-from transporter.engine.protocol import (
+from transporter.engine.workers import spark_supervisor as module
+from transporter.engine.workers.spark_supervisor import Carrier
+from transporter.engine.workers.worker_spec import invitation
+from transporter.log.commit_log import CommitLog
+from transporter.message import Message, messages_to_batch
+from transporter.protocol.messages import (
     Begin,
     Invitation,
     Opened,
@@ -24,15 +26,13 @@ from transporter.engine.protocol import (
     TaskHello,
     Ticket,
 )
-from transporter.engine.specs import invitation
-from transporter.log.commit_log import CommitLog
-from transporter.message import Message, messages_to_batch
+from transporter.protocol.network import Network, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from transporter.engine.line import Line
+    from transporter.engine.workers.worker_connection import Line
 
 CANARY = b"canary-17"
 LOOPBACK = Network("127.0.0.1", 0, "127.0.0.1")

@@ -9,7 +9,7 @@ from engine_tools import Events, make_pipeline, run_to_end, running, until
 
 from transporter.audit import Operator
 from transporter.control import requests
-from transporter.control.live import Live
+from transporter.control.running_engine import Live
 
 if TYPE_CHECKING:
     from pathlib import Path

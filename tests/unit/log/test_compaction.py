@@ -23,23 +23,23 @@ from compaction_tools import (
 from log_tools import Disk, damage
 
 from transporter.errors import LogFull, LogPoisoned
-from transporter.log import rewriting
+from transporter.log import segment_rewriter
 from transporter.log.commit_log import CommitLog
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.gate import RetentionGate
 from transporter.log.index import index_path, marks
 from transporter.log.open_segments import MOST
 from transporter.log.reader import LogReader
 from transporter.log.reindex import reindex
 from transporter.log.retention import RetentionSettings, retain
-from transporter.log.rewriting import ROOM
-from transporter.log.sealed import sealed_segments
+from transporter.log.retention_gate import RetentionGate
+from transporter.log.sealed_segments import sealed_segments
 from transporter.log.search import first_since
 from transporter.log.segment import Segment, segment_name
+from transporter.log.segment_rewriter import ROOM
 from transporter.message import Message
-from transporter.offsets.holds import hold_of, least_hold
 from transporter.offsets.offset_log import OffsetLog
+from transporter.offsets.retention_holds import hold_of, least_hold
 from transporter.offsets.state import Range
 
 if TYPE_CHECKING:
@@ -254,9 +254,9 @@ def test_keys_that_do_not_fit_are_left_to_another_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str
 ) -> None:
     """Invariant 17: with room for a few keys the result is that of one pass; so with few masks."""
-    monkeypatch.setattr("transporter.log.obsolete.SEEN_BYTES", 120)
-    monkeypatch.setattr("transporter.log.sealed.CHUNK_FRAMES", 2)
-    monkeypatch.setattr("transporter.log.targets.MASK_ROWS", 12)
+    monkeypatch.setattr("transporter.log.key_history.SEEN_BYTES", 120)
+    monkeypatch.setattr("transporter.log.sealed_segments.CHUNK_FRAMES", 2)
+    monkeypatch.setattr("transporter.log.compaction_targets.MASK_ROWS", 12)
     segments = [
         [
             Frame(
@@ -383,7 +383,7 @@ def test_a_gap_that_a_header_declares_survives(tmp_path: Path) -> None:
 def test_the_index_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stood in the old index is gone; the new entries are confirmed by the new segment."""
     monkeypatch.setattr("transporter.log.index.STRIDE", 1 << 20)
-    monkeypatch.setattr("transporter.log.rewriting.STRIDE", 1 << 20)
+    monkeypatch.setattr("transporter.log.segment_rewriter.STRIDE", 1 << 20)
     rows = [Message(f"n{at}", b"x" * 60_000) for at in range(100)]
     frames = [Frame([row, Message("A", b"")]) for row in rows]
     last = write_log(tmp_path, [frames, [Frame(letters("B"))]])
@@ -497,7 +497,7 @@ def test_a_disk_that_fills_during_the_copy_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others write too: the copy leaves them what is left, and its own room."""
-    monkeypatch.setattr(rewriting, "SYNC_BYTES", 100)
+    monkeypatch.setattr(segment_rewriter, "SYNC_BYTES", 100)
     last = write_log(tmp_path, [[Frame(letters("AAAB"))], [Frame(letters("A"))]])
     disk = _Filling(1 << 40, looks=2)
     with pytest.raises(LogFull):
@@ -537,7 +537,7 @@ def test_paced_work_can_be_ended_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
     """Between two moments at which a stop is noticed lie few frames, however many there are."""
-    monkeypatch.setattr("transporter.log.sealed.CHUNK_FRAMES", 50)
+    monkeypatch.setattr("transporter.log.sealed_segments.CHUNK_FRAMES", 50)
     monkeypatch.setattr("transporter.log.reindex._STEP", 16384)
     frames = [Frame(letters("A")) for _ in range(600)]
     last = write_log(tmp_path, [frames, frames, [Frame(letters("A"))]])

@@ -10,12 +10,12 @@ from log_tools import crash, damage, unsynced
 
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.reader import Located, LogReader
 from transporter.log.search import before_newer, behind_older
 from transporter.log.segment import Segment, segment_bases, segment_name
 from transporter.message import Message, messages_to_batch
-from transporter.offsets.health import mend, verify
+from transporter.offsets.verify_repair import mend, verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from transporter.errors import Corrupt
 from transporter.log.commit_log import CommitLog
 from transporter.log.follow import Follower, Retained
 from transporter.log.format import SegmentHeader
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.meta import read_meta
 from transporter.log.reader import Gap
 from transporter.log.segment import Segment, segment_name, write_segment

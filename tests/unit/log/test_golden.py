@@ -9,7 +9,7 @@ import pytest
 
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.meta import CleanMark, read_meta
 from transporter.log.reader import LogReader
 from transporter.log.segment import Segment, segment_name

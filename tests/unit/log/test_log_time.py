@@ -8,14 +8,14 @@ import pytest
 from compaction_tools import Frame, compacted, everything, letters
 from log_tools import Disk, crash, offsets_of
 
-from transporter.engine.log_watch import LogWatch
+from transporter.engine.maintenance.log_watch import LogWatch
 from transporter.errors import LogFull
 from transporter.log.commit_log import CommitLog, wall_clock
 from transporter.log.compaction import CompactionSettings, compact
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.log.retention import RetentionSettings, retain
-from transporter.log.sealed import sealed_segments
+from transporter.log.sealed_segments import sealed_segments
 from transporter.log.search import around, first_since
 from transporter.log.segment import Segment, segment_bases, segment_name
 from transporter.log.wall_times import WallTimes

@@ -14,7 +14,6 @@ import pytest
 from compaction_tools import Frame, compacted, letters, write_log
 from log_tools import Disk
 
-from transporter.engine.protocol import Failure, FailureKind
 from transporter.errors import DiskUnavailable
 from transporter.log.commit_log import CommitLog
 from transporter.log.follow import Follower
@@ -28,6 +27,7 @@ from transporter.log.open_segments import (
 from transporter.log.reader import LogReader
 from transporter.log.retention import RetentionSettings, retain
 from transporter.log.segment import segment_bases, segment_name
+from transporter.protocol.messages import Failure, FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

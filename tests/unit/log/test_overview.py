@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from log_tools import Disk, crash, damage, unsynced
 
 from transporter.log.commit_log import CommitLog
-from transporter.log.inspect import inspect
+from transporter.log.inspection import inspect
 from transporter.log.overview import overview
 from transporter.log.reader import Gap
 from transporter.log.segment import segment_bases, segment_name

@@ -12,7 +12,7 @@ from log_tools import Disk, crash, damage, offsets_of, unsynced
 from transporter.errors import Corrupt, EnvironmentFault, LogFull, LogPoisoned
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import TEMPORARY, RealFileSystem
-from transporter.log.group import GROUP_BYTES
+from transporter.log.group_commit import GROUP_BYTES
 from transporter.log.meta import read_meta
 from transporter.log.reader import LogReader
 from transporter.log.recovery import last_covered

@@ -12,11 +12,11 @@ from log_tools import Disk, crash
 from transporter.errors import BudgetSpent, LogPoisoned, OffsetRefused
 from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
-from transporter.log.inspect import segments_size
+from transporter.log.inspection import segments_size
 from transporter.log.reader import LogReader
 from transporter.log.reindex import reindex
 from transporter.log.retention import RetentionSettings, excess, retain
-from transporter.log.sealed import sealed_segments
+from transporter.log.sealed_segments import sealed_segments
 from transporter.log.segment import segment_bases
 from transporter.message import Message, messages_to_batch
 
@@ -201,7 +201,7 @@ def test_a_lost_index_of_a_crashed_segment_costs_retention_no_walk(
 ) -> None:
     """Without a trailer the age is that of the next segment until the index is back."""
     monkeypatch.setattr("transporter.log.index.STRIDE", 1000)
-    monkeypatch.setattr("transporter.log.sealed.STRIDE", 1000)
+    monkeypatch.setattr("transporter.log.sealed_segments.STRIDE", 1000)
     moments = iter(range(1000, 1 << 30))
     log = CommitLog.open(tmp_path, compression=None, clock=lambda: next(moments))
     for _ in range(50):

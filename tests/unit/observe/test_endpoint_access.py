@@ -18,10 +18,10 @@ from engine_tools import Events, make_pipeline
 
 from transporter.cli import app
 from transporter.errors import EnvironmentFault
-from transporter.observe.endpoint import CALLERS, Answer, Endpoint
+from transporter.observe.http_endpoint import CALLERS, Answer, Endpoint
 from transporter.observe.monitor import Monitor
 from transporter.pipeline.config import load
-from transporter.pipeline.observing import Address, TlsConfig, Token
+from transporter.pipeline.observe_config import Address, TlsConfig, Token
 from transporter.pipeline.problems import InvalidPipeline
 from transporter.pipeline.secret_files import Template
 

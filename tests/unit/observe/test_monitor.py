@@ -16,12 +16,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from transporter.engine.engine import Engine
-from transporter.engine.protocol import Outcome
 from transporter.engine.timings import Meter
-from transporter.observe.endpoint import PortTaken
+from transporter.observe.http_endpoint import PortTaken
+from transporter.observe.metric_table import METRICS
 from transporter.observe.monitor import Monitor
-from transporter.observe.table import METRICS
-from transporter.pipeline.observing import Address, ObserveConfig
+from transporter.pipeline.observe_config import Address, ObserveConfig
+from transporter.protocol.messages import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from transporter.errors import Corrupt, UnknownFormat
 from transporter.log.commit_log import CommitLog
 from transporter.offsets import record as records
-from transporter.offsets.health import verify
 from transporter.offsets.offset_log import NAMES, OffsetLog, read_state, route_folder
 from transporter.offsets.record import Record
 from transporter.offsets.state import Range, RouteState, begin_replay, settle
+from transporter.offsets.verify_repair import verify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,9 @@ from transporter.log.commit_log import CommitLog
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.paused_readers import PAUSED, PausedReaders, read_paused
 from transporter.message import messages_to_batch, with_offsets
-from transporter.offsets.health import mend, verify
 from transporter.offsets.offset_log import OffsetLog
 from transporter.offsets.parked import Parked, ParkedStore, Reason
+from transporter.offsets.verify_repair import mend, verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from transporter_adaptors.postgres.table import TableName
 
-from adaptors.postgres.table import TableName
 from transporter.outbox import outbox_sql
 from transporter.outbox.table import quote_table
 

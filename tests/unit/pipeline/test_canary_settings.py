@@ -22,9 +22,9 @@ from pydantic import BaseModel
 
 from transporter.cli import app
 from transporter.errors import ConfigError
+from transporter.pipeline.adaptor_registry import READER, find
 from transporter.pipeline.config import load
-from transporter.pipeline.explain import is_secret
-from transporter.pipeline.registry import READER, find
+from transporter.pipeline.validation_errors import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

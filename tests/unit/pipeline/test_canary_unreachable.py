@@ -14,8 +14,8 @@ from transporter.adaptor import WriterContext
 from transporter.election.config import Election, KafkaElection, PostgresElection, make_elector
 from transporter.errors import TransporterError
 from transporter.message import Message
+from transporter.pipeline.adaptor_registry import READER, WRITER, find
 from transporter.pipeline.config import load
-from transporter.pipeline.registry import READER, WRITER, find
 from transporter.pipeline.secrets import Secrets, secrets_in
 from transporter.testing import RecordingAck, entries
 
@@ -112,8 +112,8 @@ def test_what_cannot_be_reached_is_told_without_a_secret(
     settings: dict[str, Any],
 ) -> None:
     """An adaptor that cannot open, write or look raises errors that hide every secret."""
-    monkeypatch.setattr("adaptors.kafka.cluster.REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr("adaptors.kafka_queue.writer._PROBE_SECONDS", 0.3)
+    monkeypatch.setattr("transporter_adaptors.kafka.cluster.REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr("transporter_adaptors.kafka_queue.writer._PROBE_SECONDS", 0.3)
     form = "plain"
     (tmp_path / "secret").write_text(CANARIES[form])
     (tmp_path / "secret").chmod(0o600)

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from transporter.errors import ConfigError
 from transporter.pipeline.config import load
-from transporter.pipeline.keeping import RetentionConfig, history_text
 from transporter.pipeline.problems import InvalidPipeline
+from transporter.pipeline.retention_config import RetentionConfig, history_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

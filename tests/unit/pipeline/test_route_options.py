@@ -10,8 +10,8 @@ import pytest
 
 from transporter.errors import ConfigError
 from transporter.pipeline.config import RouteConfig, load
-from transporter.pipeline.options import BackoffRange, ParkLimit, RetryConfig, Start
 from transporter.pipeline.problems import InvalidPipeline
+from transporter.pipeline.route_options import BackoffRange, ParkLimit, RetryConfig, Start
 
 if TYPE_CHECKING:
     from collections.abc import Callable

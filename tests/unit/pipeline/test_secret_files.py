@@ -12,9 +12,9 @@ import pytest
 from transporter.cli import app
 from transporter.errors import EnvironmentFault
 from transporter.pipeline.config import load
-from transporter.pipeline.place import log_directory
+from transporter.pipeline.log_location import log_directory
 from transporter.pipeline.problems import InvalidPipeline
-from transporter.pipeline.reloading import changed_readers, changed_routes, reread
+from transporter.pipeline.reload_changes import changed_readers, changed_routes, reread
 from transporter.pipeline.secret_files import MOST, UnreadableSecret, read_secret
 
 if TYPE_CHECKING:

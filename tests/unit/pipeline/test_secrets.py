@@ -10,8 +10,8 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from transporter.pipeline.document import parse
 from transporter.pipeline.secrets import HIDDEN, Secrets, secrets_of
+from transporter.pipeline.yaml_document import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from transporter_adaptors.kafka_queue.failures import source_errors
 
-from adaptors.kafka_queue.failures import source_errors
 from transporter.errors import SourceUnavailable
 from transporter.queue import clients, settings_of
-from transporter.queue.exchange import Exchange
+from transporter.queue.consumer_state import Exchange
 from transporter.queue.failures import QueueFault, QueueUnavailable, translate_error
 from transporter.queue.in_flight import InFlight
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transporter.queue.assigned import Assigned
+from transporter.queue.in_progress import Expired, Held
 from transporter.queue.markers import End, Nack, Start
 from transporter.queue.message import (
     ORIGIN_OFFSET,
@@ -25,7 +25,7 @@ from transporter.queue.redelivery import (
     split_for_transactions,
 )
 from transporter.queue.settings import QueueSettings
-from transporter.queue.tracking import Expired, Held
+from transporter.queue.tracker_partition import Assigned
 
 SETTINGS = QueueSettings(bootstrap_servers="127.0.0.1:1", max_redeliveries=3)
 

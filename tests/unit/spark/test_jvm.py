@@ -10,7 +10,7 @@ import pytest
 
 from transporter.embed import cache_directory
 from transporter.spark import jvm as module
-from transporter.spark.java import find_java
+from transporter.spark.java_runtime import find_java
 from transporter.spark.jvm import start_jvm
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from pydantic import ValidationError
 
 from transporter.errors import ConfigError, StepFailed
-from transporter.pipeline.namespace import Namespace
-from transporter.pipeline.steps.choice import ChoiceStep
+from transporter.pipeline.namespace_filter import Namespace
 from transporter.pipeline.steps.documents import DocumentStep, clear_false_json
-from transporter.pipeline.steps.table import KINDS
+from transporter.pipeline.steps.only_skip import ChoiceStep
+from transporter.pipeline.steps.registry import KINDS
 from transporter.units import FOLDER
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from transporter.pipeline.namespace import Namespace
-from transporter.pipeline.steps.grammar import NUMBER, Refused
+from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.steps.json_grammar import NUMBER, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

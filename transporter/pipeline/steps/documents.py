@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from transporter.errors import StepFailed
 from transporter.message import ENTRY_SCHEMA, JSON
-from transporter.pipeline.steps.edits import is_document
-from transporter.pipeline.steps.grammar import Refused
+from transporter.pipeline.steps.json_edits import is_document
+from transporter.pipeline.steps.json_grammar import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from transporter.pipeline.namespace import Namespace
+    from transporter.pipeline.namespace_filter import Namespace
 
 _DATA: Final = ENTRY_SCHEMA.get_field_index("data")
 _TYPE: Final = ENTRY_SCHEMA.get_field_index("content_type")

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from transporter.pipeline.steps.grammar import (
+from transporter.pipeline.steps.json_grammar import (
     COLON,
     PLAIN_STRING,
     SPACE,

@@ -9,9 +9,9 @@ import pyarrow as pa
 from pydantic import AfterValidator, WithJsonSchema, model_validator
 
 from transporter.message import OPS
-from transporter.pipeline.namespace import Namespace
-from transporter.pipeline.options import NotEmpty
+from transporter.pipeline.namespace_filter import Namespace
 from transporter.pipeline.problems import suggestion
+from transporter.pipeline.route_options import NotEmpty
 from transporter.pipeline.steps.step import StepSettings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
-from transporter.pipeline.options import NotEmpty
+from transporter.pipeline.route_options import NotEmpty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.namespace_filter import Namespace
 from transporter.pipeline.steps.documents import DocumentStep
+from transporter.pipeline.steps.json_rewrite import Picker
 from transporter.pipeline.steps.paths import FieldPaths  # noqa: TC001 - pydantic reads it
-from transporter.pipeline.steps.rewrite import Picker
 from transporter.pipeline.steps.step import StepSettings
 
 if TYPE_CHECKING:

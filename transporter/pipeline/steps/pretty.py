@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import BeforeValidator, Field
 
-from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.namespace_filter import Namespace
 from transporter.pipeline.steps.documents import DocumentStep
-from transporter.pipeline.steps.edits import check_object
-from transporter.pipeline.steps.grammar import STRING, Refused
+from transporter.pipeline.steps.json_edits import check_object
+from transporter.pipeline.steps.json_grammar import STRING, Refused
 from transporter.pipeline.steps.step import StepSettings
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 from pydantic import AfterValidator, ValidationInfo
 
 from transporter.errors import ConfigError, StepFailed
-from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.adaptor_registry import find_function, is_under
+from transporter.pipeline.namespace_filter import Namespace
 from transporter.pipeline.problems import one_line
-from transporter.pipeline.registry import find_function, is_under
-from transporter.pipeline.steps import batches
-from transporter.pipeline.steps.batches import BatchStep
-from transporter.pipeline.steps.called import turned
-from transporter.pipeline.steps.changed import wrong
+from transporter.pipeline.steps import python_batches
+from transporter.pipeline.steps.per_message import turned
+from transporter.pipeline.steps.python_batches import BatchStep
+from transporter.pipeline.steps.reencode import wrong
 from transporter.pipeline.steps.step import StepSettings
 from transporter.units import FOLDER
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from transporter.message import Entry, Message
 
-_OURS: Final = frozenset({__file__, batches.__file__})
+_OURS: Final = frozenset({__file__, python_batches.__file__})
 _LONGEST: Final = 500
 """Letters of an exception's text that an error repeats; it may hold a whole document."""
 

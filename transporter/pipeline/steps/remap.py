@@ -9,8 +9,8 @@ import pyarrow as pa
 from pydantic import AfterValidator, ValidationInfo, field_validator, model_validator
 
 from transporter.message import ENTRY_SCHEMA
-from transporter.pipeline.namespace import Namespace
-from transporter.pipeline.options import NotEmpty
+from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.route_options import NotEmpty
 from transporter.pipeline.steps.step import StepSettings
 
 if TYPE_CHECKING:

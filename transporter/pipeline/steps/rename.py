@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
 
-from transporter.pipeline.namespace import Namespace
-from transporter.pipeline.options import NotEmpty
+from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.route_options import NotEmpty
 from transporter.pipeline.steps.documents import DocumentStep
+from transporter.pipeline.steps.json_rewrite import Rewriter
 from transporter.pipeline.steps.paths import FieldName, FieldPath, OneWay, Path, written
-from transporter.pipeline.steps.rewrite import Rewriter
 from transporter.pipeline.steps.step import StepSettings
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import AfterValidator, Field, model_validator
 
 from transporter.errors import ConfigError
-from transporter.pipeline.options import Model
+from transporter.pipeline.route_options import Model
 
 if TYPE_CHECKING:
     from pathlib import Path

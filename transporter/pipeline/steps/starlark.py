@@ -10,19 +10,19 @@ from pydantic import AfterValidator, model_validator
 
 from transporter.errors import ConfigError, StepFailed
 from transporter.message import Message
-from transporter.pipeline.namespace import Namespace
-from transporter.pipeline.steps.called import turned
-from transporter.pipeline.steps.changed import wrong
+from transporter.pipeline.namespace_filter import Namespace
 from transporter.pipeline.steps.documents import is_json
-from transporter.pipeline.steps.grammar import Refused
-from transporter.pipeline.steps.literals import (
+from transporter.pipeline.steps.json_grammar import Refused
+from transporter.pipeline.steps.per_message import turned
+from transporter.pipeline.steps.reencode import wrong
+from transporter.pipeline.steps.starlark_literals import (
     Given,
     document_text,
     given_of,
     spelt_again,
     value_of,
 )
-from transporter.pipeline.steps.script import Script, ScriptFailed, load_script
+from transporter.pipeline.steps.starlark_script import Script, ScriptFailed, load_script
 from transporter.pipeline.steps.step import StepSettings
 from transporter.units import LocalPath  # noqa: TC001 - pydantic reads it
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import Field
 
-from transporter.pipeline.namespace import EVERYTHING, Pattern
-from transporter.pipeline.options import Model
+from transporter.pipeline.namespace_filter import EVERYTHING, Pattern
+from transporter.pipeline.route_options import Model
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,8 +7,8 @@ import time
 
 import pytest
 from pydantic import ValidationError
+from transporter_adaptors.demo.reader import DemoReader, order_message
 
-from adaptors.demo.reader import DemoReader, order_message
 from transporter.adaptor import EndOfSource
 from transporter.testing import FixedResume
 from transporter.testing.contracts import joined, read_all

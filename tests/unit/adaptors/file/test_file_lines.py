@@ -7,8 +7,8 @@ import json
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from transporter_adaptors.file.lines import Line, Lines, Origin, batch_of, message_of, read_lines
 
-from adaptors.file.lines import Line, Lines, Origin, batch_of, message_of, read_lines
 from transporter.message import Entries, messages_to_batch, with_offsets
 
 ORIGIN = Origin("orders", "orders.jsonl", 5, "id")

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from transporter_adaptors.file.known import open_regular
+from transporter_adaptors.file.reader import FileReader
 
-from adaptors.file.known import open_regular
-from adaptors.file.reader import FileReader
 from transporter.adaptor import EndOfSource
 from transporter.errors import EnvironmentFault, SourceError, SourceUnavailable
 from transporter.message import ERROR_HEADER, JSON

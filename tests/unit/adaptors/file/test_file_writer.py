@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from transporter_adaptors.file.shapes import data_line, json_line
+from transporter_adaptors.file.writer import FileWriter
 
-from adaptors.file.shapes import data_line, json_line
-from adaptors.file.writer import FileWriter
 from transporter.adaptor import WriterContext
 from transporter.errors import RouteFault, SinkTimeout, SinkUnavailable
 from transporter.message import Entry, Message
@@ -200,7 +200,7 @@ def test_a_dash_is_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) ->
 SHOW = """
 import sys
 sys.path[:0] = sys.argv[1].split(":")
-from adaptors.file.writer import FileWriter
+from transporter_adaptors.file.writer import FileWriter
 from transporter.adaptor import WriterContext
 from transporter.message import Message
 from transporter.testing import RecordingAck, entries

@@ -25,9 +25,9 @@ from file_sink import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from transporter_adaptors.file.disk import Disk
+from transporter_adaptors.file.writer import FileWriter
 
-from adaptors.file.disk import Disk
-from adaptors.file.writer import FileWriter
 from transporter.adaptor import StoredOffset, WriterContext
 from transporter.errors import RouteFault, SinkUnavailable
 
@@ -149,7 +149,7 @@ import sys
 sys.path[:0] = sys.argv[1].split(":")
 from pathlib import Path
 from dataclasses import replace
-from adaptors.file.disk import Disk
+from transporter_adaptors.file.disk import Disk
 from file_sink import Engine
 engine = Engine(Path(sys.argv[2]), {"roll_bytes": 3_000_000}, total=10**9)
 engine.next = int(sys.argv[3])

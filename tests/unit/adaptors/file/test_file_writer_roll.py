@@ -9,10 +9,10 @@ from file_sink import LOG_TIME, Engine, held, line
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from transporter_adaptors.file.reader import FileReader
+from transporter_adaptors.file.rolling import Group, Part, Roll, number_of, numbered_path
+from transporter_adaptors.file.writer import FileWriter
 
-from adaptors.file.reader import FileReader
-from adaptors.file.rolling import Group, Part, Roll, number_of, numbered_path
-from adaptors.file.writer import FileWriter
 from transporter.message import Entries, Message, messages_to_batch, with_offsets
 from transporter.testing import RecordingAck
 from transporter.testing.contracts import joined, read_all

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from file_sink import FIRST
+from transporter_adaptors.file.writer import FileWriter
 
-from adaptors.file.writer import FileWriter
 from transporter.errors import RouteFault, SinkTimeout, SinkUnavailable
 from transporter.message import Message
 from transporter.testing import RecordingAck, entries

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from transporter_adaptors.http.writer import HttpWriter
 
-from adaptors.http.writer import HttpWriter
 from transporter.adaptor import WriterContext
 
 if TYPE_CHECKING:

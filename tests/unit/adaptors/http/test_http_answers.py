@@ -6,8 +6,8 @@ import time
 from email.utils import formatdate
 
 import pytest
+from transporter_adaptors.http.answers import Answer, is_ack, retry_after, sink_error
 
-from adaptors.http.answers import Answer, is_ack, retry_after, sink_error
 from transporter.errors import Rejected, RouteFault, SinkTimeout, SinkUnavailable
 
 PLACE = "HTTP receiver h:80"

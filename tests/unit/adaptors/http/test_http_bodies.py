@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transporter_adaptors.http.bodies import Requests
+from transporter_adaptors.http.config import HttpWriterConfig
 
-from adaptors.http.bodies import Requests
-from adaptors.http.config import HttpWriterConfig
 from transporter.errors import Rejected
 from transporter.message import ENTRY_SCHEMA, Entries, Message
 from transporter.testing import entries, hostile_messages
@@ -21,7 +21,7 @@ from transporter.testing import entries, hostile_messages
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from adaptors.http.bodies import Request
+    from transporter_adaptors.http.bodies import Request
 
 URL = "http://127.0.0.1:1/"
 

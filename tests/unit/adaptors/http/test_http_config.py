@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from transporter_adaptors.http import config as config_module
+from transporter_adaptors.http.config import OWNED, HttpWriterConfig, OAuth2, secrets_of
 
-from adaptors.http import config as config_module
-from adaptors.http.config import OWNED, HttpWriterConfig, OAuth2, secrets_of
 from transporter.pipeline.config import load
 from transporter.pipeline.problems import InvalidPipeline
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from http_tools import LOCALHOST, Proxy, Receiver, failure, localhost_tls, numbered, write
+from transporter_adaptors.http.targets import basic
+from transporter_adaptors.http.writer import HttpWriter
 
-from adaptors.http.targets import basic
-from adaptors.http.writer import HttpWriter
 from transporter.errors import RouteFault, SinkTimeout, SinkUnavailable
 
 if TYPE_CHECKING:

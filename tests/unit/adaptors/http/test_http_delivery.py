@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 from http_tools import OK, Receiver, Reply, ids_of, messages_of
+from transporter_adaptors.http.writer import HttpWriter
 
-from adaptors.http.writer import HttpWriter
 from transporter.adaptor import WriterContext
-from transporter.engine.delivery import Delivery, deliver, deliver_singly
-from transporter.engine.protocol import FailureKind
-from transporter.engine.redelivery import Redelivery
+from transporter.engine.routing.redelivery import Redelivery
 from transporter.message import Message
-from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.namespace_filter import Namespace
+from transporter.protocol.messages import FailureKind
 from transporter.testing import entries
+from transporter.worker.delivery import Delivery, deliver, deliver_singly
 
 if TYPE_CHECKING:
     from http_tools import Request
 
-    from transporter.engine.protocol import Outcome
+    from transporter.protocol.messages import Outcome
 
 CONTEXT = WriterContext(log_id="log", route="route", epoch=1, deadline=1.0)
 ROUTE = Delivery(Namespace(), "log")

@@ -65,7 +65,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Return the clock by which tokens grow old."""
     clock = SimpleNamespace(now=1000.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr("adaptors.http.tokens.time", clock)
+    monkeypatch.setattr("transporter_adaptors.http.tokens.time", clock)
     return clock
 
 

@@ -22,13 +22,13 @@ from http_tools import (
     numbered,
     write,
 )
+from transporter_adaptors.http.answers import Answer
+from transporter_adaptors.http.client import MOST_READ
 
-from adaptors.http.answers import Answer
-from adaptors.http.client import MOST_READ
-from transporter.engine.delivery import Acks
 from transporter.errors import Rejected, RouteFault, SinkError, SinkTimeout, SinkUnavailable
 from transporter.message import ENTRY_SCHEMA, Entries, Message
 from transporter.testing import entries
+from transporter.worker.delivery import Acks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -233,7 +233,9 @@ def test_no_request_is_begun_that_might_not_end_before_the_deadline(
 ) -> None:
     """A slice that takes too long ends with what was acked, and without half a request."""
     now = [100.0]
-    monkeypatch.setattr("adaptors.http.writer.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "transporter_adaptors.http.writer.time", SimpleNamespace(monotonic=lambda: now[0])
+    )
 
     def take_three_seconds(_: Request) -> Reply:
         now[0] += 3
@@ -258,7 +260,7 @@ def test_a_request_takes_at_most_half_the_deadline(
         told.append(arguments[-1])
         return Answer(200, {}, b"")
 
-    monkeypatch.setattr("adaptors.http.client.Client.ask", ask)
+    monkeypatch.setattr("transporter_adaptors.http.client.Client.ask", ask)
     assert write(make_writer("http://127.0.0.1:1/", timeout=timeout), numbered(1)).complete
     assert told == [pytest.approx(expected, abs=1)]
 
@@ -376,7 +378,7 @@ def test_a_short_rest_is_waited_for_without_a_word(
 ) -> None:
     """Up to five seconds of a Retry-After are slept off, and then the entries are delivered."""
     clock = Clock()
-    monkeypatch.setattr("adaptors.http.writer.time", clock)
+    monkeypatch.setattr("transporter_adaptors.http.writer.time", clock)
     with Receiver([Reply(429, (("Retry-After", "5"),))]) as receiver:
         writer = make_writer(receiver.url)
         assert "answered 429" in str(failure(write(writer, numbered(1))))
@@ -395,7 +397,7 @@ def test_a_rest_that_is_too_long_is_the_routes(
 ) -> None:
     """What is longer than five seconds, or than the slice has, is told, never as nothing."""
     clock = Clock()
-    monkeypatch.setattr("adaptors.http.writer.time", clock)
+    monkeypatch.setattr("transporter_adaptors.http.writer.time", clock)
     with Receiver([Reply(429, (("Retry-After", asked),))]) as receiver:
         writer = make_writer(receiver.url, deadline=20.0 if asked == "6" else 9.0, timeout="4500ms")
         assert "answered 429" in str(failure(write(writer, numbered(1))))

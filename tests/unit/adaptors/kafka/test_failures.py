@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import KafkaError
+from transporter_adaptors.kafka.failures import Kind, kind_of, sink_error, source_error
 
-from adaptors.kafka.failures import Kind, kind_of, sink_error, source_error
 from transporter.errors import (
     EnvironmentFault,
     Rejected,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from adaptors.kafka.beginning import Committed, Edge, Mark, beginning
-from adaptors.kafka.position import Place, Position, Step
+from transporter_adaptors.kafka.beginning import Committed, Edge, Mark, beginning
+from transporter_adaptors.kafka.position import Place, Position, Step
 
 OURS, THEIRS = "log-a/1", "log-b/2"
 

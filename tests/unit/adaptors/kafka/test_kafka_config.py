@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import ValidationError
-
-from adaptors.kafka import config as config_module
-from adaptors.kafka.config import (
+from transporter_adaptors.kafka import config as config_module
+from transporter_adaptors.kafka.config import (
     OWNED,
     READER_OWNED,
     KafkaConnection,
@@ -19,6 +18,7 @@ from adaptors.kafka.config import (
     KafkaWriterConfig,
     matching,
 )
+
 from transporter.pipeline.config import load
 from transporter.pipeline.problems import InvalidPipeline
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from adaptors.kafka.held import Held
-from adaptors.kafka.position import Place
+from transporter_adaptors.kafka.held import Held
+from transporter_adaptors.kafka.position import Place
 
 
 def test_nothing_is_due_before_anything_is_durable() -> None:

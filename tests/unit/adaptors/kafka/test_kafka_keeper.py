@@ -6,8 +6,7 @@ import threading
 import time
 
 import pytest
-
-from adaptors.kafka.keeper import Keeper
+from transporter_adaptors.kafka.keeper import Keeper
 
 PATIENCE = 30.0
 

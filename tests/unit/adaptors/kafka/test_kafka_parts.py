@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from transporter_adaptors.kafka.parts import Outgoing, Pace
 
-from adaptors.kafka.parts import Outgoing, Pace
 from transporter.message import Entries, Message
 from transporter.testing import entries
 

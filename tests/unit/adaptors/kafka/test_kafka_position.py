@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from transporter_adaptors.kafka.position import Place, Position, Step
 
-from adaptors.kafka.position import Place, Position, Step
 from transporter.errors import SourceError
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
+from transporter_adaptors.kafka.config import KafkaWriterConfig
+from transporter_adaptors.kafka.progress import Progress
 
-from adaptors.kafka.config import KafkaWriterConfig
-from adaptors.kafka.progress import Progress
 from transporter.adaptor import StoredOffset
 
 STORED = StoredOffset("log-1", "bestellungen-ä", 3, 2, 1, 4, 10)

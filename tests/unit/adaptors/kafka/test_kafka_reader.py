@@ -6,13 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from adaptors.kafka import reader as module
-from adaptors.kafka.group import Taken
-from adaptors.kafka.held import Held
-from adaptors.kafka.keeper import Keeper
-from adaptors.kafka.position import Place, Position
-from adaptors.kafka.reader import KafkaReader
+from transporter_adaptors.kafka import reader as module
+from transporter_adaptors.kafka.group import Taken
+from transporter_adaptors.kafka.held import Held
+from transporter_adaptors.kafka.keeper import Keeper
+from transporter_adaptors.kafka.position import Place, Position
+from transporter_adaptors.kafka.reader import KafkaReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Message as Record
+from transporter_adaptors.kafka.records import EARLIEST, LATEST, Names, to_batch
 
-from adaptors.kafka.records import EARLIEST, LATEST, Names, to_batch
 from transporter.message import MESSAGE_SCHEMA, Message
 from transporter.testing.contracts import messages_of
 

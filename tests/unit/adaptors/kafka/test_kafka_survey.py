@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from transporter_adaptors.kafka.cluster import Ends
+from transporter_adaptors.kafka.survey import EVERY, LATE, Survey
 
-from adaptors.kafka.cluster import Ends
-from adaptors.kafka.survey import EVERY, LATE, Survey
 from transporter.errors import SourceUnavailable
 
 

@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka import KafkaError
 from http_tools import LOCALHOST, localhost_tls
 from services.oidc_kafka import Provider
+from transporter_adaptors.kafka.client import Client
+from transporter_adaptors.kafka.failures import is_fault
+from transporter_adaptors.kafka.writer import KafkaWriter
 
-from adaptors.kafka.client import Client
-from adaptors.kafka.failures import is_fault
-from adaptors.kafka.writer import KafkaWriter
 from transporter.adaptor import WriterContext
 from transporter.errors import SinkUnavailable
-from transporter.kafka_clients import ClientLog
+from transporter.kafka.clients import ClientLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,6 +122,8 @@ def test_the_clients_log_has_no_secrets(
     provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is no secret stays readable."""
-    log = ClientLog("adaptors.kafka.test", config(provider, "another/of+ada").without_secrets)
+    log = ClientLog(
+        "transporter_adaptors.kafka.test", config(provider, "another/of+ada").without_secrets
+    )
     log.log(logging.ERROR, "%s of %s at %s", "another/of+ada", "ada", "another%2Fof%2Bada")
     assert caplog.messages == ["*** of ada at ***"]

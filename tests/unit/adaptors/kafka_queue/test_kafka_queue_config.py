@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-
-from adaptors.kafka_queue import config as config_module
-from adaptors.kafka_queue.config import (
+from transporter_adaptors.kafka_queue import config as config_module
+from transporter_adaptors.kafka_queue.config import (
     KafkaQueueConnection,
     KafkaQueueReaderConfig,
     KafkaQueueWriterConfig,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from transporter_adaptors.kafka_queue.failures import sink_error, source_errors
 
-from adaptors.kafka_queue.failures import sink_error, source_errors
 from transporter.errors import (
     ConfigError,
     EnvironmentFault,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from adaptors.kafka_queue import measuring
-from adaptors.kafka_queue.measuring import _age, _Held
+from transporter_adaptors.kafka_queue import measuring
+from transporter_adaptors.kafka_queue.measuring import _age, _Held
 
 
 @pytest.mark.parametrize(

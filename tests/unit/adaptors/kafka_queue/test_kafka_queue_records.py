@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from adaptors.kafka.records import EARLIEST, LATEST
-from adaptors.kafka_queue.records import outgoing, to_message
+from transporter_adaptors.kafka.records import EARLIEST, LATEST
+from transporter_adaptors.kafka_queue.records import outgoing, to_message
+
 from transporter.message import ERROR_HEADER, Message
 from transporter.queue import Outgoing, QueueMessage
 from transporter.testing import entries

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from transporter_adaptors.kafka_queue.position import Position
+from transporter_adaptors.kafka_queue.unsettled import Unsettled
 
-from adaptors.kafka_queue.position import Position
-from adaptors.kafka_queue.unsettled import Unsettled
 from transporter.errors import SourceError
 
 

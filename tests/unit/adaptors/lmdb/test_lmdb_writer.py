@@ -12,10 +12,10 @@ import lmdb
 import pyarrow as pa
 import pytest
 from root_tools import cannot_run
+from transporter_adaptors.lmdb import writer as module
+from transporter_adaptors.lmdb.layout import Progress, latest_key, offset_key
+from transporter_adaptors.lmdb.writer import LmdbWriter
 
-from adaptors.lmdb import writer as module
-from adaptors.lmdb.layout import Progress, latest_key, offset_key
-from adaptors.lmdb.writer import LmdbWriter
 from transporter.adaptor import StoredOffset, WriterContext
 from transporter.errors import Rejected, RouteFault, SinkUnavailable
 from transporter.message import ENTRY_SCHEMA, Entries, Message
@@ -196,7 +196,7 @@ def test_a_map_size_is_the_map_that_it_begins_with(database: Path) -> None:
 GROW = """
 import sys
 sys.path[:0] = sys.argv[2].split(":")
-from adaptors.lmdb.writer import LmdbWriter
+from transporter_adaptors.lmdb.writer import LmdbWriter
 from transporter.adaptor import WriterContext
 from transporter.message import Message
 from transporter.testing import RecordingAck, entries

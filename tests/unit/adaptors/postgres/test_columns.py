@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 import pytest
 from pydantic import ValidationError
+from transporter_adaptors.postgres.columns import Columns, ColumnsConfig
+from transporter_adaptors.postgres.config import OutboxConfig
+from transporter_adaptors.postgres.leaders import is_same_log, new_leader
 
-from adaptors.postgres.columns import Columns, ColumnsConfig
-from adaptors.postgres.config import OutboxConfig
-from adaptors.postgres.leaders import is_same_log, new_leader
 from transporter.outbox import Columns as Stashed
 
 DSN = "postgresql://app@127.0.0.1/shop"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
-
-from adaptors.postgres.config import OutboxConfig
+from transporter_adaptors.postgres.config import OutboxConfig
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-
-from adaptors.postgres import gaps as module
-from adaptors.postgres.gaps import (
+from transporter_adaptors.postgres import gaps as module
+from transporter_adaptors.postgres.gaps import (
     HIGHEST,
     LOWEST,
     MOST_GAPS,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from adaptors.postgres.pacing import (
+from transporter_adaptors.postgres.pacing import (
     LOOK_SHARE,
     SETTLING_INTERVAL,
     SHORTEST,

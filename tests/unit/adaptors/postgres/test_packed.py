@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from adaptors.postgres.packed import Packed, unpack_rows
-from adaptors.postgres.rows import EARLIEST, LATEST, Row, to_batch
+from transporter_adaptors.postgres.packed import Packed, unpack_rows
+from transporter_adaptors.postgres.rows import EARLIEST, LATEST, Row, to_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from adaptors.postgres.rows import Texts
+    from transporter_adaptors.postgres.rows import Texts
 
 GOOD = Row(7, 5, b"orders", b"k1", b'{"a":1}', [b"h"], [b"v"])
 REFUSALS = (TypeError, ValueError, pa.ArrowException)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from transporter_adaptors.postgres.position import Position
+from transporter_adaptors.postgres.recognition import logged_ids, match_rows, unpurged_batches
+from transporter_adaptors.postgres.rows import Row, to_batch
 
-from adaptors.postgres.position import Position
-from adaptors.postgres.recognition import logged_ids, match_rows, unpurged_batches
-from adaptors.postgres.rows import Row, to_batch
 from transporter.errors import SourceError
 from transporter.message import Entries, with_offsets
 

@@ -7,9 +7,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from adaptors.postgres.columns import Columns
-from adaptors.postgres.rows import (
+from transporter_adaptors.postgres.columns import Columns
+from transporter_adaptors.postgres.rows import (
     CARRIED,
     LARGEST,
     Large,
@@ -19,6 +18,7 @@ from adaptors.postgres.rows import (
     to_batch,
     unloggable,
 )
+
 from transporter.log.commit_log import appendable
 from transporter.message import ERROR_HEADER, JSON, MESSAGE_SCHEMA, Entries, Message, with_offsets
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
+from transporter_adaptors.postgres.config import OutboxConfig
+from transporter_adaptors.postgres.reader import OutboxReader
+from transporter_adaptors.postgres.table import TableName
 
-from adaptors.postgres.config import OutboxConfig
-from adaptors.postgres.reader import OutboxReader
-from adaptors.postgres.table import TableName
 from transporter.errors import SourceError
 
 DSN = "postgresql://app:hunter2@127.0.0.1/shop"

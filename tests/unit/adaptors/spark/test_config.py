@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from transporter_adaptors.spark.config import SparkWriterConfig
+from transporter_adaptors.spark.writer import SparkWriter
 
-from adaptors.spark.config import SparkWriterConfig
-from adaptors.spark.writer import SparkWriter
+from transporter.pipeline.adaptor_registry import find_writer, takes_frames
 from transporter.pipeline.config import load
-from transporter.pipeline.document import parse
-from transporter.pipeline.registry import find_writer, takes_frames
 from transporter.pipeline.secrets import secrets_of
+from transporter.pipeline.yaml_document import parse
 from transporter.units import FOLDER
 
 
@@ -102,7 +102,7 @@ def test_it_takes_frames() -> None:
     assert takes_frames(found)
 
 
-README = (Path(__file__).parents[4] / "adaptors" / "spark" / "README.md").read_text()
+README = (Path(__file__).parents[4] / "adaptors/transporter_adaptors/spark/README.md").read_text()
 SNIPPETS = re.findall(r"^```yaml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from transporter_adaptors.spark import folder as module
+from transporter_adaptors.spark.config import SparkWriterConfig
+from transporter_adaptors.spark.folder import DataFolder
+from transporter_adaptors.spark.writer import SparkWriter
 
-from adaptors.spark import folder as module
-from adaptors.spark.config import SparkWriterConfig
-from adaptors.spark.folder import DataFolder
-from adaptors.spark.writer import SparkWriter
 from transporter.adaptor import FrameSlice, WriterContext
 from transporter.errors import RouteFault
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from transporter.pipeline.steps.edits import FieldTaken
-from transporter.pipeline.steps.grammar import MAX_DEPTH, NotJson
+from transporter.pipeline.steps.json_edits import FieldTaken
+from transporter.pipeline.steps.json_grammar import MAX_DEPTH, NotJson
+from transporter.pipeline.steps.json_rewrite import Finder, Picker, Rewriter
 from transporter.pipeline.steps.paths import parse_path
-from transporter.pipeline.steps.rewrite import Finder, Picker, Rewriter
 
 
 def omit(data: bytes, *paths: str) -> bytes:

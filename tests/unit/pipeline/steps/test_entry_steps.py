@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from step_tools import batch_of, rows_of
 
 from transporter.message import OPS, Message
-from transporter.pipeline.namespace import Namespace
+from transporter.pipeline.namespace_filter import Namespace
 from transporter.pipeline.steps.remap import RemapStep
 
 if TYPE_CHECKING:

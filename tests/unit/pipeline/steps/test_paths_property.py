@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_documents import Pairs, documents, tree, untree
 
+from transporter.pipeline.steps.json_rewrite import Finder, Picker, Rewriter
 from transporter.pipeline.steps.paths import Every, Path, parse_path
 from transporter.pipeline.steps.pretty import laid_out
-from transporter.pipeline.steps.rewrite import Finder, Picker, Rewriter
 
 Paths = set[Path]
 

@@ -9,7 +9,7 @@ from step_tools import batch_of, rows_of
 
 from transporter.errors import StepFailed
 from transporter.message import Message
-from transporter.pipeline.steps.grammar import MAX_DEPTH, NotJson, Refused
+from transporter.pipeline.steps.json_grammar import MAX_DEPTH, NotJson, Refused
 from transporter.pipeline.steps.pretty import MAX_SPACE, laid_out
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_documents import documents
 
-from transporter.pipeline.steps.edits import FieldTaken, apply, edits_of
 from transporter.pipeline.steps.fields import KEPT, TAKEN, fields
-from transporter.pipeline.steps.grammar import NotJson, Refused
-from transporter.pipeline.steps.rewrite import Finder, Picker, Rewriter
+from transporter.pipeline.steps.json_edits import FieldTaken, apply, edits_of
+from transporter.pipeline.steps.json_grammar import NotJson, Refused
+from transporter.pipeline.steps.json_rewrite import Finder, Picker, Rewriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

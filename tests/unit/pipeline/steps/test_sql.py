@@ -8,8 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from transporter.pipeline.config import Pipeline, load
+from transporter.pipeline.json_schema import pipeline_schema
 from transporter.pipeline.problems import InvalidPipeline
-from transporter.pipeline.schema import pipeline_schema
 from transporter.pipeline.steps.sql import SqlSettings
 
 if TYPE_CHECKING:

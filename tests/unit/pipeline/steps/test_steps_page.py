@@ -11,9 +11,9 @@ import pytest
 from step_tools import batch_of, rows_of
 
 from transporter.message import Message
-from transporter.pipeline.document import parse
+from transporter.pipeline.steps.registry import KINDS
 from transporter.pipeline.steps.sql import SQL
-from transporter.pipeline.steps.table import KINDS
+from transporter.pipeline.yaml_document import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable

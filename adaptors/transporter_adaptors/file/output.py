@@ -1,0 +1,310 @@
+"""A file whose length is stored together with the offset at that length."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
+
+from transporter.errors import RouteFault
+from transporter_adaptors.file.disk import append_all, exclusive_lock
+from transporter_adaptors.file.progress import (
+    END_BYTES,
+    SIZE,
+    SUFFIX,
+    Put,
+    Slice,
+    State,
+    being_written,
+    blank,
+    newest,
+    put_slice,
+    put_state,
+)
+from transporter_adaptors.file.rolling import number_of, numbered_path, shard_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.adaptor import WriterContext
+    from transporter_adaptors.file.config import FileWriterConfig
+    from transporter_adaptors.file.disk import Disk
+    from transporter_adaptors.file.rolling import Part
+
+_CHUNK: Final = 1024**2
+_STREAMS: Final = ("/dev/stdout", "/dev/stderr")
+_STREAM_FOLDERS: Final = ("/dev/fd", "/proc/self/fd")
+_MADE: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT
+
+
+class Output:
+    """A regular file, or numbered ones, that hold each line once however a writer ends.
+
+    The order is: the lines, a sync, the length with its offset, and a sync of
+    that if it is to outlive the machine. Bytes behind the last stored length
+    were never acked. They are cut off before anything else is written,
+    and copied aside first unless they are certainly ours. A length that was not
+    synced counts until the machine is started again. After that nothing is cut
+    by it. The lock is that of the progress file, because the lines' own file
+    changes. Every method but :meth:`close` requires :meth:`exclusive_lock`.
+    """
+
+    def __init__(self, config: FileWriterConfig, context: WriterContext, disk: Disk) -> None:
+        """Write for *context* according to *config*. :meth:`open` comes first."""
+        self._path = shard_path(config.path, context.shard, context.shards)  # type: ignore[arg-type]
+        self._rolls, self._always = config.rolls, config.exact_after == "power-cut"
+        self._context, self._disk = context, disk
+        self._progress = -1
+        self._descriptor, self._inode = -1, -1
+        self._known: tuple[bytes, State | None] = b"", None
+
+    def open(self) -> None:
+        """Open the progress file, and make it and its folder when they do not exist."""
+        self._disk.make_folder(self._path.parent)
+        self._progress = self._disk.open(self._progress_path, os.O_RDWR | os.O_CREAT)
+
+    def close(self) -> None:
+        """Close all files. Safe to call twice."""
+        self._leave()
+        progress, self._progress = self._progress, -1
+        if progress >= 0:
+            os.close(progress)
+
+    @contextmanager
+    def exclusive_lock(self) -> Iterator[None]:
+        """Block every other writer, so that slices stay together and can be taken back."""
+        while True:
+            with exclusive_lock(self._progress, self._context.deadline, self._path):
+                status = self._disk.status(self._progress_path)
+                if status is not None and status.st_ino == os.fstat(self._progress).st_ino:
+                    yield
+                    return
+            self.close()  # It was removed, and our lock on it no longer protects anything.
+            self.open()
+
+    def state(self) -> State:
+        """Return the state of the present file, after bringing the file into that state.
+
+        Raises:
+            RouteFault: Lines that were acked are missing.
+        """
+        content = self._content()
+        if not content or content != self._known[0]:
+            self._known = content, self._newest_state(content)
+        return self._whole(self._known[1], content)
+
+    def check_epoch(self, state: State) -> None:
+        """Raise :class:`RouteFault` when a newer epoch has written *state*."""
+        stored = state.stored_for(self._context)
+        if stored is not None and stored.epoch > self._context.epoch:
+            raise RouteFault(
+                f"{self._path}: fenced by epoch {stored.epoch}; this writer has epoch "
+                f"{self._context.epoch}: another engine has opened the log since"
+            )
+
+    def next_file(self, state: State) -> State:
+        """Return the state of the file that follows the one of *state*, which is empty."""
+        return self._begin_next(state)
+
+    def commit(self, state: State, part: Part, generation: int) -> State:
+        """Append the lines of *part*, and return the new state when they are on disk.
+
+        Raises:
+            OSError: That failed, and the lines were taken back.
+        """
+        before = state.length
+        text = part.text
+        if before and self._disk.read(self._descriptor, 1, before - 1) != b"\n":
+            text = b"\n" + text  # The last line is another writer's, because ours have ends.
+        try:
+            self._put(put_slice(Slice(state.turn, len(text), crc32c(text))))
+            append_all(self._disk, self._descriptor, text)
+            self._disk.sync(self._descriptor)
+            return self._store(self._grow(state, text, part, generation), durable=False)
+        except OSError:
+            # Lines that cannot be taken back now are cut off before the next slice.
+            with suppress(OSError):
+                self._disk.cut(self._descriptor, before)
+            with suppress(OSError):
+                self._put(put_state(replace(state, turn=state.turn + 2)))
+            raise
+
+    def _grow(self, state: State, text: bytes, part: Part, generation: int) -> State:
+        known = state.stored_for(self._context)
+        stored = self._context.stored(generation, part.offsets[-1], known)
+        length = state.length + len(text)
+        grown = replace(state, length=length, end=self._end(length), period=part.period)
+        return grown.with_stored(stored)
+
+    def _store(self, state: State, *, durable: bool = True) -> State:
+        """Write *state* as the next turn and return it, after waiting for the disk if need be.
+
+        Against a kill alone no wait is needed, except for the state that first relies on this:
+        a state with acked lines behind it must not be taken for the newest.
+        """
+        boot = self._disk.boot
+        kept = replace(state, turn=state.turn + 1, boot=boot, synced=self._always or not boot)
+        self._put(put_state(kept))
+        if durable or kept.synced or state.synced:
+            self._disk.sync(self._progress)
+        return kept
+
+    @property
+    def _progress_path(self) -> Path:
+        return self._path.with_name(self._path.name + SUFFIX)
+
+    def _put(self, put: Put) -> None:
+        self._disk.put(self._progress, put.text, put.byte)
+
+    def _content(self) -> bytes:
+        return self._disk.read(self._progress, SIZE, 0)
+
+    def _newest_state(self, content: bytes) -> State | None:
+        try:
+            return newest(content)
+        except RouteFault as error:
+            raise RouteFault(
+                f"{self._progress_path} {error}: move it away to go on behind what "
+                f"{self._path.name} holds"
+            ) from None
+
+    def _whole(self, state: State | None, content: bytes) -> State:
+        """Return *state* once its file has its length, or the state of the file in its place."""
+        if state is None:
+            return self._first()
+        path = self._path.with_name(state.file)
+        status = self._disk.status(path)
+        if status is None or status.st_ino != state.inode:
+            return self._begin_next(state)
+        self._enter(path, status.st_ino)
+        if status.st_size != state.length:
+            state = self._repair(state, status.st_size, content)
+        if self._rolls != (number_of(self._path, state.file) is not None):
+            return self._begin_next(state)
+        return state
+
+    def _first(self) -> State:
+        self._put(blank())
+        return self._begin_next(State(0, "", 0, 0, 0))
+
+    def _repair(self, state: State, size: int, content: bytes) -> State:
+        """Return the state of the open file, which has *size* bytes, unlike *state*."""
+        if size == 0:
+            return self._store(replace(state, length=0, end=self._end(0)))
+        if size < state.length:
+            raise RouteFault(
+                f"{self._path.with_name(state.file)}: has {size} bytes, and {state.length} were "
+                "written and synced: put back what is missing, or move the file away for the "
+                "route to begin a new one"
+            )
+        unsure = not state.synced and state.boot != self._disk.boot
+        if unsure or self._end(state.length) != state.end:
+            # A power cut may have left a state from before lines that were acked. Or the file was
+            # edited in place, or is another one with this inode number. Nothing of it is cut.
+            return self._store(replace(state, length=size, end=self._end(size)))
+        if not self._is_ours(state, size, content):
+            self._set_aside(state, size)
+        self._disk.cut(self._descriptor, state.length)
+        self._disk.sync(self._descriptor)
+        return state
+
+    def _is_ours(self, state: State, size: int, content: bytes) -> bool:
+        """Return whether all behind the length of *state* is the slice that was being written."""
+        tail = being_written(content)
+        if tail is None or (tail.turn, tail.size) != (state.turn, size - state.length):
+            return False
+        crc = 0
+        for chunk in self._chunks(state.length, size):
+            crc = crc32c(chunk, crc)
+        return crc == tail.crc
+
+    def _set_aside(self, state: State, size: int) -> None:
+        """Copy the bytes behind the length of *state* to a file of their own."""
+        number = 1
+        while True:
+            path = self._path.with_name(f"{state.file}.cut-{number}")
+            if self._disk.status(path) is None:
+                break
+            number += 1
+        aside = self._disk.open(path, _MADE | os.O_EXCL)
+        try:
+            for chunk in self._chunks(state.length, size):
+                append_all(self._disk, aside, chunk)
+            self._disk.sync(aside)
+        except OSError:
+            with suppress(OSError):
+                path.unlink()
+            raise
+        finally:
+            os.close(aside)
+        self._disk.sync_folder(self._path.parent)
+
+    def _chunks(self, first: int, end: int) -> Iterator[bytes]:
+        while first < end and (
+            chunk := self._disk.read(self._descriptor, min(_CHUNK, end - first), first)
+        ):
+            yield chunk
+            first += len(chunk)
+
+    def _end(self, length: int) -> int:
+        size = min(length, END_BYTES)
+        return crc32c(self._disk.read(self._descriptor, size, length - size))
+
+    def _begin_next(self, state: State) -> State:
+        """Open the file that follows that of *state*, and return its own state.
+
+        Without numbers that is the file that has the name now, with numbers a new one.
+        """
+        self._leave()
+        path = self._next_numbered(state) if self._rolls else self._path
+        self._enter(path, None)
+        status = os.fstat(self._descriptor)
+        # Lines are only as durable as the names of their file and of its progress.
+        self._disk.sync_folder(path.parent)
+        return self._store(
+            replace(
+                state,
+                file=path.name,
+                inode=status.st_ino,
+                length=status.st_size,
+                end=self._end(status.st_size),
+            )
+        )
+
+    def _next_numbered(self, state: State) -> Path:
+        """Return the first name behind all that were ever used. An empty file's name is unused."""
+        names = os.listdir(self._path.parent)  # noqa: PTH208 - names are wanted, not paths
+        numbers = [number_of(self._path, name) or 0 for name in (*names, state.file)]
+        newest_name = numbered_path(self._path, max(numbers))
+        status = self._disk.status(newest_name)
+        if status is not None and not status.st_size and newest_name.name != state.file:
+            return newest_name
+        return numbered_path(self._path, max(numbers) + 1)
+
+    def _enter(self, path: Path, inode: int | None) -> None:
+        if inode is not None and inode == self._inode:
+            return
+        self._leave()
+        self._descriptor = self._disk.open(path, _MADE)
+        self._inode = os.fstat(self._descriptor).st_ino
+
+    def _leave(self) -> None:
+        descriptor, self._descriptor, self._inode = self._descriptor, -1, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def has_length(path: Path, disk: Disk) -> bool:
+    """Return whether *path* is, or will be, a regular file and not a stream of the process.
+
+    A stream may lead to a file, but nothing can be stored beside it.
+    """
+    if str(path) in _STREAMS or str(path.parent) in _STREAM_FOLDERS:
+        return False
+    status = disk.status(path)
+    return status is None or stat.S_ISREG(status.st_mode)

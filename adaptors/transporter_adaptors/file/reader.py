@@ -1,0 +1,258 @@
+"""Reader of JSON lines from files."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final
+
+from transporter.adaptor import Batch, EndOfSource, Finding
+from transporter.errors import EnvironmentFault, SourceUnavailable
+from transporter_adaptors.file.config import FileReaderConfig
+from transporter_adaptors.file.known import (
+    Found,
+    Known,
+    Place,
+    find_renamed,
+    head_of,
+    in_order,
+    is_same,
+    left_behind,
+    matching_files,
+    open_regular,
+)
+from transporter_adaptors.file.lines import Lines, Origin, batch_of, read_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from transporter.adaptor import AdaptorConfig, Resume
+
+_LOOK_SECONDS: Final = 0.1
+"""Interval of checks for the end of a followed file, because no portable call waits for it."""
+
+_CUT: Final = "it was cut short or overwritten: it is read from its beginning"
+_GONE: Final = "it is gone from its folder: what was not read of it is lost"
+
+
+class FileReader:
+    """Reader of the lines of one file, or of several in the order of their names, as messages.
+
+    ``data`` is the line, byte for byte. Blank lines are skipped. A line that
+    is not JSON becomes a message with an error header. Numbers in names count as
+    numbers.
+
+    A file is identified by device, inode and its beginning, not by its name. So one that
+    was renamed is read on where it was left, and one that was replaced, cut short or
+    overwritten is read from its beginning. With ``follow`` the folder is checked
+    whenever an end was reached: for files that are new, whatever their names, and
+    for those that have grown. A last line without an end is read when a file with a
+    later name, or another one with its own name, was changed since.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = FileReaderConfig
+
+    def __init__(self, config: FileReaderConfig) -> None:
+        """Keep *config*."""
+        self._config = config
+        self._file: BinaryIO | None = None
+        self._place = Place()
+        self._quiet: dict[str, tuple[int, int, bool]] = {}
+        """Size and time of the files in which nothing was found to read, and if they were left."""
+        self._refused: dict[str, str] = {}
+        """Refused files in the folder, with the reason. Reported when first seen."""
+        self._resume: Resume
+        self._pause = threading.Event()  # never set: waiting on it is a bounded pause
+
+    def open(self, resume: Resume) -> None:
+        """Continue at the newest logged position, in the file that holds it.
+
+        Raises:
+            SourceUnavailable: No file exists, and ``follow`` does not wait for one.
+            EnvironmentFault: It may not be read, or is not a regular file.
+        """
+        self._resume, self._place, self._quiet, self._refused = resume, Place(), {}, {}
+        found = self._look()
+        if not found and not self._config.follow:
+            if problem := self._refused.get(self._config.path.name):
+                raise EnvironmentFault(f"{self._config.path}: {problem}")
+            raise SourceUnavailable(f"{self._config.path}: there is no such file")
+        if resume.position is not None:
+            self._place = Place.parse(resume.position)
+            self._find(found)
+
+    def poll(self, timeout: float) -> Batch:
+        """Return the next lines, waiting up to *timeout* seconds for one when following."""
+        deadline = time.monotonic() + timeout
+        while True:
+            if batch := self._read():
+                return batch
+            if self._advance():
+                continue
+            if not self._config.follow:
+                raise EndOfSource
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return Batch([])
+            self._pause.wait(min(left, _LOOK_SECONDS))
+
+    def commit(self, position: str) -> None:
+        """Do nothing, because the files stay as they are."""
+
+    def close(self) -> None:
+        """Close the file. Safe to call twice."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def probe(self) -> Iterable[Finding]:
+        """Check which files exist, and whether they may be read."""
+        path = self._config.path
+        found, refused = matching_files(path, links=self._config.follow_links)
+        for name, problem in refused.items():
+            yield Finding(f"{name}: {problem}", "problem" if name == path.name else "warning")
+        for each in found:
+            if not os.access(each.path, os.R_OK):
+                who = f"this user (id {os.geteuid()})"
+                yield Finding(f"{each.path}: {who} may not read it", "problem")
+        if not found and not refused:
+            if self._config.follow:
+                yield Finding(f"{path}: no such file is there yet; it is waited for", "warning")
+            else:
+                yield Finding(f"{path}: there is no such file", "problem")
+        elif found:
+            yield Finding(f"{path}: {len(found)} {'file' if len(found) == 1 else 'files'}")
+
+    def _read(self) -> Batch | None:
+        """Return the next lines of the open file, if there are any to return."""
+        if self._file is None:
+            return None
+        status, left = os.fstat(self._file.fileno()), False
+        lines = self._lines(self._file, partial=False)
+        if not lines:
+            left = not self._config.follow or self._is_left(status.st_mtime_ns)
+            lines = self._lines(self._file, partial=left)
+        known = self._place.files.get(self._place.id)
+        # Checked after the read: a file overwritten before it has another beginning now.
+        if known is not None and not is_same(self._file.fileno(), known):
+            self._lose(known, _CUT)
+            self.close()
+            return None
+        byte = self._file.tell()
+        self._place.files[self._place.id] = Known(byte, head_of(self._file.fileno(), byte))
+        if not lines:
+            self._quiet[self._place.id] = status.st_size, status.st_mtime_ns, left
+            return None
+        name = self._place.file
+        namespace = self._config.namespace or name.rsplit(".", 1)[0] or name
+        origin = Origin(namespace, name, status.st_mtime_ns // 1000, self._config.key)
+        return Batch(batch_of(lines, origin), str(self._place))
+
+    def _lines(self, file: BinaryIO, *, partial: bool) -> Lines:
+        config = self._config
+        return read_lines(
+            file, config.batch_rows, config.batch_bytes, config.max_line_bytes, partial=partial
+        )
+
+    def _is_left(self, changed: int) -> bool:
+        """Return whether the file, *changed* then, is left: see :func:`left_behind`.
+
+        It keeps the name with which it was begun, which may be another file's by now.
+        """
+        mine = self._place
+        return any(
+            found.id != mine.id
+            and in_order(found.name) >= in_order(mine.file)
+            and found.changed >= changed
+            for found in self._look()
+        )
+
+    def _lose(self, known: Known, problem: str) -> None:
+        """Report that *known*, the file of the position, cannot be read on, and forget it."""
+        self._resume.tell("file-lost", file=self._place.file, byte=known.byte, problem=problem)
+        del self._place.files[self._place.id]
+
+    def _find(self, found: list[Found]) -> None:
+        """Continue in the file of the position, which may have another name by now."""
+        place, config = self._place, self._config
+        known = place.files[place.id]
+        there = [each for each in found if each.id == place.id]
+        for each in there or find_renamed(config.path.parent, place.id, links=config.follow_links):
+            if self._is_known(each):
+                self._enter(each, place.file)
+                return
+        self._lose(known, _CUT if there else _GONE)
+
+    def _advance(self) -> bool:
+        """Leave the file, whose end was reached, if there is another to continue with."""
+        following = self._next()
+        if following is None:
+            return False
+        self.close()
+        self._enter(following, following.name)
+        return True
+
+    def _look(self) -> list[Found]:
+        """Return the files in the folder, and report those that are refused for the first time."""
+        found, refused = matching_files(self._config.path, links=self._config.follow_links)
+        for name, problem in refused.items():
+            if name not in self._refused:
+                self._resume.tell("file-refused", file=name, problem=problem)
+        self._refused = refused
+        return found
+
+    def _next(self) -> Found | None:
+        """Return the first file, in natural order, that has something to read."""
+        found = self._look()
+        mine = self._place.id if self._file is not None else None
+        left = left_behind(found)
+        others = (each for each in found if each.id != mine)
+        following = next((each for each in others if self._has_unread(each, each.id in left)), None)
+        if following is not None:
+            self._forget_all_but({each.id for each in found} | {self._place.id})
+        return following
+
+    def _forget_all_but(self, there: set[str]) -> None:
+        """Forget the files that are gone, because the position would grow for ever with them."""
+        files, quiet = self._place.files, self._quiet
+        self._place.files = {each: known for each, known in files.items() if each in there}
+        self._quiet = {each: state for each, state in quiet.items() if each in there}
+
+    def _has_unread(self, found: Found, left: bool) -> bool:  # noqa: FBT001 - one of its properties
+        """Return whether *found* is new, has grown, is left, or is another file by now."""
+        state = found.size, found.changed, left
+        if self._quiet.get(found.id) == state:
+            return False
+        known = self._place.files.get(found.id)
+        if known is None or known.byte != found.size or not self._is_known(found):
+            return True
+        self._quiet[found.id] = state
+        return False
+
+    def _is_known(self, found: Found) -> bool:
+        known = self._place.files.get(found.id)
+        if known is None:
+            return False
+        with self._open_file(found) as file:
+            return is_same(file.fileno(), known)
+
+    def _enter(self, found: Found, name: str) -> None:
+        """Open *found*, which was begun as *name*, and seek to the place where it was left."""
+        self._place.file, self._place.id = name, found.id
+        self._file = self._open_file(found)
+        known = self._place.files.get(found.id)
+        if known is not None and is_same(self._file.fileno(), known):
+            self._file.seek(known.byte)
+        else:
+            self._place.files.pop(found.id, None)
+
+    def _open_file(self, found: Found) -> BinaryIO:
+        try:
+            return open_regular(found.path, links=self._config.follow_links)
+        except FileNotFoundError as error:
+            raise SourceUnavailable(f"{found.path}: it has just disappeared") from error
+        except OSError as error:
+            raise EnvironmentFault(
+                f"{found.path}: {error.strerror}: give this user the right to read it"
+            ) from error

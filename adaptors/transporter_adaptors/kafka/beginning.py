@@ -1,0 +1,78 @@
+"""The place from which a newly assigned partition is read. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from transporter_adaptors.kafka.position import Place, Position
+
+
+class Edge(Enum):
+    """A place that is not a number."""
+
+    RECREATED = "another topic has this name now: its beginning"
+    UNKNOWN = "no known place: as ``start`` says, or the beginning of a later partition or topic"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Metadata that this reader commits to the group beside an offset.
+
+    ``logged`` is the next offset behind the records that the log held then. The committed
+    offset is greater when no record lies between, only ends of transactions.
+    """
+
+    owner: str
+    topic_id: str
+    logged: int | None
+
+    def __str__(self) -> str:
+        told = {"transporter": self.owner, "topic": self.topic_id, "logged": self.logged}
+        return json.dumps(told, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str | None) -> Self | None:
+        """Parse the mark *text*, or return ``None`` for text of another program or none."""
+        try:
+            found = json.loads(text or "")
+            return cls(found["transporter"], found["topic"], found["logged"])
+        except (ValueError, TypeError, LookupError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The group's commit for a partition."""
+
+    place: Place
+    mark: Mark | None
+
+
+def beginning(
+    position: Position, topic: str, topic_id: str, partition: int, committed: Committed | None
+) -> Place | Edge:
+    """Return the place to begin at, from the log's position and the group's commit.
+
+    The log's place counts when the group's was committed by this very reader, or when
+    there is none. Otherwise another member has read on, or an operator has reset
+    the group. Then the group's place counts. Places of a deleted topic do not count,
+    and the topic that took its name is read from its beginning.
+    """
+    gone = position.is_recreated(topic, topic_id)
+    if committed and committed.mark and _is_other(committed.mark.topic_id, topic_id):
+        committed, gone = None, True
+    logged = position.place(topic, topic_id, partition)
+    if committed is None:
+        return logged or (Edge.RECREATED if gone else Edge.UNKNOWN)
+    mark = committed.mark
+    if logged is None or mark is None or mark.owner != position.owner:
+        return committed.place
+    return committed.place if mark.logged == logged.next else logged
+
+
+def _is_other(known: str, topic_id: str) -> bool:
+    return bool(known and topic_id and known != topic_id)

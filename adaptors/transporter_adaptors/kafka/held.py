@@ -1,0 +1,61 @@
+"""A partition that is assigned to us, with its logged and committed places. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from transporter_adaptors.kafka.beginning import Mark
+
+if TYPE_CHECKING:
+    from transporter_adaptors.kafka.position import Place
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One partition, from one assignment to the end of it.
+
+    Records that a former assignment handed out do not count for a later one, because another
+    member may have read the partition in between. So each assignment has an object of its own.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    logged: Place | None = None
+    """The place behind the records that are durable in the log, maybe from earlier assignments."""
+    passed: tuple[Place | None, int] | None = None
+    """A place (of ``logged``), and the offset before which there is nothing to log behind it."""
+    told: int | None = None
+    """The offset that the group has from us."""
+    handed: Place | None = None
+    """The place behind the records that were handed out, or ``None`` before the first record."""
+    ended: bool = False
+    """Whether the end was reached and no record was read since."""
+
+    def hand(self, place: Place) -> None:
+        """Record that everything before *place* is handed out."""
+        self.handed, self.ended = place, False
+
+    def reach(self, end: int) -> None:
+        """Record that *end*, the present end, follows the last record that was handed out.
+
+        Any offsets in between are those of ends of transactions.
+        """
+        if self.handed and end < self.handed.next:
+            return  # The end has grown since.
+        self.ended = True
+        behind = self.handed or self.logged
+        if behind is None or end > behind.next:
+            self.passed = (behind, end)
+
+    @property
+    def due(self) -> int | None:
+        """The offset that the group should have, or ``None`` while there is none."""
+        if self.passed and self.passed[0] == self.logged:
+            return self.passed[1]
+        return self.logged.next if self.logged else None
+
+    def mark_of(self, owner: str) -> str:
+        """Return the metadata beside that offset when *owner* commits it."""
+        return str(Mark(owner, self.topic_id, self.logged.next if self.logged else None))

@@ -1,0 +1,265 @@
+"""Reader of Kafka topics as a member of a consumer group."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from time import monotonic
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from transporter.adaptor import Batch, EndOfSource
+from transporter.errors import SourceError, SourceUnavailable
+from transporter_adaptors.kafka.cluster import Cluster
+from transporter_adaptors.kafka.config import KafkaReaderConfig
+from transporter_adaptors.kafka.group import Group
+from transporter_adaptors.kafka.keeper import Keeper
+from transporter_adaptors.kafka.position import Position, Step
+from transporter_adaptors.kafka.probing import probe_reader
+from transporter_adaptors.kafka.records import Names, to_batch
+from transporter_adaptors.kafka.survey import Survey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from confluent_kafka import Message as Record
+
+    from transporter.adaptor import AdaptorConfig, Finding, Resume
+    from transporter_adaptors.kafka.held import Held
+    from transporter_adaptors.kafka.position import Place
+
+_GRACE: Final = 10.0
+"""Seconds for which a topic may be missing, so that one that is being created can appear."""
+_LOOK: Final = 30.0
+"""Seconds between two checks of the topics when there is no reason for one."""
+_SOON: Final = 1.0
+"""Seconds between two checks when there is a reason."""
+_MEASURE: Final = 10.0
+"""Seconds between two measurements of the backlog."""
+_UNPOLLED: Final = 2.0
+"""Seconds without a poll after which the client's ends of partitions count as old."""
+_PATIENCE: Final = 10.0
+_MAX_POLL_INTERVAL: Final = 300_000
+
+
+class KafkaReader:
+    """Reader of the records of some topics, each partition in its order.
+
+    ``data``, ``key`` and headers are the record's, byte for byte. A missing value makes
+    a tombstone with the op ``delete``. The partitions are shared with the other members of
+    the group. Each is read on from the log's place, unless another member, or an operator,
+    has moved the group since.
+
+    Not promised: order among partitions, or that a record is logged in one engine's
+    log only. At a rebalance without crash or full log nothing is repeated.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = KafkaReaderConfig
+
+    def __init__(self, config: KafkaReaderConfig) -> None:
+        """Keep *config* and connect to nothing yet."""
+        self._config = config
+        self._place = f"Kafka at {config.bootstrap_servers}"
+        self._position = self._settled = Position("")
+        self._cluster: Cluster | None = None
+        self._group: Group | None = None
+        self._keeper: Keeper | None = None
+        # By position. With `release: delivered` there may be as many as entries.
+        self._given: OrderedDict[str, tuple[Position, list[tuple[Held, Place]]]] = OrderedDict()
+        self._topics: list[str] = []
+        self._missing: dict[str, float] = {}
+        self._looked = self._committed_at = self._measured = 0.0
+        self._resume: Resume | None = None
+        self._survey: Survey[dict[tuple[str, int], int]] | None = None
+        self._polled = 0.0
+        self._ended = False
+        self._pause = threading.Event()  # never set: waiting on it is a bounded pause
+
+    def open(self, resume: Resume) -> None:
+        """Join the group. Partitions come with the first polls.
+
+        Raises:
+            SourceUnavailable: No broker answers, or a topic that was read is gone.
+            EnvironmentFault: A right or a setting is wrong.
+        """
+        self.close()
+        self._resume = resume
+        text = resume.position
+        self._position = (
+            Position.parse(text) if text else Position(f"{resume.log_id}/{secrets.token_hex(4)}")
+        )
+        # With `release: delivered` the log may hold more than may be committed to the group.
+        text = resume.committable
+        self._settled = Position.parse(text) if text else Position(self._position.owner)
+        cluster = self._cluster = Cluster(self._config, self._place)
+        positions = (lambda: self._position), (lambda: self._settled)
+        group = Group(self._config, cluster, *positions, self._place)
+        self._group = group
+        self._await_topics(cluster)
+        if self._config.start == "latest":
+            group.begin(self._wanted_topics(cluster))
+        self._subscribe(cluster, group)
+        self._looked = self._committed_at = self._polled = monotonic()
+        self._survey = Survey(group.ask_ends)
+        # In a rebalance the other members may have to wait for us this long.
+        limit = int(self._config.client.get("max.poll.interval.ms", _MAX_POLL_INTERVAL)) / 1000
+        self._keeper = Keeper(min(_PATIENCE, limit / 4), self._keep)
+
+    def poll(self, timeout: float) -> Batch:
+        """Return the next records, waiting up to *timeout* seconds for the first one.
+
+        Raises:
+            SourceError: Records that were to be read are gone, and ``on_out_of_range`` is ``stop``.
+            EndOfSource: With ``follow: false``, everything was read.
+        """
+        group, cluster, keeper = self._open_parts
+        deadline = monotonic() + timeout
+        with keeper.present():
+            while not self._ended:
+                self._check_topics(group, cluster)
+                self._commit_due(group)
+                self._measure(group)
+                records, steps = group.take(max(0.0, deadline - monotonic()))
+                self._polled = monotonic()
+                if records:
+                    return self._batch(records, steps)
+                self._ended = not self._config.follow and (group.ended or not self._topics)
+                if monotonic() >= deadline and not self._ended:
+                    return Batch(())
+            raise EndOfSource
+
+    def commit(self, position: str) -> None:
+        """Commit *position* to the group, with the next commit (Invariant 1)."""
+        group, _, keeper = self._open_parts
+        with keeper.present():
+            while position in self._given:
+                _, (self._settled, steps) = self._given.popitem(last=False)
+                for held, place in steps:
+                    held.logged = place
+            self._commit_due(group)
+
+    def keep_alive(self) -> None:
+        """Measure the backlog between polls, as while the log is full and the keeper is active."""
+        now, group, keeper, survey = monotonic(), self._group, self._keeper, self._survey
+        if group is None or keeper is None or survey is None:
+            return
+        if now < self._polled + _UNPOLLED:
+            survey.forget()
+            return
+        with keeper.aside() as free:
+            if free and survey.look(now) and self._resume is not None:
+                ends = survey.answer
+                self._resume.measure(
+                    "backlog_messages", None if ends is None else group.backlog(ends)
+                )
+
+    def probe(self) -> Iterable[Finding]:
+        """Check the topics and the group."""
+        return probe_reader(self._config)
+
+    def close(self) -> None:
+        """Commit the logged places, leave the group and end the threads. Safe to call twice."""
+        keeper, self._keeper = self._keeper, None
+        group, self._group = self._group, None
+        self._cluster = self._survey = None
+        self._given.clear()
+        self._topics, self._missing = [], {}
+        self._ended = False
+        if keeper is not None:
+            keeper.close()
+        if group is not None:
+            group.close()
+
+    def _measure(self, group: Group) -> None:
+        now = monotonic()
+        if now >= self._measured + _MEASURE and self._resume is not None:
+            self._measured = now
+            # While brokers are away the client's numbers are old.
+            found = None if group.doubt else group.backlog(group.known_ends())
+            self._resume.measure("backlog_messages", found)
+
+    def _batch(self, records: list[Record], steps: list[tuple[Held, Place]]) -> Batch:
+        names = {held.topic: self._names_of(held) for held, _ in steps}
+        self._position = self._position.advance(
+            Step(held.topic, held.topic_id, held.partition, place) for held, place in steps
+        )
+        text = str(self._position)
+        # A partition that went away and came back may reach a position a second time.
+        _, earlier = self._given.pop(text, (None, []))
+        self._given[text] = self._position, [*earlier, *steps]
+        return Batch(to_batch(records, names, self._config.content_type), text)
+
+    def _names_of(self, held: Held) -> Names:
+        origin = f"{held.topic}@{held.topic_id}" if held.topic_id else held.topic
+        return Names(self._config.namespace.format(topic=held.topic), origin)
+
+    def _keep(self) -> None:
+        group = self._group
+        if group is not None:
+            group.keep()
+            self._commit_due(group)
+
+    def _commit_due(self, group: Group) -> None:
+        now = monotonic()
+        if now - self._committed_at >= self._config.commit_interval:
+            self._committed_at = now
+            group.commit_due()
+
+    # Topics
+
+    def _await_topics(self, cluster: Cluster) -> None:
+        """Wait for topics that are being created, for a limited time."""
+        deadline = monotonic() + _GRACE
+        while missing := sorted(set(self._config.topics) - cluster.ids(self._config.topics).keys()):
+            if monotonic() >= deadline:
+                raise self._missing_topics_error(missing)
+            self._pause.wait(_SOON / 2)
+
+    def _missing_topics_error(self, topics: list[str]) -> SourceUnavailable:
+        names = ", ".join(topics)
+        if set(topics) <= self._position.topics.keys():
+            return SourceUnavailable(
+                f"{self._place}: these topics were read before and are gone: {names}; create "
+                "them anew, or take them out of `topics`"
+            )
+        return SourceUnavailable(
+            f"{self._place}: there are no topics {names}; create them, or correct `topics`"
+        )
+
+    def _check_topics(self, group: Group, cluster: Cluster) -> None:
+        """Check at intervals that the brokers answer and that the topics are still the same."""
+        now = monotonic()
+        if now - self._looked < (_SOON if group.doubt else _LOOK):
+            return
+        self._looked = now
+        self._subscribe(cluster, group)
+        topics = {*self._config.topics, *(topic for topic, _ in group.held)}
+        ids = cluster.ids(topics)
+        group.doubt = False  # The brokers answer.
+        for topic in topics & ids.keys():
+            group.recognise(topic, ids[topic])
+        self._check_missing(set(self._config.topics) - ids.keys(), now)
+        group.doubt = bool(self._missing)
+
+    def _check_missing(self, missing: set[str], now: float) -> None:
+        """Raise if a topic has been missing for too long."""
+        self._missing = {topic: self._missing.get(topic, now) for topic in missing}
+        late = [topic for topic, since in self._missing.items() if now - since >= _GRACE]
+        if late:
+            raise self._missing_topics_error(sorted(late))
+
+    def _subscribe(self, cluster: Cluster, group: Group) -> None:
+        topics = self._wanted_topics(cluster)
+        if topics != self._topics:
+            self._topics = topics
+            group.subscribe(topics)
+
+    def _wanted_topics(self, cluster: Cluster) -> list[str]:
+        pattern = self._config.pattern
+        return list(self._config.topics) if pattern is None else cluster.matching(pattern)
+
+    @property
+    def _open_parts(self) -> tuple[Group, Cluster, Keeper]:
+        if self._group is None or self._cluster is None or self._keeper is None:
+            raise SourceError(f"the reader of {self._place} is not open")
+        return self._group, self._cluster, self._keeper

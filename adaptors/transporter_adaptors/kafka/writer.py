@@ -1,0 +1,195 @@
+"""Writer of entries to Kafka topics with an idempotent or a transactional producer."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from confluent_kafka import KafkaException
+
+from transporter.errors import Rejected
+from transporter_adaptors.kafka.client import Client
+from transporter_adaptors.kafka.config import KafkaWriterConfig, is_topic
+from transporter_adaptors.kafka.failures import missing_topic, refused_topic, sink_error
+from transporter_adaptors.kafka.parts import Outgoing, Pace
+from transporter_adaptors.kafka.probing import probe_writer
+from transporter_adaptors.kafka.slice import Slice
+from transporter_adaptors.kafka.topics import Topics
+from transporter_adaptors.kafka.transactions import Delivered, Transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from confluent_kafka import Producer
+
+    from transporter.adaptor import (
+        Ack,
+        AdaptorConfig,
+        Entries,
+        Finding,
+        StoredOffset,
+        WriterContext,
+    )
+    from transporter.errors import SinkError
+    from transporter_adaptors.kafka.slice import Row
+
+
+class KafkaWriter:
+    """Writer that delivers entries to Kafka in order, each confirmed by all in-sync replicas.
+
+    Key, value, headers and timestamp arrive as they are in the entry. A time has
+    ms. A missing one, or one before 1970, becomes the time of sending. Missing data make a
+    tombstone. Messages with a key go to the partition that Kafka's Java clients
+    choose. Delivery is at least once: unconfirmed messages are sent again. With
+    ``transactional`` it is effectively once for consumers of committed messages.
+
+    Not promised: that nothing behind a refused message arrives, unless
+    transactional. Messages on their way already may, and arrive once more, in
+    order, with the next attempt.
+
+    Not thread-safe. The client's own threads are joined by :meth:`close`.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = KafkaWriterConfig
+
+    def __init__(self, config: KafkaWriterConfig) -> None:
+        """Keep *config*. The client is made by :meth:`open`."""
+        self._config = config
+        self._line: _Plain | Transactions | None = None
+        self._topics: Topics
+
+    def open(self, context: WriterContext) -> StoredOffset | None:
+        """Connect, and return the consumer group's progress if the writer is transactional.
+
+        Raises:
+            SinkUnavailable: No broker answers before the deadline, or the topic is missing.
+            RouteFault: The settings or the rights do not allow it, or another engine has
+                opened the log since.
+        """
+        client = Client(self._config, context.deadline)
+        self._topics = Topics(client, create=self._config.create_topics)
+        fixed = self._config.fixed_topic
+        if fixed is not None and not self._topics.has(fixed):
+            raise self._missing(fixed)
+        self._line = Transactions(client, context) if self._config.transactional else _Plain(client)
+        return self._line.open()
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        """Send *batch* and wait for confirmations, at most for the context's deadline."""
+        assert self._line is not None  # noqa: S101 - the engine has opened it
+        outgoing = Outgoing(batch, self._topic, ids=self._config.id_headers)
+        found = self._line.deliver(outgoing, ack) if len(batch) else Delivered(0)
+        if found.rows == len(batch):
+            ack.all()
+            return
+        ack(outgoing.offsets[found.acked : found.rows])
+        self._topics.forget()
+        if found.error is not None:
+            ack.fail(found.error, found.offset)
+        elif outgoing.nameless is not None:
+            ack.fail(self._no_topic(batch, outgoing.nameless), outgoing.offsets[outgoing.nameless])
+
+    def probe(self) -> Iterable[Finding]:
+        """Check the topics."""
+        return probe_writer(self._config)
+
+    def close(self) -> None:
+        """Drop the client and its queue. Safe to call twice."""
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+    def _no_topic(self, batch: Entries, row: int) -> SinkError:
+        namespace, offset = batch.batch.column("namespace")[row].as_py(), batch.offsets[row]
+        servers, topic = self._config.bootstrap_servers, self._config.topic
+        named = topic.format(namespace=namespace)
+        if is_topic(named):
+            return self._missing(named, offset)
+        place = f"Kafka topic {topic} at {servers}"
+        return Rejected(f"{place}: namespace {namespace!r} makes no topic name", offset)
+
+    def _missing(self, topic: str, offset: int | None = None) -> SinkError:
+        """Return the error of *topic*, which is missing and was not created."""
+        place = f"Kafka topic {topic} at {self._config.bootstrap_servers}"
+        fixed_topic = self._config.fixed_topic is not None
+        if (refusal := self._topics.refusal(topic)) is not None:
+            return refused_topic(refusal, place, offset, fixed_topic=fixed_topic)
+        return missing_topic(f"{place}: there is no such topic", offset, fixed_topic=fixed_topic)
+
+    def _topic(self, namespace: str) -> str:
+        """Return the topic of *namespace*, or an empty text if there is none."""
+        topic = self._config.topic.format(namespace=namespace)
+        return topic if is_topic(topic) and self._topics.has(topic) else ""
+
+
+class _Plain:
+    """Delivery with a producer that is kept over failures, because it keeps the order."""
+
+    def __init__(self, client: Client) -> None:
+        """Connect to nothing yet."""
+        self._client = client
+        self._producer: Producer | None = None
+        self._pace = Pace()
+
+    def open(self) -> StoredOffset | None:
+        """Connect, and return ``None``, because Kafka stores no offset for us here."""
+        producer = self._connect()
+        try:
+            producer.list_topics(self._client.config.fixed_topic, timeout=self._client.seconds)
+        except KafkaException as error:
+            producer.poll(0)  # The reason, when there is one, waits in the error callback.
+            place = self._client.place()
+            raise sink_error(self._client.trouble or error.args[0], place) from error
+        return None
+
+    def deliver(self, outgoing: Outgoing, ack: Ack) -> Delivered:
+        """Send each row of *outgoing* once, part by part, and return the confirmed ones.
+
+        A part is acked when all of it is confirmed, before another one is sent.
+        """
+        client, offsets = self._client, outgoing.offsets
+        ends = time.monotonic() + client.seconds
+        done, rows = 0, outgoing.rows(0, self._pace.rows)
+        while True:
+            part = Slice(self._connect(), rows, ends, client.batch_bytes())
+            end = done + len(rows)
+            rows = self._settle(part, outgoing, end)
+            delivered = part.count_delivered()
+            if delivered < len(part.rows):
+                told = client.reason(part, offsets[done:end])
+                if part.fatal is not None:
+                    self.close()  # Only a new client helps. Otherwise the old one keeps the order.
+                return Delivered(done + delivered, *told, acked=done)
+            if not rows:
+                client.trouble = None
+                return Delivered(end, acked=done)
+            ack(offsets[done:end])
+            done = end
+
+    def _settle(self, part: Slice, outgoing: Outgoing, end: int) -> list[Row]:
+        """Send *part*, wait for it, and return the rows that follow, from row *end* on."""
+        begun = time.monotonic()
+        part.send()
+        rows: list[Row] = []
+        if end < len(outgoing.offsets):
+            part.hurry()
+            rows = outgoing.rows(end, self._pace.rows)
+        waited = time.monotonic()
+        part.settle()
+        if rows:
+            now = time.monotonic()
+            self._pace.record_wait(now - waited, now - begun)
+        return rows
+
+    def close(self) -> None:
+        """Drop the producer and its queue."""
+        producer, self._producer = self._producer, None
+        self._client.drop()
+        if producer is not None:
+            producer.purge()
+            producer.close()
+
+    def _connect(self) -> Producer:
+        if self._producer is None:
+            self._producer = self._client.producer()
+        return self._producer

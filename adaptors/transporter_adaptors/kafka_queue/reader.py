@@ -1,0 +1,161 @@
+"""Reader of a message queue on Kafka, which acks a message when its entry is delivered."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from transporter.adaptor import Batch
+from transporter.errors import SourceError, TransporterError
+from transporter.queue import QueueConsumer
+from transporter_adaptors.kafka_queue.config import KafkaQueueReaderConfig
+from transporter_adaptors.kafka_queue.failures import source_errors
+from transporter_adaptors.kafka_queue.measuring import Measuring
+from transporter_adaptors.kafka_queue.position import Position
+from transporter_adaptors.kafka_queue.probing import probe_queue
+from transporter_adaptors.kafka_queue.records import oldest_of, to_message
+from transporter_adaptors.kafka_queue.unsettled import Unsettled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from transporter.adaptor import AdaptorConfig, Finding, Resume
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+class KafkaQueueReader:
+    """Reader of one queue's messages. Each is acked alone, when every route has delivered it.
+
+    Until then heartbeats keep it, however long that takes, so that no tracker redelivers it.
+    Messages that an earlier reader had not acked are redelivered, and the routes skip their
+    undelivered entries. Implements ``DeliveredReader``.
+
+    Not promised: any order, or that a message comes once. It is redelivered when its
+    engine was killed, or cut off for ``redeliver_after``, before the ack was written.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = KafkaQueueReaderConfig
+
+    def __init__(self, config: KafkaQueueReaderConfig) -> None:
+        """Keep *config*. :meth:`open` connects."""
+        self._config = config
+        self._namespace = config.namespace.format(queue=config.queue)
+        self._consumer: QueueConsumer | None = None
+        self._resume: Resume | None = None
+        self._measuring: Measuring | None = None
+        self._unsettled = Unsettled()
+        self._batch = self._lost = 0
+
+    def open(self, resume: Resume) -> None:
+        """Connect and begin to fetch.
+
+        Raises:
+            SourceUnavailable: No broker answers.
+            EnvironmentFault: Topics, rights or settings do not meet the requirements.
+        """
+        self.close()
+        position = resume.position
+        self._batch = Position.parse(position).batch if position else 0
+        # Earlier unacked messages have no heartbeats, so they are redelivered, here or elsewhere.
+        resume.supersede()
+        self._resume, self._lost = resume, 0
+        with source_errors():
+            consumer = self._consumer = QueueConsumer(self._config.settings, self._config.queue)
+        self._measuring = Measuring(self._config.settings, consumer)
+        for problem in self._consumer.problems:
+            resume.tell("queue-deletes", queue=self._config.queue, problem=problem)
+
+    def poll(self, timeout: float) -> Batch:
+        """Return the next messages, waiting up to *timeout* seconds for the first one.
+
+        Raises:
+            SourceUnavailable: Brokers were silent for so long that messages in progress may
+                have gone to other consumers.
+        """
+        config = self._config
+        with source_errors():
+            consumer = self._open_consumer
+            consumer.check()
+            found = consumer.receive_many(config.batch_rows, timeout, config.batch_bytes)
+            lost = consumer.metrics().lost
+        if lost > self._lost:
+            self._report_lost(lost)
+        self._measure()
+        if not found:
+            return Batch(())
+        self._batch += 1
+        self._unsettled.add(self._batch, [message.id for message in found], oldest_of(found))
+        topic, namespace, kind = config.queue_topic, self._namespace, config.content_type
+        messages = [to_message(message, topic, namespace, kind) for message in found]
+        return Batch(messages, str(Position(self._batch)))
+
+    def _report_lost(self, lost: int) -> None:
+        offsets, self._lost = lost - self._lost, lost
+        if self._resume is not None:
+            self._resume.tell(
+                "messages-deleted",
+                queue=self._config.queue,
+                offsets=offsets,
+                problem=f"topic {self._config.queue_topic} had deleted them before they were"
+                " read: its retention is too short; see the event queue-deletes",
+            )
+
+    def delivered(self, position: str, rows: Sequence[int]) -> None:
+        """Ack exactly the messages that are *rows* of the batch at *position*."""
+        with source_errors():
+            consumer = self._open_consumer
+            consumer.ack(self._unsettled.settle(Position.parse(position).batch, rows))
+
+    def commit(self, position: str) -> None:
+        """Ack all messages of the batches up to *position*."""
+        with source_errors():
+            consumer = self._open_consumer
+            consumer.ack(self._unsettled.settle_through(Position.parse(position).batch))
+
+    def keep_alive(self) -> None:
+        """Check the consumer, whose own thread sends heartbeats for messages in progress.
+
+        Also measures the backlog, so that it is up to date while the engine does not poll.
+        """
+        with source_errors():
+            self._open_consumer.check()
+        self._measure()
+
+    def confirm(self) -> None:
+        """Check that messages in progress are still ours. A queue has no leader."""
+        self.keep_alive()
+
+    def probe(self) -> Iterable[Finding]:
+        """Check the topics and their retention of needed messages."""
+        settings = self._config.settings
+        return probe_queue(settings, [settings.queue_topic, settings.markers_topic])
+
+    def close(self) -> None:
+        """Write acks, return the rest at once without counting, and leave. Safe to call twice."""
+        consumer, self._consumer = self._consumer, None
+        resume, self._resume = self._resume, None
+        measuring, self._measuring = self._measuring, None
+        left, self._unsettled = len(self._unsettled), Unsettled()
+        if consumer is None:
+            return
+        if left and resume is not None:
+            resume.supersede()  # before another engine has it
+        try:
+            consumer.close(counted=False)
+        except TransporterError as error:
+            # Messages are redelivered in time. The next open reports the problem, if it lasts.
+            _LOGGER.warning("queue %s: %s", self._config.queue, error)
+        finally:
+            if measuring is not None:
+                measuring.close()
+
+    def _measure(self) -> None:
+        if self._measuring is not None and self._resume is not None:
+            self._measuring.measure(self._resume, lambda: self._unsettled.oldest)
+
+    @property
+    def _open_consumer(self) -> QueueConsumer:
+        if self._consumer is None:
+            raise SourceError(f"the reader of the queue {self._config.queue} is not open")
+        return self._consumer

@@ -1,0 +1,247 @@
+"""Writer of entries to an LMDB database, together with their offset."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
+
+import lmdb
+
+from transporter.errors import Rejected, RouteFault, SinkError, SinkUnavailable
+from transporter_adaptors.folders import writable
+from transporter_adaptors.lmdb.config import LmdbWriterConfig
+from transporter_adaptors.lmdb.layout import (
+    LATEST,
+    PROGRESS,
+    Progress,
+    entries_of,
+    latest_key,
+    offset_key,
+    whole_entry,
+)
+from transporter_adaptors.rights import bits, make_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from transporter.adaptor import (
+        Ack,
+        AdaptorConfig,
+        Entries,
+        Finding,
+        StoredOffset,
+        WriterContext,
+    )
+    from transporter.message import Entry
+
+_T = TypeVar("_T")
+
+_FILES: Final = ("data.mdb", "lock.mdb")
+_PRIVATE: Final = 0o600
+_PASSING: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EAGAIN}
+"""Errors that pass when there is room again. LMDB reports a short write as EIO."""
+
+
+class LmdbWriter:
+    """Writer that keeps the newest data of each key, or every entry, in an LMDB database.
+
+    The entries of a slice and the offset of the last one are one durable
+    transaction: an entry is in the database if and only if the stored offset
+    covers it. Other processes may read meanwhile, and other routes may write to
+    the same folder from other processes. LMDB lets one write at a time.
+
+    Not promised: a bound on the wait for another writer that stands still
+    inside its transaction. Not thread-safe.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = LmdbWriterConfig
+
+    def __init__(self, config: LmdbWriterConfig) -> None:
+        """Keep *config*. The database is opened by :meth:`open`."""
+        self._config = config
+        self._context: WriterContext
+        self._database: _Database | None = None
+
+    def open(self, context: WriterContext) -> StoredOffset | None:
+        """Open or make the database and return the offset that it stores.
+
+        Raises:
+            SinkUnavailable: The disk has no room for it.
+            RouteFault: It cannot be opened, or is open in this process.
+        """
+        self._context = context
+        try:
+            progress = self._open_database().progress(self._slot)
+        except (lmdb.Error, OSError) as error:
+            raise self._translate_error(error) from error
+        return progress.stored if progress else None
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        """Commit *batch*, or the entries before the first one that cannot be stored."""
+        if not len(batch):
+            ack.all()
+            return
+        try:
+            refused = self._commit(batch, ack)
+        except (lmdb.Error, OSError) as error:
+            ack.fail(self._translate_error(error))
+            self.close()  # A failed commit may leave the environment unusable.
+        except RouteFault as error:
+            ack.fail(error)
+        else:
+            if refused is not None:
+                ack.fail(refused, refused.offset)
+
+    def close(self) -> None:
+        """Close the database. Safe to call twice."""
+        database, self._database = self._database, None
+        if database is not None:
+            database.environment.close()
+
+    def probe(self) -> Iterable[Finding]:
+        """Check that the folder can be written. A database in it is not opened."""
+        yield writable(self._config.path)
+
+    def _open_database(self) -> _Database:
+        if self._database is None:
+            self._database = _Database.open(self._config, self._context.route)
+        return self._database
+
+    @property
+    def _slot(self) -> bytes:
+        return f"{self._context.route}/{self._context.shard}".encode()
+
+    def _commit(self, batch: Entries, ack: Ack) -> Rejected | None:
+        """Write as many entries as possible in one transaction, ack them, and return the error."""
+        database = self._open_database()
+        offsets = batch.offsets
+
+        def body(transaction: lmdb.Transaction) -> tuple[int, Rejected | None]:
+            before = self._check_epoch(transaction, database)
+            written, refused = self._put_all(transaction, database, batch)
+            written = batch.whole(written)
+            if written:
+                known = before.stored if before else None
+                stored = self._context.stored(batch.generation, offsets[written - 1], known)
+                progress = Progress(stored, (before.entries if before else 0) + written)
+                transaction.put(self._slot, progress.encode(), db=database.progress_db)
+            return written, refused
+
+        written, refused = database.transact(body)
+        ack(offsets[:written])
+        return refused
+
+    def _check_epoch(self, transaction: lmdb.Transaction, database: _Database) -> Progress | None:
+        """Return the stored progress, or raise if this epoch may no longer write."""
+        text = transaction.get(self._slot, db=database.progress_db)
+        if text is None:
+            return None
+        before = Progress.decode(bytes(text))
+        context, stored = self._context, before.stored
+        if stored.log_id == context.log_id and stored.epoch > context.epoch:
+            raise RouteFault(
+                f"{self._config.path}: fenced by epoch {stored.epoch}; this writer has epoch "
+                f"{context.epoch}: another engine has opened the log since"
+            )
+        if stored.log_id != context.log_id and self._config.layout == "offset":
+            raise RouteFault(
+                f"{self._config.path}: holds entries of log {stored.log_id}, whose offsets are "
+                f"not those of {context.log_id}: give the route another path"
+            )
+        return before
+
+    def _put_all(
+        self, transaction: lmdb.Transaction, database: _Database, batch: Entries
+    ) -> tuple[int, Rejected | None]:
+        put = _put_latest if self._config.layout == "key" else _put_whole
+        written = 0
+        for entry in batch:
+            try:
+                put(transaction, database, entry)
+            except Rejected as error:
+                return written, error
+            written += 1
+        return written, None
+
+    def _translate_error(self, error: Exception) -> SinkError:
+        path = self._config.path
+        if "already open in this process" in str(error):
+            return RouteFault(f"{path}: another route of this process has it open: use two paths")
+        code = error.errno if isinstance(error, OSError) else getattr(error, "code", None)
+        if code in _PASSING:
+            return SinkUnavailable(f"{path}: {error}")
+        return RouteFault(f"{path}: {error}: check the folder and its rights")
+
+
+class _Database:
+    """An open environment with the databases of one route."""
+
+    def __init__(self, environment: lmdb.Environment, route: str) -> None:
+        """Open, and make where necessary, the databases of *route*."""
+        self.environment = environment
+        self.progress_db = environment.open_db(PROGRESS)
+        self.latest_db = environment.open_db(LATEST)
+        self.entries_db = environment.open_db(entries_of(route))
+
+    @classmethod
+    def open(cls, config: LmdbWriterConfig, route: str) -> Self:
+        """Open the environment that *config* names. On failure nothing stays open."""
+        mode = bits(config.mode)
+        make_folder(config.path, mode)
+        made = [each for name in _FILES if not (each := config.path / name).exists()]
+        environment = lmdb.open(
+            str(config.path), map_size=config.map_size, max_dbs=3, mode=_PRIVATE
+        )
+        try:
+            for each in made:
+                each.chmod(mode)
+            environment.reader_check()  # Killed readers use up the table of readers.
+            return cls(environment, route)
+        except BaseException:
+            environment.close()
+            raise
+
+    def progress(self, slot: bytes) -> Progress | None:
+        """Return the progress of *slot*."""
+        with self.environment.begin(db=self.progress_db) as transaction:
+            text = transaction.get(slot)
+        return Progress.decode(bytes(text)) if text else None
+
+    def transact(self, body: Callable[[lmdb.Transaction], _T]) -> _T:
+        """Run *body* in a write transaction, again in a larger map when it is full.
+
+        The slot of a killed reader prevents the reuse of all pages that were freed since, until
+        a check finds that its process is gone.
+        """
+        while True:
+            self.environment.reader_check()
+            try:
+                with self.environment.begin(write=True) as transaction:
+                    return body(transaction)
+            except lmdb.MapFullError:
+                if self.environment.reader_check():
+                    continue  # A reader has died meanwhile: its pages may be room enough.
+                self.environment.set_mapsize(2 * self.environment.info()["map_size"])
+            except lmdb.MapResizedError:
+                self.environment.set_mapsize(0)  # Another process has enlarged it.
+
+
+def _put_latest(transaction: lmdb.Transaction, database: _Database, entry: Entry) -> None:
+    message = entry.message
+    if message.op in {"noop", "skip"}:
+        return
+    if message.key is None:
+        _put_whole(transaction, database, entry)
+        return
+    if "\0" in message.namespace:
+        # The first zero byte ends the namespace in a stored key.
+        raise Rejected(f"namespace {message.namespace!r} holds a zero character", entry.offset)
+    key = latest_key(message.namespace, message.key)
+    if message.data is None or message.op == "delete":
+        transaction.delete(key, db=database.latest_db)
+    else:
+        transaction.put(key, message.data, db=database.latest_db)
+
+
+def _put_whole(transaction: lmdb.Transaction, database: _Database, entry: Entry) -> None:
+    transaction.put(offset_key(entry.offset), whole_entry(entry), db=database.entries_db)

@@ -1,0 +1,74 @@
+"""The number of rows in an outbox and the age of the oldest, measured for operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from psycopg import Error, sql
+from psycopg.pq import TransactionStatus
+
+if TYPE_CHECKING:
+    from transporter.adaptor import Resume
+    from transporter_adaptors.postgres.columns import Columns
+    from transporter_adaptors.postgres.session import Connection
+    from transporter_adaptors.postgres.table import TableName
+
+EVERY: Final = 10.0
+"""Seconds between two measurements."""
+_RARELY: Final = 300.0
+"""Seconds after a measurement that took too long, for example in a table full of dead rows."""
+_LIMIT: Final = "500ms"
+"""Time limit of the query on the server."""
+COUNTED: Final = 10_000
+"""Most rows that are counted. Above it the number comes from the server's statistics."""
+
+_BOUND: Final = "SELECT pg_catalog.set_config('statement_timeout', %s, true)"
+_ASK: Final = """
+SELECT CASE WHEN counted <= {most} THEN counted
+    ELSE greatest(counted, pg_catalog.pg_stat_get_live_tuples(%s::pg_catalog.regclass)) END,
+    (SELECT extract(epoch FROM pg_catalog.clock_timestamp() - {created})::float8
+     FROM {table} AS o ORDER BY {id} LIMIT 1)
+FROM (
+    SELECT count(*) AS counted FROM (SELECT FROM {table} LIMIT {most} + 1) AS first_rows
+) AS counts
+"""
+
+
+class Backlog:
+    """Measurement of an outbox at most each :data:`EVERY` seconds. Not thread-safe."""
+
+    def __init__(self) -> None:
+        """Make the first measurement due at once."""
+        self._due = 0.0
+
+    def measure(
+        self,
+        connection: Connection,
+        table: TableName,
+        columns: Columns,
+        resume: Resume,
+        now: float,
+    ) -> None:
+        """Report the backlog to *resume* at the monotonic time *now*, if that is due.
+
+        An open transaction of the session is left alone. When the query fails, for whatever
+        reason, the backlog is reported as unknown and nothing else happens.
+        """
+        if now < self._due or connection.info.transaction_status != TransactionStatus.IDLE:
+            return
+        self._due = now + EVERY
+        question = sql.SQL(_ASK).format(
+            most=sql.Literal(COUNTED),
+            table=table.in_query,
+            **columns.in_query("o"),
+        )
+        rows = age = None
+        try:
+            with connection.transaction():
+                connection.execute(_BOUND, [_LIMIT])
+                ((rows, age),) = connection.execute(question, [str(table)]).fetchall()
+        except Error:
+            self._due = now + _RARELY
+        resume.measure("backlog_messages", rows)
+        # An application's clock may be ahead.
+        resume.measure("lag_seconds", None if rows is None else max(0.0, age or 0.0))

@@ -1,0 +1,143 @@
+"""Writer of a route's entries, as a Spark DataFrame, to any sink that Spark supports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from transporter.adaptor import Finding
+from transporter.errors import RouteFault, SinkUnavailable
+from transporter_adaptors.folders import writable
+from transporter_adaptors.spark.config import SparkWriterConfig
+from transporter_adaptors.spark.folder import DataFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from transporter.adaptor import AdaptorConfig, FrameSlice, StoredOffset, WriterContext
+
+_MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+"""Hadoop's setting for a file ``_SUCCESS``, which our own commit record replaces."""
+
+
+class SparkWriter:
+    """Writer that appends to files (each slice once), tables, JDBC, or any other Spark sink.
+
+    Files in a folder of this machine are committed by one rename. Every other sink gets each
+    slice at least once.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = SparkWriterConfig
+
+    def __init__(self, config: SparkWriterConfig) -> None:
+        """Keep *config*."""
+        self._config = config
+        self._folder: DataFolder | None = None
+        self._unsure = False
+        self._done: StoredOffset | None = None
+
+    def open(self, context: WriterContext) -> StoredOffset | None:
+        """Finish an earlier writer's commit, and return its offset."""
+        folder = self._config.folder
+        if folder is None:
+            return None
+        self._folder = DataFolder(folder, context)
+        return self._recover(self._folder)
+
+    def save(self, frame: Any, part: FrameSlice) -> None:  # noqa: ANN401 - a DataFrame
+        """Append *frame*."""
+        config = self._config
+        if self._folder is not None:
+            self._save_once(frame, self._folder, part)
+        elif config.table is not None:
+            self._writer(frame).mode("append").saveAsTable(config.table)
+        else:
+            self._writer(frame).mode("append").save(config.path)
+
+    def probe(self) -> Iterable[Finding]:
+        """Check a folder of this machine. Only Spark itself can reach any other sink."""
+        config = self._config
+        if config.folder is not None:
+            yield writable(config.folder)
+        else:
+            place = config.table or config.path or config.format
+            yield Finding(f"{place}: Spark connects when it first writes; not looked at", "warning")
+
+    def close(self) -> None:
+        """Forget the folder."""
+        self._folder = None
+
+    def _writer(self, frame: Any) -> Any:  # noqa: ANN401 - a DataFrame, and its writer
+        config = self._config
+        writer = frame.drop(*config.drop).write.format(config.format).options(**config.options)
+        return writer.partitionBy(*config.partition_by) if config.partition_by else writer
+
+    def _save_once(self, frame: Any, folder: DataFolder, part: FrameSlice) -> None:  # noqa: ANN401
+        if not self._config.shared:
+            _refuse_a_cluster(frame, folder.path)
+        if self._unsure:
+            self._done = self._recover(folder)
+            self._unsure = False
+        written = self._written_offset(part, folder)
+        if written >= part.last:
+            return
+        if written >= part.first:
+            frame = frame.where(f"offset > {written}")
+        aside = _make_aside(folder, part)
+        # Not as_uri(): Hadoop does not decode a path, and would read %20 as three characters.
+        self._writer(frame).option(_MARK, "false").mode("append").save(f"file://{aside}")
+        if self._config.shared and written < part.first:
+            _refuse_hidden_files(frame, aside, part)
+        try:
+            folder.commit(aside, part.generation, part.last)
+        except OSError as error:
+            # It may be committed already. The next attempt finds that out, and continues after it.
+            self._unsure = True
+            raise SinkUnavailable(f"{folder.path}: {error}") from error
+
+    def _written_offset(self, part: FrameSlice, folder: DataFolder) -> int:
+        """Return the offset up to which a commit that seemed to fail has written *part*."""
+        done, context = self._done, folder.context
+        mine = (context.log_id, part.generation, context.run)
+        if done is None or (done.log_id, done.generation, done.run) != mine:
+            return -1  # Another run's record proves nothing about our own commit.
+        return done.offset
+
+    def _recover(self, folder: DataFolder) -> StoredOffset | None:
+        try:
+            return folder.recover()
+        except OSError as error:
+            raise SinkUnavailable(f"{folder.path}: {error}") from error
+
+
+def _make_aside(folder: DataFolder, part: FrameSlice) -> Path:
+    try:
+        return folder.aside(part.generation, part.last)
+    except OSError as error:
+        raise SinkUnavailable(f"{folder.path}: {error}") from error
+
+
+def _refuse_a_cluster(frame: Any, path: Path) -> None:  # noqa: ANN401 - a DataFrame
+    """Refuse a path that would leave each host of a cluster with files of its own."""
+    master = frame.sparkSession.sparkContext.master
+    if not master.startswith("local"):
+        raise RouteFault(
+            f"{path}: a path is a folder of this host, and {master} runs tasks on others; give a "
+            "URL of a file system that all of them see (file:// where it is mounted everywhere)"
+        )
+
+
+def _refuse_hidden_files(frame: Any, aside: Path, part: FrameSlice) -> None:  # noqa: ANN401 - as above
+    """Refuse to commit if other hosts have written elsewhere, because a mount may be missing."""
+    files = frame.sparkSession.read.schema(frame.schema).parquet(f"file://{aside}")
+    seen, written = files.count(), part.rows()
+    if written is None:
+        # A busy driver reports late, which is not a fault of the folder.
+        raise SinkUnavailable(
+            f"{aside}: Spark did not report in time how many rows the tasks have written"
+        )
+    if seen != written:
+        raise RouteFault(
+            f"{aside}: the engine's host sees {seen} of the {written} rows that tasks have "
+            "written: the path is not the same folder on every host of the cluster"
+        )

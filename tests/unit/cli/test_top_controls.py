@@ -1,0 +1,79 @@
+"""Which rows ``top`` shows, and in which order, after which keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from transporter.cli.status_table import StatusRow
+from transporter.cli.top_controls import TopView
+
+
+def row(name: str, state: str, **numbers: float) -> StatusRow:
+    """Return a row."""
+    named = {key.replace("_", " "): value for key, value in numbers.items()}
+    return StatusRow(name, {"": name, "state": state}, named, "")
+
+
+ROWS = [
+    row("reader shop", "running", lag=5, per_second=9),
+    row("route b", "stopped", lag=70, per_second=0, parked=2),
+    row("route a", "running", lag=7, per_second=80),
+]
+
+
+def shown(*keys: str) -> list[str]:
+    """Return the names that are shown after *keys*."""
+    view = TopView()
+    for each in keys:
+        view.press(each)
+    return [each.name for each in view.arrange(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("", ["reader shop", "route b", "route a"]),
+        ("s", ["reader shop", "route a", "route b"]),
+        ("ss", ["reader shop", "route a", "route b"]),
+        ("sss", ["route b", "route a", "reader shop"]),
+        ("ssss", ["route a", "reader shop", "route b"]),
+        ("sssss", ["route b", "reader shop", "route a"]),
+        ("ssssss", ["reader shop", "route b", "route a"]),
+    ],
+)
+def test_sorting(keys: str, expected: list[str]) -> None:
+    """`s` goes through the orders: file, name, state, lag, rate, parked."""
+    assert shown(keys) == expected
+
+
+def test_filtering() -> None:
+    """Behind `/` what is typed is looked for in names; keys mean themselves until Enter."""
+    assert shown("/", "ROUTE") == ["route b", "route a"]
+    assert shown("/", "shopq") == []
+    assert shown("/", "shopq", "\x7f", "\r", "s") == ["reader shop"]
+    assert shown("/", "shop", "\x1b") == ["reader shop", "route b", "route a"]
+    assert shown("/", "shop", "\n", "\x1b") == ["reader shop", "route b", "route a"]
+
+
+def test_pausing_and_ending() -> None:
+    """`p` or a blank pauses, the same goes on; `q` ends; an arrow is no Escape."""
+    view = TopView()
+    view.press("p")
+    assert view.paused
+    view.press(" ")
+    assert not view.paused
+    view.press("/x\r")
+    view.press("\x1b[A")
+    assert list(view.arrange(ROWS)) == []
+    view.press("q")
+    assert view.ended
+
+
+def test_the_footer_tells_the_keys() -> None:
+    """The footer names each key, and what is chosen."""
+    view = TopView()
+    assert view.footer == "q quit · s sort: file · p pause · / filter"
+    view.press("sssp/or")
+    assert view.footer == "enter keep · esc clear · s sort: lag · p resume (paused) · / filter: or_"
+    view.press("\r")
+    assert view.footer == "q quit · s sort: lag · p resume (paused) · / filter: or"

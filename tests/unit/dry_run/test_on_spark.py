@@ -1,0 +1,130 @@
+"""Entries that fail in a route of queries: what is tried again, and what is given up with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from transporter.dry_run.collecting_writer import Collector, CollectorConfig, read_outputs
+from transporter.dry_run.on_spark import deliver_entries
+from transporter.dry_run.outcome import OutputRow, trial_results
+from transporter.message import Entries, Message, messages_to_batch, with_offsets
+from transporter.protocol.messages import (
+    Failure,
+    FailureKind,
+    Opened,
+    OpenFailed,
+    Outcome,
+    Progress,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from transporter.protocol.messages import Slice
+
+OFFSETS = [3, 5, 6, 9, 10]
+
+
+class Worker:
+    """Answers slices as *outcome* says; the engine's side of a line to a worker."""
+
+    def __init__(self, outcome: Callable[[Slice], Outcome], opened: object) -> None:
+        self.asked: list[tuple[int, int, bool]] = []
+        self._outcome, self._said = outcome, [opened]
+
+    def send(self, message: Any) -> None:
+        """Be told a slice, or to proceed."""
+        if hasattr(message, "first"):
+            self.asked.append((message.first, message.last, message.single))
+            self._said += [Progress(message.first)] * message.single + [self._outcome(message)]
+
+    def poll(self, _: float) -> bool:
+        """Tell that there is an answer."""
+        return bool(self._said)
+
+    def recv(self) -> object:
+        """Return it."""
+        return self._said.pop(0)
+
+
+def failing(*bad: int, kind: FailureKind = FailureKind.REJECTED, through: int | None = None) -> Any:
+    """Return a maker of outcomes for slices that fail at the first of the *bad* offsets."""
+
+    def outcome(asked: Slice) -> Outcome:
+        found = [each for each in bad if asked.first <= each <= asked.last]
+        if not found:
+            return Outcome(asked.last, 1, 0, 0, {})
+        acked = asked.first - 1 if through is None else max(asked.first - 1, through)
+        return Outcome(acked, 0, 0, 0, {}, Failure(kind, f"{found[0]} is bad", found[0]))
+
+    return outcome
+
+
+def test_the_entries_around_one_that_fails_are_delivered() -> None:
+    """What is before it goes first, then it alone, then what is behind it, as a route does it."""
+    worker = Worker(failing(6), Opened(None))
+    assert deliver_entries(worker, OFFSETS) == {6: "6 is bad"}
+    assert worker.asked == [(3, 10, False), (3, 5, False), (6, 6, True), (9, 10, False)]
+
+
+def test_what_was_delivered_is_not_delivered_again() -> None:
+    """The outcome tells how far it came."""
+    worker = Worker(failing(9, through=6), Opened(None))
+    assert deliver_entries(worker, OFFSETS) == {9: "9 is bad"}
+    assert worker.asked == [(3, 10, False), (9, 9, True), (10, 10, True)]
+
+
+def test_several_entries_fail() -> None:
+    """Each has its own error, the first and the last too."""
+    found = deliver_entries(Worker(failing(3, 9, 10), Opened(None)), OFFSETS)
+    assert found == {each: f"{each} is bad" for each in (3, 9, 10)}
+
+
+def test_an_entry_that_fails_only_among_others_is_delivered() -> None:
+    """Alone counts, for that is how a route tries it again."""
+
+    def outcome(asked: Slice) -> Outcome:
+        return failing()(asked) if asked.first == asked.last else failing(6)(asked)
+
+    worker = Worker(outcome, Opened(None))
+    assert deliver_entries(worker, OFFSETS) == {}
+    assert (6, 6, True) in worker.asked
+
+
+@pytest.mark.parametrize("kind", [FailureKind.FAULT, FailureKind.TIMEOUT, FailureKind.UNAVAILABLE])
+def test_what_fails_the_route_fails_all_that_is_left(kind: FailureKind) -> None:
+    """A route halts there, or waits: nothing behind it would be delivered."""
+    found = deliver_entries(Worker(failing(9, kind=kind, through=5), Opened(None)), OFFSETS)
+    assert found == dict.fromkeys([6, 9, 10], "9 is bad")
+
+
+def test_a_route_that_cannot_be_opened_fails_every_entry() -> None:
+    """A query that cannot work is found before the first slice."""
+    opened = OpenFailed(Failure(FailureKind.FAULT, "no such column"))
+    worker = Worker(failing(), opened)
+    assert deliver_entries(worker, OFFSETS) == dict.fromkeys(OFFSETS, "no such column")
+    assert worker.asked == []
+
+
+def test_what_a_writer_was_given_is_told_by_entry(tmp_path: Path) -> None:
+    """Several outputs, none, and one at an offset that nobody had asked for, which is not lost."""
+    entries = with_offsets(messages_to_batch([Message("a", b"%d" % n) for n in range(4)]), 0, 7)
+    given = entries.take([0, 0, 3])
+    writer = Collector(CollectorConfig(folder=str(tmp_path)))
+    acks: list[bool] = []
+    acked: Any = type("Acks", (), {"all": lambda _: acks.append(True)})()
+    for part in (given.slice(2), given.slice(0, 2)):
+        writer.write(Entries(part), acked)
+    (tmp_path / f"{2:020d}.jsonl").write_text('[2, {"a": 1}]\n[77, {"a": 2}]\n')
+    found = trial_results(entries, read_outputs(tmp_path), {1: "is bad"})
+    assert [each.outputs for each in found] == [
+        (Message("a", b"0"), Message("a", b"0")),
+        (),
+        (OutputRow({"a": 1}),),
+        (OutputRow({"a": 2}), Message("a", b"3")),
+    ]
+    assert [each.error for each in found] == [None, "is bad", None, None]
+    assert acks == [True, True]

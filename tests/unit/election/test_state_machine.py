@@ -1,0 +1,111 @@
+"""Standing in an election, from what was heard and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from transporter.election.state_machine import Change, Machine, Observation, Standing, Transition
+
+TERM = 5.0
+
+
+def ours(asked: float) -> Observation:
+    """Return that we hold the election."""
+    return Observation(holding=True, asked=asked, why="ours")
+
+
+def theirs(asked: float) -> Observation:
+    """Return that another holds it."""
+    return Observation(holding=False, asked=asked, why="theirs")
+
+
+def leader(asked: float = 100.0) -> Machine:
+    """Return a machine that leads since *asked*."""
+    machine = Machine(TERM)
+    machine.pulse(asked, ours(asked))
+    return machine
+
+
+def changes(found: tuple[Transition, ...]) -> list[Change]:
+    """Return what changed."""
+    return [each.change for each in found]
+
+
+def test_a_candidate_leads_when_it_hears_that_it_holds_the_election() -> None:
+    """Nobody leads by himself, and the reason is told."""
+    machine = Machine(TERM)
+    assert machine.pulse(1) == ()
+    assert machine.pulse(2, theirs(2)) == ()
+    assert machine.standing(2) is Standing.CANDIDATE
+    assert machine.pulse(3, ours(3)) == (Transition(Change.ACQUIRED, "ours"),)
+    assert machine.standing(3) is Standing.LEADER
+
+
+def test_a_leader_that_is_told_so_is_revoked_once() -> None:
+    """The election's word is taken at once."""
+    machine = leader()
+    assert machine.pulse(101, theirs(101)) == (Transition(Change.REVOKED, "theirs"),)
+    assert machine.pulse(102, theirs(102)) == ()
+    assert machine.standing(102) is Standing.CANDIDATE
+
+
+def test_a_term_counts_from_the_question_and_not_from_its_answer() -> None:
+    """An answer that took four of five seconds leaves one."""
+    machine = Machine(TERM)
+    machine.pulse(104, ours(100))
+    assert machine.standing(104.99) is Standing.LEADER
+    assert machine.standing(105) is Standing.FENCED
+
+
+def test_whoever_asks_late_hears_that_the_leader_is_fenced() -> None:
+    """No pulse is needed for a leadership to end."""
+    machine = leader()
+    assert machine.standing(104.9) is Standing.LEADER
+    assert machine.standing(105) is Standing.FENCED
+    assert machine.standing(1000) is Standing.FENCED
+
+
+def test_a_leader_that_comes_late_is_fenced_before_it_hears_anything() -> None:
+    """Even good news does not bridge a pause: it was fenced, and acquires again."""
+    machine = leader()
+    found = machine.pulse(106, ours(106))
+    assert changes(found) == [Change.FENCED, Change.ACQUIRED]
+    assert found[1].again
+    assert "6s" in found[0].why
+    assert "5s" in found[0].why
+
+
+def test_an_answer_older_than_a_term_proves_nothing() -> None:
+    """A candidate does not begin to lead by news that came late, and a leader is fenced."""
+    machine = Machine(TERM)
+    assert machine.pulse(105, ours(100)) == ()
+    assert machine.standing(105) is Standing.CANDIDATE
+    machine = leader()
+    assert changes(machine.pulse(106, ours(100.5))) == [Change.FENCED]
+
+
+def test_answers_out_of_order_never_shorten_what_is_proved() -> None:
+    """The newest question counts."""
+    machine = leader()
+    machine.pulse(102, ours(102))
+    machine.pulse(103, ours(101))
+    assert machine.standing(106.9) is Standing.LEADER
+
+
+def test_who_was_fenced_and_then_refused_begins_as_any_candidate() -> None:
+    """``again`` is said only when nothing was heard of another leader in between."""
+    machine = leader()
+    assert changes(machine.pulse(105)) == [Change.FENCED]
+    assert machine.pulse(106) == ()
+    assert machine.standing(106) is Standing.FENCED
+    assert machine.pulse(107, theirs(107)) == ()
+    assert machine.standing(107) is Standing.CANDIDATE
+    assert machine.pulse(108, ours(108)) == (Transition(Change.ACQUIRED, "ours", again=False),)
+
+
+@pytest.mark.parametrize("silence", [0.0, 4.999])
+def test_a_leader_is_not_fenced_within_its_term(silence: float) -> None:
+    """A pulse in time changes nothing."""
+    machine = leader()
+    assert machine.pulse(100 + silence) == ()
+    assert machine.standing(100 + silence) is Standing.LEADER

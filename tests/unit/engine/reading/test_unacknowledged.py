@@ -1,0 +1,139 @@
+"""What a reader has logged and its source was not told of: as a value."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transporter.engine.reading.unacknowledged import OpenBatches
+from transporter.offsets.state import Range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def rows(batches: OpenBatches, through: int, parked: set[int] | None = None) -> list[object]:
+    """Return position and rows of what is delivered now."""
+    return [(each.position, list(each.rows)) for each in batches.deliver(through, parked or set())]
+
+
+def test_rows_are_told_as_far_as_all_routes_have_come() -> None:
+    """A batch of several appends is delivered row by row, each row once."""
+    batches = OpenBatches()
+    batches.add("a", [(10, 12), (20, 21)])
+    assert (len(batches), batches.first) == (5, 10)
+    assert rows(batches, 9) == []
+    assert rows(batches, 11) == [("a", [0, 1])]
+    assert (len(batches), batches.first, batches.whole()) == (3, 12, None)
+    assert rows(batches, 20) == [("a", [2]), ("a", [3])]
+    assert rows(batches, 40) == [("a", [4])]
+    assert (len(batches), batches.first, batches.whole()) == (0, None, "a")
+
+
+def test_what_was_released_is_given_up_and_still_counts() -> None:
+    """Its source is never told of it, and holds it until it gives it again."""
+    batches = OpenBatches()
+    batches.add("a", [(0, 4), (7, 9)])
+    released = [Range(1, 2, "released"), Range(4, 8, "released")]
+
+    def told(through: int) -> list[list[int]]:
+        return [list(each.rows) for each in batches.deliver(through, set(), released)]
+
+    assert (told(1), told(3), told(9)) == ([[0]], [[3]], [[7]])
+    assert (len(batches), batches.given_up, batches.first) == (5, 5, None)
+    assert told(9) == []
+    batches.clear()
+    assert (len(batches), batches.given_up) == (0, 0)
+
+
+def test_what_was_released_from_one_route_and_parked_by_another_is_given_up() -> None:
+    """That it is parked no more does not mean that the other one has delivered it."""
+    batches = OpenBatches()
+    batches.add("a", [(0, 3)])
+    released = [Range(1, 2, "released")]
+
+    def told(parked: set[int]) -> list[list[int]]:
+        return [list(each.rows) for each in batches.deliver(3, parked, released)]
+
+    assert told({1, 3}) == [[0]]
+    assert (batches.given_up, batches.waiting) == (1, 1)
+    assert told(set()) == [[3]]
+    assert (len(batches), batches.given_up, batches.waiting) == (2, 2, 2)
+
+
+def test_a_parked_entry_is_withheld_until_it_is_parked_no_more() -> None:
+    """What is parked is behind the watermark and not delivered; the others are told of."""
+    batches = OpenBatches()
+    batches.add("a", [(0, 3)])
+    batches.add("b", [(4, 5)])
+    assert rows(batches, 5, {1}) == [("a", [0, 2, 3]), ("b", [0, 1])]
+    assert (len(batches), batches.first, batches.whole()) == (1, None, None)
+    assert rows(batches, 5, {1}) == []
+    assert rows(batches, 5) == [("a", [1])]
+    assert batches.whole() == "b"
+
+
+def test_what_is_forgotten_is_never_told() -> None:
+    """After a supersession nothing of the batches is left."""
+    batches = OpenBatches()
+    batches.add("a", [(0, 3)])
+    rows(batches, 1, {1})
+    batches.clear()
+    assert (rows(batches, 9), batches.whole(), len(batches), batches.first) == ([], None, 0, None)
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=6),
+    steps=st.lists(st.tuples(st.integers(0, 60), st.sets(st.integers(0, 60), max_size=8))),
+)
+def test_every_row_is_told_once_and_never_while_parked(
+    sizes: list[list[int]], steps: list[tuple[int, set[int]]]
+) -> None:
+    """Whatever the order of progress and parking, told rows are those delivered, each once."""
+    batches, place, offset = OpenBatches(), {}, 0
+    for name, parts in enumerate(sizes):
+        ranges = []
+        row = 0
+        for size in parts:
+            ranges.append((offset, offset + size - 1))
+            place |= {(str(name), row + each): offset + each for each in range(size)}
+            offset, row = offset + size + 1, row + size
+        batches.add(str(name), ranges)
+    told: list[int] = []
+    reached = -1
+    for through, parked in [*steps, (1000, set[int]())]:
+        reached = max(reached, through)
+        found = batches.deliver(reached, parked)
+        new = [place[each.position, row] for each in found for row in each.rows]
+        assert all(each <= reached and each not in parked for each in new)
+        told += new
+        assert len(batches) == len(place) - len(told)
+    assert sorted(told) == sorted(place.values())
+
+
+def test_a_look_for_what_is_whole_costs_the_same_however_much_is_open() -> None:
+    """A look comes before each poll, and a batch may hold a single entry."""
+
+    class Parts(deque[Any]):
+        walked = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            for part in super().__iter__():
+                Parts.walked += 1
+                yield part
+
+    batches, count = OpenBatches(), 1000
+    batches._parts = Parts()
+    for offset in range(count):
+        batches.add(str(offset), [(offset, offset)])
+    batches.whole()
+    Parts.walked = 0
+
+    for offset in range(count):
+        batches.deliver(offset, frozenset())
+        assert batches.whole() == str(offset)
+
+    assert Parts.walked <= 2 * count

@@ -1,0 +1,110 @@
+"""What operators do while an outcome is judged."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from transporter.engine.routing.failure_policy import GO, Action, Judge
+from transporter.offsets.offset_log import OffsetLog
+from transporter.offsets.state import Range, Replay
+from transporter.protocol.messages import Failure, FailureKind, Outcome, Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LAST = 19
+
+
+class Parking:
+    """Sets an entry aside, which takes long enough for an operator to act."""
+
+    full = False
+
+    def __init__(self, offsets: OffsetLog, meanwhile: Callable[[], object]) -> None:
+        self._offsets, self._meanwhile = offsets, meanwhile
+
+    def park(self, offset: int, error: str, attempts: int) -> None:
+        self._meanwhile()
+        self._offsets.settle(Range(offset, offset, "parked"), LAST)
+
+
+@pytest.fixture
+def offsets(tmp_path: Path) -> Iterator[OffsetLog]:
+    """Return the offset log of a route that has delivered ten entries."""
+    with OffsetLog(tmp_path, "r") as opened:
+        opened.settle(Range(0, 9), LAST)
+        yield opened
+
+
+def judge(offsets: OffsetLog, on_error: str, meanwhile: Callable[[], object]) -> Judge:
+    """Return a judge of a route that gives an entry up when it has failed once."""
+    config: Any = SimpleNamespace(name="r", on_error=on_error, retry=SimpleNamespace(attempts=1))
+    log: Any = SimpleNamespace(durable=LAST)
+    parking: Any = Parking(offsets, meanwhile)
+    return Judge(config, log, offsets, parking, lambda *_, **__: None)
+
+
+def test_a_replay_that_begins_while_an_entry_is_set_aside_is_done(offsets: OffsetLog) -> None:
+    """The entry behind the range that is to come again says nothing of that range."""
+    found = judge(offsets, "park", lambda: offsets.begin_replay(2, 5))
+    alone = Slice(10, 10, generation=0, single=True)
+    refused = Failure(FailureKind.REJECTED, "no", 10)
+    assert found.judge(alone, Outcome(9, 0, 0, 0, {}, refused)) == GO
+    assert offsets.state.replay == Replay(2, 5, 2)
+    assert offsets.state.watermark == 10
+
+
+@pytest.mark.parametrize("on_error", ["park", "skip"])
+def test_a_replay_goes_on_behind_what_was_given_up(offsets: OffsetLog, on_error: str) -> None:
+    """An entry that the sink refuses again is not delivered for ever."""
+    offsets.begin_replay(2, 5)
+    found = judge(offsets, on_error, lambda: None)
+    alone = Slice(2, 2, generation=1, single=True)
+    refused = Failure(FailureKind.REJECTED, "no", 2)
+    assert found.judge(alone, Outcome(1, 0, 0, 0, {}, refused)) == GO
+    assert offsets.state.replay == Replay(2, 5, 3)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [None, Failure(FailureKind.REJECTED, "no", 99), Failure(FailureKind.REJECTED, "no", -1)],
+)
+@pytest.mark.parametrize("single", [True, False])
+def test_what_makes_no_progress_is_never_repeated_for_ever_without_a_wait(
+    offsets: OffsetLog,
+    failure: Failure | None,
+    single: bool,
+) -> None:
+    """Whatever a worker answers: within a few rounds its route waits, halts or gets further."""
+    found = judge(offsets, "stop", lambda: None)
+    asked = Slice(10, 19, generation=0, single=single)
+    outcome = Outcome(9, 0, 0, 0, {}, failure)
+    verdicts = [found.judge(asked, outcome) for _ in range(30)]
+    assert all(each.action is not Action.GO for each in verdicts[15:])
+    assert all(each.problem for each in verdicts[15:])
+    assert offsets.state.next_offset() == 10
+
+
+def test_a_worker_that_dies_before_it_announces_anything_is_not_replaced_at_once_for_ever(
+    offsets: OffsetLog,
+) -> None:
+    """Deaths that nothing is known about are followed by a wait as well."""
+    found = judge(offsets, "stop", lambda: None)
+    alone = Slice(10, 19, generation=0, single=True)
+    verdicts = [found.died(alone, None) for _ in range(30)]
+    assert all(each.action is Action.WAIT for each in verdicts[15:])
+
+
+def test_an_entry_that_is_named_wrongly_while_it_is_alone_has_its_attempts(
+    offsets: OffsetLog,
+) -> None:
+    """Of a slice that goes one at a time the entry that comes next is the one that failed."""
+    found = judge(offsets, "skip", lambda: None)
+    alone = Slice(10, 19, generation=0, single=True)
+    wrong = Failure(FailureKind.REJECTED, "no", 99)
+    assert found.judge(alone, Outcome(9, 0, 0, 0, {}, wrong)) == GO
+    assert offsets.state.next_offset() == 11

@@ -1,0 +1,57 @@
+"""What a route is asked to do between two slices: done once, by its owner, or not at all."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as TooLong
+
+import pytest
+
+from transporter.engine.routing.mailbox import Errands
+from transporter.errors import EngineUnreachable
+
+
+def test_what_is_asked_for_is_done_in_order_by_the_owner() -> None:
+    """Nothing happens before the owner runs its errands; then each is done once."""
+    woken: list[int] = []
+    done: list[int] = []
+    errands = Errands(lambda: woken.append(1))
+    answers = [errands.ask(lambda n=number: done.append(n) or n) for number in range(3)]
+    assert (done, len(woken), bool(errands)) == ([], 3, True)
+    with pytest.raises(TooLong):
+        answers[0].result(0)
+    errands.run()
+    errands.run()
+    assert done == [0, 1, 2]
+    assert [answer.result(0) for answer in answers] == [0, 1, 2]
+    assert not errands
+
+
+def test_what_an_errand_raises_is_the_askers() -> None:
+    """An errand that fails neither ends the owner nor keeps the next one from being done."""
+    errands = Errands(lambda: None)
+    failing, good = errands.ask(lambda: 1 // 0), errands.ask(lambda: 5)
+    errands.run()
+    with pytest.raises(ZeroDivisionError):
+        failing.result(0)
+    assert good.result(0) == 5
+
+
+def test_what_was_withdrawn_is_not_done() -> None:
+    """Whoever does not want to wait any longer can be sure that nothing happens later."""
+    done: list[int] = []
+    errands = Errands(lambda: None)
+    assert errands.ask(lambda: done.append(1)).cancel()
+    errands.run()
+    assert done == []
+
+
+def test_an_owner_that_has_ended_does_nothing_more() -> None:
+    """What waits then is cancelled, and what comes later is refused."""
+    errands = Errands(lambda: None)
+    waiting = errands.ask(lambda: 1)
+    errands.end()
+    with pytest.raises(CancelledError):
+        waiting.result(0)
+    with pytest.raises(EngineUnreachable):
+        errands.ask(lambda: 2)

@@ -1,0 +1,85 @@
+"""``max_rate``: how many entries a route delivers in which time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from engine_tools import Events, SparklessHost, make_pipeline, offsets, running, until
+
+from transporter.engine.engine import Engine
+from transporter.engine.routing.rate_limit import Pace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+class Clock:
+    """Stands still unless a test moves it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+def test_what_was_not_used_is_not_saved_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an idle minute no more goes at once than before."""
+    clock = Clock(monkeypatch)
+    pace = Pace(10)
+    assert (pace.rows, pace.left() <= 0, pace.limited) == (10, True, 0)
+    pace.spend(10)
+    assert (pace.left(), pace.limited) == (1, 10)
+    clock.now += 60
+    pace.spend(5)
+    assert pace.left() == 0.5
+    pace.spend(5)
+    assert pace.left() == 1
+
+
+def test_a_slow_rate_lets_single_entries_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time; what delivered nothing costs nothing."""
+    Clock(monkeypatch)
+    pace = Pace(0.25)
+    pace.spend(0)
+    assert (pace.rows, pace.left() <= 0, pace.gap) == (1, True, 4)
+    pace.spend(1)
+    assert pace.left() == 4
+
+
+def test_without_a_rate_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much was delivered."""
+    Clock(monkeypatch)
+    pace = Pace(None)
+    pace.spend(10**9)
+    assert (pace.rows, pace.left() <= 0, pace.limited, pace.gap) == (None, True, 0, 0)
+
+
+def test_a_route_keeps_its_rate_says_so_and_holds_nobody_back(tmp_path: Path) -> None:
+    """Also against a backlog; the other route is done long before."""
+    lines = [f"a {number}" for number in range(60)]
+    pipeline = make_pipeline(tmp_path, lines, end=False, slow={"max_rate": "20/s"}, fast={})
+    with running(pipeline, events=Events()) as engine:
+        slow = next(each for each in engine.status().routes if each.name == "slow")
+        assert slow.limited in (0, 20)
+        until(lambda: len(offsets(tmp_path / "fast.jsonl")) == 60)
+        begun, before = time.monotonic(), len(offsets(tmp_path / "slow.jsonl"))
+        assert before < 60
+        until(lambda: any(each.limited == 20 for each in engine.status().routes))
+        until(lambda: len(offsets(tmp_path / "slow.jsonl")) == 60)
+        # A slice of a second's worth may have just gone, and the last is not waited for.
+        assert time.monotonic() - begun >= (60 - before - 40) / 20
+    assert offsets(tmp_path / "slow.jsonl") == list(range(60))
+
+
+def test_a_stop_does_not_wait_for_a_slow_rate(tmp_path: Path) -> None:
+    """What is left is delivered after the next start."""
+    pipeline = make_pipeline(tmp_path, ["a 0", "a 1", "a 2"], end=False, out={"max_rate": "1/h"})
+    engine = Engine(pipeline, SparklessHost(), Events())
+    engine.start()
+    until(lambda: engine.status().routes[0].limited)
+    begun = time.monotonic()
+    engine.stop(0)
+    assert time.monotonic() - begun < 10
+    assert offsets(tmp_path / "out.jsonl") == [0]

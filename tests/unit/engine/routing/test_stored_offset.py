@@ -1,0 +1,148 @@
+"""What a sink stores, and what of it is believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from engine_tools import worker_spec
+
+from transporter.adaptor import StoredOffset
+from transporter.engine.routing.stored_offset import Adoption
+from transporter.log.commit_log import CommitLog
+from transporter.log.runs import Run, Runs
+from transporter.offsets.offset_log import OffsetLog
+from transporter.offsets.state import Range
+from transporter.protocol.messages import Opened
+from transporter.worker.writers import reached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+
+class World:
+    """A log of 20 entries, of which the route ``out`` has settled 5."""
+
+    def __init__(self, log: CommitLog, offsets: OffsetLog) -> None:
+        self.log, self.offsets = log, offsets
+        self.adoption = Adoption(offsets, log)
+
+    def stored(self, offset: int, **parts: object) -> StoredOffset:
+        """Return what a sink of this run has stored."""
+        found = StoredOffset(
+            self.log.log_id, "out", self.log.epoch, 0, 0, 1, offset, self.log.runs.current
+        )
+        return replace(found, **parts)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def world(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Iterator[World]:
+    """Give the second run of a log, which began at offset 10."""
+    with CommitLog.open(tmp_path) as log:
+        log.append(batch(10), "r")
+    with CommitLog.open(tmp_path) as log, OffsetLog(tmp_path, "out") as offsets:
+        log.append(batch(10), "r")
+        offsets.settle(Range(0, 4), log.durable)
+        yield World(log, offsets)
+
+
+def test_what_this_run_has_stored_is_settled(world: World) -> None:
+    """A worker that died between its sink's commit and its answer costs no repetition."""
+    assert world.adoption.adopt(Opened(world.stored(15)), 1) is None
+    assert world.offsets.state.watermark == 15
+
+
+def test_an_unknown_run_is_refused_and_settles_nothing(world: World) -> None:
+    """Another history's offset names other entries, although all of them are there."""
+    failure = world.adoption.adopt(Opened(world.stored(15, run="other")), 1)
+    assert failure is not None
+    assert "offset 15" in failure.text
+    assert "another history" in failure.text
+    assert world.offsets.state.watermark == 4
+
+
+def test_an_earlier_run_proves_only_what_it_had(world: World) -> None:
+    """A snapshot of a running log knows the run, but not what came after it was taken."""
+    run = world.log.runs.known[0].run
+    assert world.adoption.adopt(Opened(world.stored(10, run=run)), 1) is not None
+    assert world.adoption.adopt(Opened(world.stored(9, run=run)), 1) is None
+    assert world.offsets.state.watermark == 9
+
+
+def test_what_is_settled_already_needs_no_proof(world: World) -> None:
+    """An old offset of an unknown run is no news, and halts nobody."""
+    assert world.adoption.adopt(Opened(world.stored(4, run="other")), 1) is None
+
+
+def test_each_shard_is_looked_at(world: World) -> None:
+    """One shard's foreign offset is refused although the least of all is sound."""
+    sound = world.stored(7, shards=2)
+    foreign = world.stored(15, shard=1, shards=2, run="other")
+    failure = world.adoption.adopt(Opened(sound, (sound, foreign)), 2)
+    assert failure is not None
+    assert "offset 15" in failure.text
+
+
+def test_without_a_run_what_was_handed_out_is_believed(world: World) -> None:
+    """A writer that drops the run is believed as far as this run has given it entries."""
+    stored = world.stored(12, run="")
+    assert world.adoption.adopt(Opened(stored), 1) is not None
+    world.adoption.note_handed(12)
+    assert world.adoption.adopt(Opened(stored), 1) is None
+    assert world.offsets.state.watermark == 12
+
+
+def test_a_replay_is_not_moved_by_another_history(world: World) -> None:
+    """What is to be delivered again is not passed because a copy's route has done so."""
+    world.offsets.begin_replay(0, 4)
+    stored = world.stored(3, generation=1, run="other")
+    assert world.adoption.adopt(Opened(stored), 1) is not None
+    assert world.offsets.state.next_offset() == 0
+
+
+def test_a_replay_is_not_moved_by_a_forgotten_route(tmp_path: Path, world: World) -> None:
+    """A route that begins anew gives the same generations; what they had delivered is past."""
+    earlier = world.log.runs.known[0]
+    with OffsetLog(tmp_path, "again", epoch=world.log.epoch) as offsets:
+        offsets.settle(Range(0, 9), world.log.durable)
+        offsets.begin_replay(0, 9)
+        parts = {"run": earlier.run, "epoch": earlier.epoch, "generation": 1}
+        for each in (parts, parts | {"epoch": world.log.epoch}, parts | {"run": ""}):
+            stored = world.stored(9, route="again", **each)
+            assert Adoption(offsets, world.log).adopt(Opened(stored), 1) is None
+            assert offsets.state.next_offset() == 0
+            assert offsets.state.replay is not None
+
+
+def test_a_route_remembers_when_it_was_declared(tmp_path: Path, world: World) -> None:
+    """Whatever opens it later, what was stored since then is of this route."""
+    with OffsetLog(tmp_path, "again", epoch=world.log.epoch):
+        pass
+    with OffsetLog(tmp_path, "again", epoch=world.log.epoch + 1) as offsets:
+        assert offsets.state.declared == world.log.epoch
+        stored = world.stored(15, route="again")
+        assert Adoption(offsets, world.log).adopt(Opened(stored), 1) is None
+        assert offsets.state.watermark == 15
+
+
+def test_a_worker_passes_over_nothing_that_is_not_proved(tmp_path: Path) -> None:
+    """A shard's own memory of how far it has come is believed by the same proof."""
+    spec = replace(worker_spec(tmp_path), runs=Runs((Run(1, "known", 0),)))
+    stored = StoredOffset("log", "out", 1, 0, 0, 1, 15, "other")
+    assert reached(spec, stored, 0) == -1
+    assert reached(spec, replace(stored, run="known"), 0) == 15
+    assert reached(spec, replace(stored, run=""), 0, handed=15) == 15
+
+
+def test_a_worker_passes_over_nothing_of_a_forgotten_route(tmp_path: Path) -> None:
+    """A shard has delivered nothing of a route that was declared after its sink stored that."""
+    runs = Runs((Run(1, "before", 0), Run(2, "since", 10)))
+    spec = replace(worker_spec(tmp_path), runs=runs, declared=2)
+    stored = StoredOffset("log", "out", 2, 1, 0, 1, 5, "before")
+    assert reached(spec, stored, 1) == -1
+    assert reached(spec, replace(stored, run="since"), 1) == 5
+    assert reached(spec, replace(stored, generation=0), 0) == 5

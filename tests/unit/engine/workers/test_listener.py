@@ -1,0 +1,301 @@
+"""The listener: who may call, and that nobody keeps the others waiting."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import queue
+import socket
+import struct
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from multiprocessing import AuthenticationError
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engine_tools import PATIENCE
+
+from transporter.engine.workers import listener as module
+from transporter.engine.workers.listener import Listener
+from transporter.errors import HostFailed
+from transporter.protocol import network
+from transporter.protocol.messages import Hello, HostHello
+from transporter.protocol.network import Network, call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+HOST = HostHello.claim
+LOOPBACK = Network("127.0.0.1", 0, "127.0.0.1")
+BOTH = pytest.mark.parametrize("network", [None, LOOPBACK], ids=["unix", "tcp"])
+
+
+@contextmanager
+def listening(network: Network | None = None) -> Iterator[tuple[Listener, queue.Queue[Any]]]:
+    """Run a listener that puts what callers say, and their connections, in a queue."""
+    heard: queue.Queue[Any] = queue.Queue()
+    listener = Listener(
+        lambda said, caller: heard.put((said, caller)),
+        lambda said, caller: heard.put((said, caller)),
+        network,
+    )
+    listener.start()
+    try:
+        yield listener, heard
+    finally:
+        listener.close()
+
+
+@pytest.mark.parametrize("said", [HostHello(7), Hello("out", 0, 1, 7)])
+@BOTH
+def test_a_caller_is_handed_on_with_its_connection(
+    network: Network | None, said: HostHello | Hello
+) -> None:
+    """Hosts and workers are told apart by what they say, and can be answered."""
+    with (
+        listening(network) as (listener, heard),
+        call(listener.ticket(said.claim)) as us,
+    ):
+        us.send(said)
+        got, caller = heard.get(timeout=PATIENCE)
+        with caller:
+            assert got == said
+            caller.send("welcome")
+            assert us.recv() == "welcome"
+
+
+@BOTH
+def test_a_caller_without_the_key_is_refused(network: Network | None) -> None:
+    """Whoever does not know the key is turned away, and the next caller is served."""
+    with listening(network) as (listener, heard):
+        with pytest.raises((AuthenticationError, OSError, EOFError)):
+            call(replace(listener.ticket(HOST), key=b"wrong")).recv()
+        with call(listener.ticket(HOST)) as us:
+            us.send(HostHello(1))
+            heard.get(timeout=PATIENCE)[1].close()
+        assert heard.empty()
+
+
+def test_a_caller_that_says_something_else_is_closed() -> None:
+    """Only a host or a worker gets anywhere."""
+    with listening() as (listener, heard), call(listener.ticket(HOST)) as us:
+        us.send_bytes(b"hello?")
+        with pytest.raises(EOFError):
+            us.recv()
+        assert heard.empty()
+
+
+def test_a_caller_that_stays_silent_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers are served, and the listener closes, while one says nothing at all."""
+    monkeypatch.setattr(module, "_GREETING", 0.2)
+    with socket.socket(socket.AF_UNIX) as silent:
+        with listening() as (listener, heard):
+            silent.connect(listener.address)
+            done = threading.Event()
+
+            def proves() -> None:
+                with call(listener.ticket(HOST)) as us:
+                    us.send(HostHello(1))
+                    heard.get(timeout=PATIENCE)[1].close()
+                    done.set()
+
+            threading.Thread(target=proves, daemon=True).start()
+            assert done.wait(5), "the silent caller keeps the others waiting"
+        # It is shown the door in the end.
+        silent.settimeout(PATIENCE)
+        while silent.recv(1024):
+            pass
+
+
+@BOTH
+def test_idle_callers_make_way_for_those_who_prove_themselves(network: Network | None) -> None:
+    """However many hold a place without a word, the next one is served at once."""
+    family = socket.AF_UNIX if network is None else socket.AF_INET
+    with listening(network) as (listener, heard), ExitStack() as stack:
+        idle = [stack.enter_context(socket.socket(family)) for _ in range(module._CALLERS + 9)]
+        for each in idle:
+            each.connect(listener.worker_address)
+        done = threading.Event()
+
+        def worker() -> None:
+            with call(listener.ticket(HOST)) as us:
+                us.send(HostHello(1))
+                heard.get(timeout=PATIENCE)[1].close()
+                done.set()
+
+        threading.Thread(target=worker, daemon=True).start()
+        assert done.wait(module._GREETING / 2), "idle callers keep a worker waiting"
+        # Who has been there longest has made way.
+        idle[0].settimeout(PATIENCE)
+        while idle[0].recv(1024):
+            pass
+
+
+def test_those_who_had_to_make_way_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where more call at once than there is room for, all of them are served in the end."""
+    monkeypatch.setattr(module, "_CALLERS", 8)
+    with listening(LOOPBACK) as (listener, heard):
+
+        def worker(number: int) -> None:
+            with call(listener.ticket(HOST)) as us:
+                us.send(HostHello(number))
+
+        calling = [threading.Thread(target=worker, args=(number,)) for number in range(24)]
+        for each in calling:
+            each.start()
+        served = set()
+        for _ in calling:
+            said, caller = heard.get(timeout=PATIENCE)
+            served.add(said.pid)
+            caller.close()
+        for each in calling:
+            each.join(PATIENCE)
+    assert served == set(range(24))
+
+
+def test_slow_callers_may_take_their_time_while_there_is_room() -> None:
+    """Nobody is turned away for those who come later, as long as there are few."""
+    with listening() as (listener, heard), ExitStack() as stack:
+        room = range(module._CALLERS - 1)
+        slow = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in room]
+        for each in slow:
+            each.connect(listener.address)
+        with call(listener.ticket(HOST)) as us:
+            us.send(HostHello(1))
+            heard.get(timeout=PATIENCE)[1].close()
+        for each in slow:
+            each.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                each.recv(1024)
+
+
+def test_a_listener_that_never_started_can_be_closed() -> None:
+    """Closing needs no start."""
+    Listener(lambda *_: None, lambda *_: None).close()
+
+
+@BOTH
+def test_a_caller_is_nobody_but_whom_it_has_proved_to_be(network: Network | None) -> None:
+    """The ticket of one worker lets in no other, and not the host; each has a key of its own."""
+    mine, others = Hello("out", 0, 1, 7), Hello("out", 1, 1, 7)
+    with listening(network) as (listener, heard):
+        for said in (others, HostHello(7)):
+            with call(listener.ticket(mine.claim)) as us:
+                us.send(said)
+                with pytest.raises((EOFError, ConnectionError)):
+                    us.recv()
+        with pytest.raises((AuthenticationError, OSError, EOFError)):
+            call(replace(listener.ticket(mine.claim), claim=others.claim)).recv()
+        assert heard.empty()
+
+
+def test_a_worker_talks_with_nobody_but_its_engine() -> None:
+    """Who has another certificate is refused before anything is said, whatever it answers."""
+    with listening(LOOPBACK) as (engine, _), listening(LOOPBACK) as (other, heard):
+        ticket = replace(engine.ticket(HOST), address=other.worker_address)
+        with pytest.raises(HostFailed, match="another certificate"):
+            call(ticket)
+        with pytest.raises((AuthenticationError, OSError, EOFError)):
+            call(replace(ticket, certificate=other.ticket(HOST).certificate))
+        assert heard.empty()
+
+
+class Trap:
+    """Leaves a trace where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, ("sprung",))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pickle.dumps(Trap()),
+        b"Hello " + pickle.dumps(Trap()),
+        b'Hello {"route": "out"}',
+        b'Hello {"route": ["out"], "shard": 0, "epoch": 1, "pid": 7}',
+        b'StartWorker {"invitation": null}',
+        b"__import__ {}",
+        b"",
+    ],
+)
+@BOTH
+def test_nothing_that_a_caller_says_runs_here(
+    network: Network | None, said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even of one that has proved itself: a pickle is no message, and the next is served."""
+    monkeypatch.chdir(tmp_path)
+    claim = Hello("out", 0, 1, 7).claim
+    with listening(network) as (listener, heard):
+        for _ in range(3):
+            with call(listener.ticket(claim)) as us:
+                us.send_bytes(said)
+                with pytest.raises((EOFError, ConnectionError)):
+                    us.recv()
+        with call(listener.ticket(HOST)) as us:
+            us.send(HostHello(1))
+            heard.get(timeout=PATIENCE)[1].close()
+        assert heard.empty()
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_caller_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that can start no more threads refuses callers, and serves the next one later."""
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name in refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with listening(LOOPBACK) as (listener, heard):
+        refused[:] = ["greeter"]
+        monkeypatch.setattr(network, "_PAUSES", ())
+        for _ in range(3):
+            with pytest.raises((EOFError, OSError)):
+                call(listener.ticket(HOST))
+        assert listener._unproved == {}
+        refused.clear()
+        with call(listener.ticket(HOST)) as us:
+            us.send(HostHello(1))
+            heard.get(timeout=PATIENCE)[1].close()
+
+
+def test_who_claims_too_much_is_cut_off() -> None:
+    """Before its proof a caller can make the engine keep some kilobytes, and no more."""
+    with listening() as (listener, heard), socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(listener.address)
+        stranger.sendall(struct.pack(">Q", 1 << 40))
+        stranger.settimeout(PATIENCE)
+        assert stranger.recv(1024) == b""
+        assert heard.empty()
+
+
+def test_a_caller_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte now and then does not lengthen the time that a caller has."""
+    monkeypatch.setattr(module, "_GREETING", 0.3)
+    with listening(LOOPBACK) as (listener, _), socket.socket() as dripping:
+        dripping.connect(listener.worker_address)
+        dripping.settimeout(PATIENCE)
+        for byte in itertools.islice(itertools.cycle(b"\x16\x03\x01\x40"), 200):
+            try:
+                dripping.sendall(bytes([byte]))
+            except ConnectionError:
+                return
+            time.sleep(0.05)
+        pytest.fail("who drips is listened to")
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    """The failure says which setting to change, and leaves nothing open."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        network = Network("127.0.0.1", taken.getsockname()[1], "127.0.0.1")
+        with pytest.raises(HostFailed, match=r"set spark\.listen"):
+            Listener(lambda *_: None, lambda *_: None, network)

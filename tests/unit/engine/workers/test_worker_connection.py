@@ -1,0 +1,132 @@
+"""The engine's side of a worker's conversation: what is lent in between, and how it ends."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from transporter.engine.workers.frame_server import AT_ONCE, Lender
+from transporter.engine.workers.worker_connection import Line
+from transporter.log.commit_log import CommitLog
+from transporter.protocol.channel import EngineChannel, WorkerChannel
+from transporter.protocol.messages import Frames, Need, Output, Retry, Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+
+@contextmanager
+def talking(lender: Lender | None = None) -> Iterator[tuple[Line, WorkerChannel]]:
+    """Have a line over TCP, and the worker's end of it."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        theirs = socket.create_connection(door.getsockname())
+        ours, _ = door.accept()
+    with Line(EngineChannel(ours), lender) as line, WorkerChannel(theirs) as worker:
+        yield line, worker
+
+
+@pytest.fixture
+def lender(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Iterator[Lender]:
+    """Lend from a log of forty frames of ten rows, 100 kB each."""
+    with CommitLog.open(tmp_path / "log", compression=None) as log:
+        for _ in range(40):
+            log.append(batch(10, size=10_000), "r")
+    made = Lender(tmp_path / "log", "out")
+    yield made
+    made.close()
+
+
+def test_what_a_worker_says_comes_in_order() -> None:
+    """Messages are heard one by one, and polling loses none."""
+    with talking() as (line, worker):
+        assert not line.poll(0)
+        worker.send(Output("a"))
+        worker.send(Output("b"))
+        assert line.poll(1)
+        assert line.poll(0)
+        assert [line.recv(), line.recv()] == [Output("a"), Output("b")]
+
+
+def test_a_worker_that_hangs_up_is_told_from_a_broken_connection() -> None:
+    """Only an end that the other system has sent is one: a reset may come from anywhere."""
+    with talking() as (line, worker):
+        worker.close()
+        assert line.poll(1)
+        with pytest.raises(EOFError):
+            line.recv()
+        assert line.hung_up
+    with talking() as (line, worker):
+        with socket.socket(fileno=worker.fileno()) as reset:
+            reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reset.detach()
+        worker.close()
+        assert line.poll(1)
+        with pytest.raises(ConnectionError):
+            line.recv()
+        assert not line.hung_up
+
+
+def test_a_connection_that_broke_refuses_what_is_sent() -> None:
+    """Whatever the system calls it, it is a connection error."""
+    with talking() as (line, worker):
+        worker.close()
+        with pytest.raises(ConnectionError):
+            _flood(line)
+
+
+def _flood(line: Line) -> None:
+    for _ in range(100):
+        line.send(Output("x" * 100_000))
+
+
+def test_a_slice_is_lent_in_parts_that_are_bounded(lender: Lender) -> None:
+    """Each answer ends with the frame that fills it; the last one says so (Invariant 17)."""
+    lender.begin(Slice(15, 385, 0))
+    sizes, done = [], False
+    while not done:
+        frames, payloads = lender.more()
+        assert [each.size for each in frames.lent] == [len(each) for each in payloads]
+        sizes.append(sum(map(len, payloads)))
+        done = frames.done
+    assert all(AT_ONCE <= size < AT_ONCE + 200_000 for size in sizes[:-1])
+    assert len(sizes) == 4
+
+
+def test_nothing_is_lent_that_was_not_asked_for(lender: Lender) -> None:
+    """A worker gets the frames of its slice; asked again, it gets no others."""
+    assert lender.more() == (Frames(), [])
+    lender.begin(Slice(0, 9, 0))
+    frames, _ = lender.more()
+    assert (len(frames.lent), frames.done) == (1, True)
+    assert lender.more() == (Frames(), [])
+
+
+def test_what_cannot_be_lent_is_said(lender: Lender) -> None:
+    """A parked entry that is not there is a failure with its path, and nothing more."""
+    lender.begin(Retry(7))
+    frames, payloads = lender.more()
+    assert frames.failure is not None
+    assert f"{7:020d}.entry" in frames.failure.text
+    assert (frames.lent, frames.done, payloads) == ((), True, [])
+
+
+def test_a_need_is_answered_between_messages(lender: Lender) -> None:
+    """The route hears nothing of it, and the worker has the payloads behind the answer."""
+    with talking(lender) as (line, worker):
+        line.send(Slice(0, 9, 0))
+        assert worker.recv() == Slice(0, 9, 0)
+        before = line.answered
+        worker.send(Need())
+        assert not line.poll(1)
+        frames = worker.recv()
+        assert worker.receive_raw(frames.lent[0].size).size == frames.lent[0].size
+        assert line.answered > before
+        worker.send(Output("done"))
+        assert line.recv() == Output("done")

@@ -1,0 +1,115 @@
+"""The retention gate: removals and replays pass it one at a time."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from compaction_tools import Frame, bases_of, letters, write_log
+
+from transporter.audit import Operator
+from transporter.control import route_actions
+from transporter.control.replay_range import plan
+from transporter.control.requests import Replay
+from transporter.errors import ActionRefused
+from transporter.log.commit_log import CommitLog
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.index import index_path
+from transporter.log.reindex import reindex
+from transporter.log.retention import RetentionSettings, retain
+from transporter.log.retention_gate import RetentionGate
+from transporter.log.segment import segment_name
+from transporter.offsets.offset_log import OffsetLog
+from transporter.offsets.retention_holds import Hold, hold_of, least
+from transporter.offsets.state import Range
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIVE = [[Frame(letters("AB"))] for _ in range(5)]
+ME = Operator("me", 1, 1)
+
+
+def test_a_replay_waits_until_a_removal_is_over(tmp_path: Path) -> None:
+    """Whoever looks at the holds inside the gate can act on what it saw."""
+    gate = RetentionGate()
+    with OffsetLog(tmp_path, "route", gate=gate) as route:
+        route.settle(Range(0, 9), 9)
+        begun = threading.Thread(target=route.begin_replay, args=(2, 5))
+        with gate:
+            begun.start()
+            begun.join(0.1)
+            assert route.state.replay is None
+        begun.join()
+        assert route.state.replay is not None
+        assert gate.registered == 1
+
+
+def test_a_replay_that_begins_between_two_removals_is_seen(tmp_path: Path) -> None:
+    """Invariant 11: what retention knows of the holds counts until a replay has registered."""
+    last = write_log(tmp_path, FIVE)
+    gate, asked = RetentionGate(), []
+    with OffsetLog(tmp_path, "route", gate=gate) as route:
+        route.settle(Range(0, last), last)
+
+        def through() -> int:
+            asked.append(hold_of("route", route.state).through)
+            return asked[-1]
+
+        removing = retain(
+            tmp_path, watermark=through, settings=RetentionSettings(0), now=0, gate=gate
+        )
+        assert [next(removing).end, next(removing).end] == [1, 3]
+        # A sync of each offset log, and once is enough.
+        assert asked == [last]
+        route.begin_replay(6, 7)
+        assert [each.end for each in removing] == [5]
+        assert asked == [last, 5, 5]
+    assert gate.removed == 5
+
+
+def test_what_retention_took_from_a_planned_replay_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay begins with what was promised to it, or not at all."""
+    write_log(tmp_path, FIVE)
+
+    def planned(*details: object) -> object:
+        found = plan(*details)  # type: ignore[arg-type]
+        next(retain(tmp_path, watermark=lambda: 9, settings=RetentionSettings(0), now=0))
+        return found
+
+    monkeypatch.setattr(route_actions, "plan", planned)
+    request = Replay("route", first=0, last=7, reason="why")
+    with CommitLog.open(tmp_path) as log, OffsetLog(tmp_path, "route", gate=log.gate) as route:
+        route.settle(Range(0, 9), 9)
+        with pytest.raises(ActionRefused, match="what comes before 2"):
+            route_actions.replay(log, route, request, ME, upserts=None)
+        assert route.state.replay is None
+
+
+def test_no_index_is_left_of_a_segment_that_was_removed_meanwhile(tmp_path: Path) -> None:
+    """What is written again beside retention goes with its segment."""
+    write_log(tmp_path, FIVE)
+    for path in tmp_path.glob("*.index"):
+        path.unlink()
+    gate = RetentionGate()
+    removing = retain(
+        tmp_path, watermark=lambda: 9, settings=RetentionSettings(0), now=0, gate=gate
+    )
+    reindex(RealFileSystem(), tmp_path, lambda _: next(removing, None) and None, gate)
+    assert bases_of(tmp_path) == [8]
+    assert not [each for each in (0, 2, 4, 6) if index_path(tmp_path / segment_name(each)).exists()]
+
+
+def test_the_order_of_holds_does_not_depend_on_names() -> None:
+    """At one offset a replay comes before a route, and a route before a reader."""
+    for names in ("abc", "cab", "bca"):
+        reader = Hold(4, names[0], "reader")
+        route = Hold(4, names[1])
+        replay = Hold(4, names[2], "replay")
+        assert least([reader, route, replay]) == replay
+        assert least([reader, route]) == route
+        assert least([reader, route, Hold(3, "z", "reader")]) == Hold(3, "z", "reader")
+    assert least([]) is None

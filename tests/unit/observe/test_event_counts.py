@@ -1,0 +1,43 @@
+"""Counting events on their way."""
+
+from __future__ import annotations
+
+from engine_tools import Events
+
+from transporter.engine.events import EVENTS
+from transporter.observe import event_counts
+from transporter.observe.event_counts import Counts
+from transporter.observe.metric_table import METRICS
+
+TABLE = {metric.name: metric for metric in METRICS}
+
+
+def test_events_are_counted_and_passed_on() -> None:
+    """Each counts for its route, or sums up what it tells; all of them go on."""
+    events = Events()
+    counted = Counts(events)
+    progress = {"problem": "down", "retry_in": 1, "watermark": 0, "delivered": 0}
+    for route in ("a", "a", "b"):
+        counted("route-retrying", route=route, **progress)
+    counted("log-compacted", segments=2, dropped=5, freed=100)
+    counted("log-compacted", segments=1, dropped=1, freed=10)
+    counted("entries-released", route="a", first=3, last=7)
+    counted("entry-skipped", route="a", offset=3, attempts=1, problem="x")
+    assert counted.of("transporter_route_retries_total", "a") == 2
+    assert counted.of("transporter_route_retries_total", "b") == 1
+    assert counted.of("transporter_route_retries_total", "c") == 0
+    assert counted.of("transporter_compaction_freed_bytes_total") == 110
+    assert counted.of("transporter_released_entries_total", "a") == 5
+    assert counted.of("transporter_route_given_up_entries_total", "a", "skipped") == 1
+    assert len(events.all) == 7
+
+
+def test_only_events_and_metrics_that_exist_are_counted() -> None:
+    """What is looked for in an event is a field of it, and what it counts for is a counter."""
+    for event, (metric, fields, fixed) in event_counts._ONES.items():
+        assert set(fields) <= set(EVENTS[event].fields)
+        assert TABLE[metric].kind == "counter"
+        assert len(TABLE[metric].labels) == len(fields) + len(fixed)
+    for event, sums in event_counts._SUMS.items():
+        assert set(sums.values()) <= set(EVENTS[event].fields)
+        assert all(TABLE[metric].labels == () for metric in sums)

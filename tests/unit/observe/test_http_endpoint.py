@@ -1,0 +1,139 @@
+"""The little HTTP server: what it answers, and how it bears those who misbehave."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from acceptance_tools import page
+
+from transporter.errors import EnvironmentFault
+from transporter.observe import http_endpoint as module
+from transporter.observe.http_endpoint import CALLERS, Answer, Endpoint, PortTaken
+from transporter.pipeline.observe_config import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def broken(accept: str) -> Answer:
+    """Fail as a page that has a bug."""
+    raise RuntimeError(f"hunter2{accept}")
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    """Give a running endpoint with a page that works and one that does not."""
+    found = Endpoint(Address("127.0.0.1", 0))
+    found.start(
+        {"/good": lambda accept: Answer(200, "text/plain", accept.encode()), "/bad": broken}
+    )
+    yield found
+    found.stop()
+
+
+def connected(endpoint: Endpoint) -> socket.socket:
+    """Return a connection to *endpoint*."""
+    host, _, port = endpoint.url.removeprefix("http://").rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def test_pages_and_what_is_none(endpoint: Endpoint) -> None:
+    """A page is answered, a query is no matter, anything else is not found."""
+    assert page(f"{endpoint.url}/good?x=1")[0] == 200
+    assert page(f"{endpoint.url}/other")[0] == 404
+    assert page(f"{endpoint.url}/../../etc/passwd")[0] == 404
+
+
+def test_a_page_that_fails_does_not_tell_why(endpoint: Endpoint) -> None:
+    """The caller gets 500 and the kind of error, never its text, and the next is answered."""
+    assert page(f"{endpoint.url}/bad") == (500, "RuntimeError\n")
+    assert page(f"{endpoint.url}/good")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\0\xff\n\n", b"GET " + b"x" * 100_000, b"POST /good HTTP/1.0\r\n\r\n"]
+)
+def test_whatever_a_caller_says_others_are_answered(endpoint: Endpoint, said: bytes) -> None:
+    """Rubbish ends its own connection and nothing else."""
+    with connected(endpoint) as caller:
+        caller.sendall(said)
+        assert page(f"{endpoint.url}/good")[0] == 200
+
+
+def drip(caller: socket.socket) -> None:
+    """Send a byte now and then for as long as a test may take."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        caller.sendall(b"G")
+        time.sleep(0.05)
+
+
+def test_who_only_holds_a_place_loses_it(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many say nothing, or a byte now and then, whoever asks is answered."""
+    monkeypatch.setattr(module._Handler, "timeout", 60)
+    monkeypatch.setattr(module, "PATIENCE", 60)  # Else the first would have to go anyway.
+    silent = [connected(endpoint) for _ in range(4 * CALLERS)]
+    try:
+        for each in silent[-CALLERS:]:
+            each.sendall(b"G")
+        assert page(f"{endpoint.url}/good")[0] == 200
+        assert silent[0].recv(1) == b""
+    finally:
+        for each in silent:
+            each.close()
+
+
+def test_a_whole_request_has_its_time(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who keeps sending a byte now and then is hung up on as well."""
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    with connected(endpoint) as caller, pytest.raises(ConnectionError):
+        drip(caller)
+
+
+def test_a_silent_caller_does_not_keep_the_end_waiting(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopping hangs up on who has said nothing yet."""
+    monkeypatch.setattr(module._Handler, "timeout", 60)
+    monkeypatch.setattr(module, "PATIENCE", 60)
+    with connected(endpoint) as caller:
+        caller.sendall(b"GET /go")
+        assert page(f"{endpoint.url}/good")[0] == 200
+        begun = time.monotonic()
+        endpoint.stop()
+        assert time.monotonic() - begun < 30
+
+
+def test_a_port_in_use_is_told_as_such(endpoint: Endpoint) -> None:
+    """The error names the address and what to set."""
+    port = int(endpoint.url.rpartition(":")[2])
+    with pytest.raises(
+        PortTaken, match=rf"127.0.0.1:{port} cannot be listened at: .*observe.listen"
+    ):
+        Endpoint(Address("127.0.0.1", port))
+
+
+def test_an_address_of_another_machine_is_another_error() -> None:
+    """Only a port that is taken counts as taken."""
+    with pytest.raises(EnvironmentFault, match="cannot be listened at") as found:
+        Endpoint(Address("192.0.2.1", 0))
+    assert not isinstance(found.value, PortTaken)
+    assert found.value.__cause__.errno == errno.EADDRNOTAVAIL
+
+
+def test_nothing_of_it_stays(endpoint: Endpoint) -> None:
+    """After a stop neither the port nor a thread is left."""
+    before = threading.active_count()
+    other = Endpoint(Address("127.0.0.1", 0))
+    other.start({})
+    url = other.url
+    other.stop()
+    assert threading.active_count() == before
+    Endpoint(Address("127.0.0.1", int(url.rpartition(":")[2]))).stop()

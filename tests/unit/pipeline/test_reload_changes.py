@@ -1,0 +1,183 @@
+"""Which changes of a pipeline file a running engine takes up, and where it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engine_tools import make_pipeline
+
+from transporter.pipeline.adaptor_registry import find_function, forget_modules
+from transporter.pipeline.log_location import route_lines
+from transporter.pipeline.problems import InvalidPipeline
+from transporter.pipeline.reload_changes import changed_routes, changes, reread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from transporter.pipeline.config import Pipeline
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    """Return a pipeline of two routes, in a file."""
+    lmdb = {"writer": {"adaptor": "lmdb", "path": "store"}}
+    return make_pipeline(tmp_path, [], one=lmdb, two={"after": "one"})
+
+
+def edit(pipeline: Pipeline, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the file of *pipeline*."""
+    document = json.loads(pipeline.file.read_text())
+    change(document)
+    pipeline.file.write_text(json.dumps(document, indent=1))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda d: d.update(commit_interval="2s"), []),
+        (lambda d: d.update(shutdown_timeout="2s"), []),
+        (lambda d: d["log"].update(max_bytes="8GiB", on_full="stop-route"), []),
+        (lambda d: d["log"].update(retention={"age": "9d"}), []),
+        (lambda d: d["log"].update(compaction={"after": "9d"}), []),
+        (lambda d: d["routes"].reverse(), []),
+        (lambda d: d["routes"][0].update(steps=[{"omit": {"fields": ["a"]}}]), ["one"]),
+        (lambda d: d["routes"][0].update(namespace="^x"), ["one"]),
+        (lambda d: d["routes"][0].update(retry={"attempts": 9}), ["one"]),
+        (lambda d: d["routes"][0].update(on_error="park"), ["one"]),
+        (lambda d: d["routes"][0].update(park_limit={"entries": 3}), ["one"]),
+        (lambda d: d["routes"][0].update(linger="3s"), ["one"]),
+        (lambda d: d["routes"][0]["writer"].update(path="elsewhere"), ["one"]),
+    ],
+)
+def test_what_may_change_is_taken_up(
+    pipeline: Pipeline, change: Callable[[dict[str, Any]], object], told: list[str]
+) -> None:
+    """These settings change while the engine runs; new workers go to the routes they concern."""
+    edit(pipeline, change)
+    wanted = reread(pipeline, {})
+    # Route two writes through code of the user's own, which is always taken up anew.
+    assert {each.name for each in changed_routes(pipeline, wanted)} == {*told, "two"}
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "problem"),
+    [
+        (lambda d: d.update(name="other"), '"name": "other"', "name cannot change"),
+        (lambda d: d["log"].update(dir="there"), '"dir"', "log.dir cannot change"),
+        (lambda d: d["log"].update(segment_bytes="1MiB"), '"segment_bytes"', "log.segment_bytes"),
+        (lambda d: d["log"].update(compression="none"), '"compression"', "log.compression"),
+        (lambda d: d.update(spark={"master": "local[2]"}), '"spark"', "spark cannot change"),
+        (lambda d: d["readers"][0].update(release="delivered"), '"readers"', "of reader 'in'"),
+        (
+            lambda d: d["readers"].__setitem__(0, {"name": "in", "adaptor": "file", "path": "x"}),
+            '"readers"',
+            "the adaptor of reader 'in'",
+        ),
+        (lambda d: d["routes"][1].pop("after"), '"two"', "route 'two' comes after"),
+    ],
+)
+def test_what_may_not_change_is_refused_with_its_line(
+    pipeline: Pipeline, change: Callable[[dict[str, Any]], object], key: str, problem: str
+) -> None:
+    """The refusal stands at the line of the key, or of what holds it, and says what to do."""
+    edit(pipeline, change)
+    with pytest.raises(InvalidPipeline) as raised:
+        reread(pipeline, {})
+    first = raised.value.problems[0]
+    assert problem in str(raised.value)
+    assert "stop the engine and start it again" in first.problem
+    lines = pipeline.file.read_text().splitlines()
+    near = "\n".join(lines[max(0, first.line - 2) : first.line + 1])
+    assert key in near
+
+
+def test_a_file_that_is_wrong_is_refused_as_at_a_start(pipeline: Pipeline) -> None:
+    """An unknown key stops a reload as it stops a start."""
+    edit(pipeline, lambda document: document["routes"][0].update(retrry=1))
+    with pytest.raises(InvalidPipeline, match="did you mean 'retry'"):
+        reread(pipeline, {})
+
+
+def test_the_lines_of_routes_need_no_variables(tmp_path: Path) -> None:
+    """Which routes a file names is told without the secrets that it asks for."""
+    path = tmp_path / "p.yaml"
+    path.write_text("routes:\n  - name: a\n    dsn: ${NONE:?set it}\n  - writer: x\n    name: b\n")
+    assert route_lines(path, {}) == {"a": 2, "b": 5}
+
+
+def test_modules_beside_the_file_are_imported_anew_and_no_others(tmp_path: Path) -> None:
+    """What lies in the file's folder is read again; modules from anywhere else stay loaded."""
+    code = tmp_path / "beside_module.py"
+    code.write_text("def change(message):\n    return 1\n")
+    (tmp_path / "json.py").write_text("")
+    before = find_function("beside_module:change", tmp_path)
+    code.write_text("def change(message):\n    return 'something else'\n")
+    assert find_function("beside_module:change", tmp_path) is before
+    forget_modules(tmp_path)
+    try:
+        assert find_function("beside_module:change", tmp_path)(None) == "something else"
+        assert sys.modules["json"] is json
+    finally:
+        forget_modules(tmp_path)
+        sys.path.remove(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "part", "told"),
+    [
+        (lambda d: d["readers"][0].update(rows=7), "readers", ["in"]),
+        (lambda d: d["readers"][0].update(max_in_flight=7), "readers", ["in"]),
+        (lambda d: d["routes"].pop(1), "removed", {"readers": [], "routes": ["two"]}),
+        (
+            lambda d: d["readers"][0].update(name="new"),
+            "added",
+            {"readers": ["new"], "routes": []},
+        ),
+        (
+            lambda d: d["readers"][0].update(name="new"),
+            "removed",
+            {"readers": ["in"], "routes": []},
+        ),
+        (
+            lambda d: d["routes"].append(d["routes"][0] | {"name": "new"}),
+            "added",
+            {"readers": [], "routes": ["new"]},
+        ),
+    ],
+)
+def test_readers_and_routes_change_come_and_go(
+    pipeline: Pipeline, change: Callable[[dict[str, Any]], object], part: str, told: object
+) -> None:
+    """What a reload comes to is told by kind and name, for the audit file and the operator."""
+    edit(pipeline, change)
+    assert changes(pipeline, reread(pipeline, {}))[part] == told
+
+
+def test_readers_of_an_adaptor_that_comes_with_us_stay_open(tmp_path: Path) -> None:
+    """Only one whose settings are others now is opened anew, and one with code of the user's."""
+    (tmp_path / "in.jsonl").write_text("")
+    pipeline = make_pipeline(tmp_path, [], one={})
+
+    def a_file(document: dict[str, Any]) -> None:
+        document["readers"] += [{"name": "file", "adaptor": "file", "path": "in.jsonl"}]
+
+    edit(pipeline, a_file)
+    both = reread(pipeline, {})
+    edit(both, lambda document: document.update(commit_interval="3s"))
+    assert changes(both, reread(both, {}))["readers"] == ["in"]
+    edit(both, lambda document: document["readers"][1].update(path="other.jsonl"))
+    assert changes(both, reread(both, {}))["readers"] == ["in", "file"]
+
+
+def test_a_first_reader_that_takes_turns_gives_every_route_a_new_worker(tmp_path: Path) -> None:
+    """Writers are told the name by which engines take turns when they open, and not later."""
+    pipeline = make_pipeline(tmp_path, [], one={"writer": {"adaptor": "lmdb", "path": "store"}})
+    assert changes(pipeline, reread(pipeline, {}))["routes"] == []
+    (tmp_path / "table.txt").write_text("")
+    shared = {"name": "table", "adaptor": "table_tools:TableReader", "path": "table.txt"}
+    edit(pipeline, lambda document: document["readers"].append(shared))
+    assert changes(pipeline, reread(pipeline, {}))["routes"] == ["one"]

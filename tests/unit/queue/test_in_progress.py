@@ -1,0 +1,154 @@
+"""What a tracker makes of markers, case by case."""
+
+from __future__ import annotations
+
+from transporter.queue.in_progress import InProgress
+from transporter.queue.markers import End, KeepAlive, Nack, Start
+
+SECOND = 1000
+
+
+def start(*offsets: int, after: int = 10 * SECOND, restated: bool = False) -> Start:
+    """Return a Start of *offsets* of partition 0, each with its number as value."""
+    values = tuple(b"%d" % offset for offset in offsets)
+    return Start("q", 0, offsets, after, values, (b"",) * len(offsets), restated)
+
+
+def seeing(*markers: object, now: float = 0.0) -> InProgress:
+    """Return what is in progress after *markers*, one an offset, all seen at *now*."""
+    progress = InProgress()
+    for offset, marker in enumerate(markers):
+        progress.apply(offset, marker, now)  # type: ignore[arg-type]
+    return progress
+
+
+def due(progress: InProgress, now: float) -> list[int]:
+    """Take what is due and return the offsets."""
+    return [each.id[1] for each in progress.take_expired(now, 100)]
+
+
+def test_a_message_is_due_when_its_time_is_over_and_not_before() -> None:
+    """The deadline is when the Start was seen and the time that it gives."""
+    progress = seeing(start(7), now=100.0)
+    assert due(progress, 109.999) == []
+    assert due(progress, 110.0) == [7]
+
+
+def test_what_has_ended_is_never_due() -> None:
+    """Of a Start with many messages, only those without an End are due."""
+    progress = seeing(start(1, 2, 3), End(0, (2,)))
+    assert due(progress, 60.0) == [1, 3]
+
+
+def test_a_keep_alive_postpones_each_of_its_messages() -> None:
+    """The time begins anew when the KeepAlive is seen, with the time that it gives."""
+    progress = seeing(start(1, 2))
+    progress.apply(1, KeepAlive(0, (1,), 10 * SECOND), 9.0)
+    assert due(progress, 18.9) == [2]
+    assert due(progress, 19.0) == [1]
+
+
+def test_a_keep_alive_of_an_unknown_message_is_nothing() -> None:
+    """What was ended, or never begun, cannot be kept alive."""
+    progress = seeing(KeepAlive(0, (4,), SECOND), start(1), End(0, (1,)), KeepAlive(0, (1,), 1))
+    assert len(progress) == 0
+    assert due(progress, 60.0) == []
+
+
+def test_a_nack_makes_a_message_due_at_once_or_after_its_delay() -> None:
+    """A nacked message is redelivered, not discarded, and tells why."""
+    progress = seeing(start(1, 2), Nack(0, (1,), 0, "bad"), Nack(0, (2,), 3 * SECOND))
+    (first,) = progress.take_expired(0.0, 9)
+    assert (first.id, first.held.nack and first.held.nack.reason) == ((0, 1), "bad")
+    assert due(progress, 3.0) == [2]
+
+
+def test_nothing_keeps_a_nacked_message_alive() -> None:
+    """A KeepAlive that was on its way when its message was nacked changes nothing."""
+    progress = seeing(start(1), Nack(0, (1,)), KeepAlive(0, (1,), 10 * SECOND))
+    assert due(progress, 0.0) == [1]
+
+
+def test_a_second_start_after_the_deadline_begins_anew() -> None:
+    """A Start of a message that was taken, and whose redelivery failed, does no harm."""
+    progress = seeing(start(1))
+    taken = progress.take_expired(10.0, 9)
+    progress.apply(1, start(1), 11.0)
+    progress.retry([each.id for each in taken], 12.0)
+    assert due(progress, 12.0) == [1]
+    progress.apply(2, start(1), 13.0)
+    assert due(progress, 22.9) == []
+    assert due(progress, 23.0) == [1]
+
+
+def test_what_failed_to_be_redelivered_is_due_again() -> None:
+    """A message that was taken stays in progress until it is dropped."""
+    progress = seeing(start(1))
+    assert due(progress, 10.0) == [1]
+    assert due(progress, 10.0) == []
+    progress.retry([(0, 1)], 11.0)
+    assert (progress.low, due(progress, 11.0)) == (0, [1])
+
+
+def test_the_smallest_start_that_counts_is_committed() -> None:
+    """Behind it nothing is needed, and before it nothing may go."""
+    progress = seeing(start(1), start(2), End(0, (2,)), start(3))
+    assert progress.low == 0
+    assert progress.low_without([(0, 1)]) == 3
+    progress.apply(4, End(0, (1,)), 0.0)
+    assert progress.low == 3
+    progress.apply(5, End(0, (3,)), 0.0)
+    assert progress.low == 6
+
+
+def test_a_restated_start_lets_go_of_the_old_one() -> None:
+    """It moves what is committed, and neither deadline nor age."""
+    progress = seeing(start(1), None, now=0.0)
+    progress.caught_up = True
+    progress.apply(2, start(1, restated=True), 5.0)
+    assert progress.low == 2
+    assert progress.oldest == 0.0
+    assert due(progress, 10.0) == [1]
+
+
+def test_a_restated_start_does_not_wake_what_has_ended() -> None:
+    """An ack that came in between stays an ack."""
+    progress = seeing(start(1), End(0, (1,)))
+    progress.caught_up = True
+    progress.apply(2, start(1, restated=True), 5.0)
+    assert (len(progress), progress.low) == (0, 3)
+
+
+def test_a_tracker_that_begins_anew_takes_a_restated_start_for_a_start() -> None:
+    """The original may be gone by then."""
+    progress = InProgress(2)
+    progress.apply(2, start(1, restated=True), 0.0)
+    assert due(progress, 10.0) == [1]
+
+
+def test_old_starts_are_found_in_order() -> None:
+    """Those seen long ago are told, the newer ones are not."""
+    progress = seeing(start(1), start(2))
+    progress.apply(2, start(3), 50.0)
+    assert [each.id[1] for each in progress.older_than(60.0, 60.0, 9)] == [1, 2]
+    assert [each.id[1] for each in progress.older_than(60.0, 60.0, 1)] == [1]
+    assert progress.older_than(59.0, 60.0, 9) == []
+
+
+def test_memory_does_not_grow_with_what_has_passed() -> None:
+    """One message that stays holds nothing of the many that came and went (Invariant 17)."""
+    progress = InProgress(slack=100)
+    progress.apply(0, start(0), 0.0)
+    for number in range(1, 3000):
+        progress.apply(2 * number - 1, start(number), 0.0)
+        progress.apply(2 * number, End(0, (number,)), 0.0)
+    assert progress.low == 0
+    assert len(progress._by_offset) + len(progress._by_deadline) < 250
+
+
+def test_tidying_up_keeps_starts_in_order() -> None:
+    """A message that was begun twice does not hide an older one that was begun in between."""
+    progress = InProgress(slack=-100)
+    for offset, marker in enumerate([start(1), start(2), start(1), None]):
+        progress.apply(offset, marker, 0.0)
+    assert progress.low == 1

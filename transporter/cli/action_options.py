@@ -1,0 +1,37 @@
+"""Options, execution and report of the commands that change something."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transporter.cli.log_target import log_directory
+from transporter.cli.output import printable, write, write_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.control.requests import Request
+
+RouteName = Annotated[str, typer.Argument(help="Route's name.", metavar="ROUTE")]
+Reason = Annotated[str, typer.Option("--reason", help="Reason for the change, for the audit file.")]
+
+
+def perform_request(target: Path, request: Request) -> dict[str, Any]:
+    """Perform *request* in the running engine, or under the log's lock without one."""
+    from transporter.control.client import perform  # noqa: PLC0415 - only commands that act
+
+    return perform(log_directory(target), request)
+
+
+def report_result(result: dict[str, Any], *, as_json: bool) -> None:
+    """Print the *result* of an action."""
+    if as_json:
+        write_json(result)
+        return
+    kinds = (each for each in ("route", "reader") if each in result)
+    named = "".join(f"{kind} {printable(result[kind])}: " for kind in kinds)
+    mark = f"; watermark {result['watermark']}" if "watermark" in result else ""
+    later = "" if result["live"] else " (no engine runs: the next run applies it)"
+    write(f"{named}{printable(result['done'])}{mark}{later}")

@@ -1,0 +1,162 @@
+"""Selection of a command's entries by offset, time, namespace and key."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from transporter.cli.entry_output import note, note_dropped, note_lost
+from transporter.cli.log_target import offset_range
+from transporter.log.time_spec import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from transporter.log.inspection import LogInfo
+    from transporter.log.reader import LogReader
+    from transporter.log.search import Wanted
+
+Offsets = Annotated[
+    str | None,
+    typer.Argument(help="Offset, or range of offsets.", metavar="X..Y", show_default=False),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="TIME|OFFSET",
+        help="First entry: ISO 8601 (local time without a zone), a duration ago such as 10m, "
+        "or an offset.",
+    ),
+]
+To = Annotated[
+    str | None, typer.Option("--to", metavar="TIME|OFFSET", help="Last entry, inclusive.")
+]
+NamespaceFilter = Annotated[
+    str,
+    typer.Option("--namespace", metavar="REGEX", help="Only namespaces that match (RE2 syntax)."),
+]
+KeyFilter = Annotated[str | None, typer.Option("--key", help="Only entries with exactly this key.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Selected entries: those from ``first`` to ``last`` that match ``filters``."""
+
+    first: int
+    last: int
+    filters: Wanted
+
+
+def inspect_log(directory: Path) -> LogInfo:
+    """Inspect the log in *directory*, up to the offset proved durable."""
+    from transporter.log.inspection import inspect  # noqa: PLC0415 - imports pyarrow
+    from transporter.offsets.offset_log import proved_offset  # noqa: PLC0415
+
+    return inspect(directory, proved_offset(directory))
+
+
+def parse_filters(namespace: str, key: str | None) -> Wanted:
+    """Parse the filters of a command line."""
+    from transporter.log.search import Wanted  # noqa: PLC0415 - imports pyarrow
+
+    try:
+        # The bytes as typed, because a key need not be text.
+        return Wanted(namespace, os.fsencode(key) if key is not None else None)
+    except ValueError as error:
+        raise typer.BadParameter(f"--namespace {error}") from error
+
+
+def select_entries(
+    found: LogInfo, end: int, offsets: str | None, start: str | None, to: str | None, wanted: Wanted
+) -> Selection:
+    """Select entries of the log *found* up to *end*, by *offsets* or by *start* and *to*."""
+    if offsets and (start or to):
+        raise typer.BadParameter("give an offset range, or --from and --to, not both")
+    first, last = offset_range(offsets) if offsets else (found.first, end)
+    if start:
+        first, wanted = _apply_from(found, start, wanted)
+    if to:
+        last, wanted = _apply_to(found, to, wanted)
+    if first < found.first:
+        note(f"offsets {first}..{found.first - 1} are gone: the log is retained from {found.first}")
+    return Selection(max(first, found.first), min(last, end), wanted)
+
+
+@contextmanager
+def open_selection(
+    found: LogInfo, chosen: Selection, last: int | None = None, only_first: int | None = None
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Yield the *chosen* entries of the log *found*: all, the *last* or the *only_first* ones.
+
+    Lost entries, and those that compaction dropped, are reported after the block.
+    """
+    from transporter.log import search  # noqa: PLC0415 - imports pyarrow
+    from transporter.log.reader import LogReader  # noqa: PLC0415
+
+    first, end, wanted = chosen.first, chosen.last, chosen.filters
+    with LogReader(found.directory) as reader:
+        if last is not None:
+            first = search.start_of_last(reader, first, end, last, wanted)
+        if only_first is not None:
+            end = search.end_of_first(reader, first, end, only_first, wanted)
+        yield search.matching(reader, first, end, wanted)
+        note_missing(reader, replace(chosen, first=first, last=end))
+
+
+def note_missing(reader: LogReader, chosen: Selection) -> None:
+    """Report the *chosen* offsets that were lost, or dropped by compaction."""
+    from transporter.log import search  # noqa: PLC0415 - imports pyarrow
+
+    first, last, wanted = chosen.first, chosen.last, chosen.filters
+    while first <= last and (gap := reader.lost_gap(first, last)) is not None:
+        note_lost(gap)
+        first = gap.last + 1
+    first = chosen.first
+    if wanted.since > 0:
+        first = search.behind_older(reader, wanted.since, first, last)
+    if wanted.until < search.END:
+        last = search.before_newer(reader, wanted.until, first, last)
+    note_dropped(reader.count_dropped(first, last), first, last)
+
+
+def parse_moment(text: str, now: datetime) -> int:
+    """Parse *text* into a time in µs UTC: ISO 8601, or a duration before *now*.
+
+    ISO 8601 without a zone counts as local time, which a note reports.
+    """
+    try:
+        time, local = parse_time(text, now)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} {error}") from error
+    if local is not None:
+        note(f"{text} is taken as local time: {local.isoformat()}")
+    return time
+
+
+def _apply_from(found: LogInfo, text: str, wanted: Wanted) -> tuple[int, Wanted]:
+    from transporter.log.search import around  # noqa: PLC0415 - imports pyarrow
+
+    if text.isdecimal():
+        return int(text), wanted
+    time = parse_moment(text, datetime.now(UTC))
+    # A time can only select entries that are retained.
+    first = max(found.first, around(found.directory, time)[0])
+    return first, replace(wanted, since=time)
+
+
+def _apply_to(found: LogInfo, text: str, wanted: Wanted) -> tuple[int, Wanted]:
+    from transporter.log.search import around  # noqa: PLC0415 - imports pyarrow
+
+    if text.isdecimal():
+        return int(text), wanted
+    time = parse_moment(text, datetime.now(UTC))
+    return around(found.directory, time + 1)[1], replace(wanted, until=time)

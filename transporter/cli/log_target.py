@@ -1,0 +1,31 @@
+"""Log of a command, named by its pipeline file or by its directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Target = Annotated[
+    Path, typer.Argument(help="Pipeline file, or its log directory.", metavar="PIPELINE|DIR")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def log_directory(target: Path) -> Path:
+    """Return the log directory that *target* names."""
+    if target.is_dir():
+        return target.absolute()
+    from transporter.pipeline import log_location  # noqa: PLC0415 - heavy; `--help` does without
+
+    return log_location.log_directory(target, os.environ)
+
+
+def offset_range(text: str) -> tuple[int, int]:
+    """Parse ``X..Y`` or ``X`` into the first and the last offset."""
+    first, _, last = text.partition("..")
+    if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+        raise typer.BadParameter(f"{text!r} is not an offset range; use 14 or 9..15")
+    return int(first), int(last or first)

@@ -1,0 +1,191 @@
+"""Outbox of a command: that of a pipeline file's reader, or a connection string and a table."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from transporter.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transporter.outbox import Columns
+    from transporter.pipeline.yaml_document import KeyPath
+
+VARIABLE: Final = "TRANSPORTER_OUTBOX_DSN"
+_READER: Final = "postgres-outbox"
+
+PipelineFile = Annotated[
+    Path | None,
+    typer.Argument(help="Pipeline file that reads the outbox.", metavar="PIPELINE"),
+]
+ReaderName = Annotated[
+    str | None, typer.Argument(help="Reader's name, if several read an outbox.", metavar="READER")
+]
+Dsn = Annotated[
+    str | None,
+    typer.Option(
+        "--dsn",
+        help="Connection string, instead of a pipeline file. Other users can see a command "
+        f"line, so put the password into {VARIABLE}, PGPASSWORD or ~/.pgpass.",
+    ),
+]
+TableName = Annotated[str | None, typer.Option("--table", help="Outbox table.  [default: outbox]")]
+ColumnNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        help="Name of a column that differs from the default, such as id=event_id; repeatable. "
+        "Columns: id, created, topic, key, value, header_keys, header_values, leader.",
+        metavar="COLUMN=NAME",
+    ),
+]
+ChannelName = Annotated[
+    str | None,
+    typer.Option("--channel", help="Channel of the table's notifications.  [default: outbox]"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxLocation:
+    """An outbox: its database (empty if not needed) and its names.
+
+    A *routed* one is the table of an event router, which has its own columns.
+    """
+
+    dsn: str = field(repr=False)
+    table: str
+    columns: Columns
+    channel: str
+    routed: bool = False
+
+
+def resolve_outbox(  # noqa: PLR0913 - one argument an option
+    pipeline: Path | None,
+    reader: str | None,
+    dsn: str | None,
+    table: str | None,
+    columns: list[str] | None,
+    channel: str | None = None,
+    *,
+    connecting: bool = True,
+    routed: bool = False,
+) -> OutboxLocation:
+    """Return the outbox that a command line names.
+
+    Without *connecting* the connection string is neither needed nor read. Only with
+    *routed* may it be the table of an event router.
+
+    Raises:
+        ConfigError: the command line names no outbox, or two.
+
+    """
+    if pipeline is not None:
+        if (dsn, table, channel) != (None, None, None) or columns:
+            raise ConfigError(f"{pipeline} names database and table; leave out the options")
+        place = _reader_outbox(pipeline, reader, connecting=connecting)
+        if place.routed and not routed:
+            raise ConfigError(
+                f"{pipeline} reads the table of an event router, which 'transporter outbox' "
+                "neither fills nor resets; 'transporter outbox init' prints its trigger, and "
+                "'transporter run' reports missing parts of that table"
+            )
+        return place
+    from transporter.outbox.table import DEFAULT, outbox_sql  # noqa: PLC0415 - `--help` does without
+
+    where = _dsn(dsn) if connecting else ""
+    try:
+        place = OutboxLocation(
+            where, table or DEFAULT, _parse_columns(columns or []), channel or DEFAULT
+        )
+        outbox_sql(place.table, place.channel)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return place
+
+
+def _parse_columns(given: list[str]) -> Columns:
+    from transporter.outbox.table import Columns  # noqa: PLC0415 - as above
+    from transporter.pipeline.problems import suggestion  # noqa: PLC0415 - imports pydantic
+
+    named = dict(each.partition("=")[::2] for each in given)
+    known = Columns().quoted_names()
+    for what, name in named.items():
+        if what not in known:
+            hint = suggestion(what, known, "columns")
+            raise ValueError(f"--column {what}={name}: there is no {what!r}{hint}")
+    return Columns(**named)
+
+
+def _dsn(given: str | None) -> str:
+    dsn = os.environ.get(VARIABLE) if given is None else given
+    if dsn is None:
+        raise ConfigError(
+            f"name the database: by a pipeline file, {VARIABLE}, or --dsn "
+            "('dbname=shop' leaves the rest to PGHOST, PGUSER, PGPASSWORD, ~/.pgpass)"
+        )
+    return dsn
+
+
+def _reader_outbox(file: Path, name: str | None, *, connecting: bool) -> OutboxLocation:
+    from transporter.outbox.table import Columns  # noqa: PLC0415 - `--help` does without
+    from transporter.pipeline.adaptor_registry import find_reader  # noqa: PLC0415
+    from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415
+    from transporter.pipeline.validation_errors import Section, validate  # noqa: PLC0415
+    from transporter.pipeline.yaml_document import read  # noqa: PLC0415 - imports pydantic
+    from transporter.units import FOLDER  # noqa: PLC0415
+
+    path = ("readers", _reader_index(file, name))
+    document = read(file, os.environ, only=lambda key: _is_needed(key, path, connecting=connecting))
+    settings = dict(document.root["readers"][path[1]])
+    for key in ("name", "adaptor"):
+        settings.pop(key, None)
+    if not connecting:
+        settings["dsn"] = ""
+    section = Section(document, path, ("name", "adaptor"))
+    model = find_reader(_READER, file.absolute().parent).Config
+    found, problems = validate(model, settings, section, {FOLDER: file.absolute().parent})
+    if found is None:
+        raise InvalidPipeline(*problems)
+    config: Any = found
+    columns = Columns(**dict(config.columns)) if config.router is None else Columns()
+    return OutboxLocation(
+        config.dsn.get_secret_value(),
+        config.table,
+        columns,
+        config.notify_channel,
+        routed=config.router is not None,
+    )
+
+
+def _is_needed(key: KeyPath, reader: KeyPath, *, connecting: bool) -> bool:
+    """Return whether a variable at *key* is needed. Other readers' and sinks' secrets are not."""
+    return key[:2] == reader and (connecting or key[2:] != ("dsn",))
+
+
+def _reader_index(file: Path, name: str | None) -> int:
+    """Return the index of the reader *name*, or of the only one that reads an outbox."""
+    from transporter.pipeline.problems import suggestion  # noqa: PLC0415
+    from transporter.pipeline.yaml_document import read  # noqa: PLC0415 - imports pydantic
+
+    document = read(file, os.environ, only=lambda _: False)
+    readers = document.root.get("readers") if isinstance(document.root, dict) else None
+    names = {
+        str(each.get("name")): index
+        for index, each in enumerate(readers if isinstance(readers, list) else ())
+        if isinstance(each, dict) and each.get("adaptor") == _READER
+    }
+    line = document.line(("readers",))
+    if not names:
+        raise ConfigError(f"there is no {_READER} reader", str(file), line)
+    if name is None and len(names) == 1:
+        return next(iter(names.values()))
+    if name is None:
+        raise ConfigError(f"name one of the readers ({', '.join(names)})", str(file), line)
+    if name not in names:
+        hint = suggestion(name, names, "readers of an outbox")
+        raise ConfigError(f"there is no reader {name!r}{hint}", str(file), line)
+    return names[name]

@@ -1,0 +1,65 @@
+"""How a log is, as the disk tells it: takes no lock, and imports no more than that needs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.inspection import inspect
+from transporter.log.paused_readers import read_paused
+from transporter.offsets.offset_log import (
+    declared_routes,
+    proved_offset,
+    read_state,
+    route_folder,
+)
+from transporter.offsets.parked import parked_offsets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.offsets.state import RouteState
+
+
+def progress(state: RouteState) -> dict[str, Any]:
+    """Return how far a route has come, as plain values."""
+    return {
+        "watermark": state.watermark,
+        "next": state.next_offset(),
+        "generation": state.generation,
+        "paused": state.paused,
+        "step": state.step,
+        "replay": asdict(state.replay) if state.replay else None,
+        "retries": len(state.retries),
+    }
+
+
+def status(directory: Path) -> dict[str, Any]:
+    """Return how a log is on which no engine runs, as the disk tells it; takes no lock."""
+    found = inspect(directory, proved_offset(directory))
+    return {
+        "running": False,
+        "pid": found.owner,
+        "directory": str(directory),
+        "last": found.last,
+        "size": sum(segment.size for segment in found.segments),
+        "readers": [
+            {"name": name, "state": "paused", "logged": 0, "problem": "", "measured": {}}
+            for name in sorted(read_paused(directory))
+        ],
+        "routes": [
+            _route_status(directory, name, found.last) for name in declared_routes(directory)
+        ],
+    }
+
+
+def _route_status(directory: Path, name: str, last: int) -> dict[str, Any]:
+    state = read_state(directory, name)
+    return {
+        "name": name,
+        "state": "paused" if state.paused else "not running",
+        "lag": max(0, last - state.watermark),
+        "parked": len(parked_offsets(route_folder(directory, name), RealFileSystem())),
+        **progress(state),
+    }

@@ -1,0 +1,54 @@
+"""Which entry a paused route would deliver next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from transporter.errors import ActionRefused
+from transporter.log.search import frames
+from transporter.pipeline.namespace_filter import Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transporter.log.reader import LogReader
+    from transporter.offsets.state import RouteState
+
+
+def next_entry(
+    reader: LogReader,
+    durable: int,
+    state: RouteState,
+    namespace: str,
+    seen: Callable[[int], object] = lambda _: None,
+) -> int:
+    """Return the offset of the next entry that a route of this *namespace* filter delivers.
+
+    What is settled above the watermark already is passed. *seen* is called with the offset
+    up to which the log has been read, and may raise.
+
+    Raises:
+        ActionRefused: there is none yet.
+
+    """
+    filters = [Namespace(namespace)]
+    last = durable
+    if state.replay is not None:
+        last = state.replay.last
+        filters.append(Namespace(state.replay.namespace))
+    for found in frames(reader, state.next_offset(), last):
+        entries = found.within(state.next_offset(), last)
+        for each in filters:
+            entries = entries.filter(each.mask(entries.column("namespace")))
+        for offset in entries.column("offset").to_pylist():
+            if state.replay is not None or not _settled(state, offset):
+                return int(offset)
+        seen(found.frame.last)
+    if state.replay is not None:
+        # Nothing is left of it: a step ends it.
+        return last
+    raise ActionRefused("there is no entry to deliver yet: the route is at the end of the log")
+
+
+def _settled(state: RouteState, offset: int) -> bool:
+    return any(part.first <= offset <= part.last for part in state.above)

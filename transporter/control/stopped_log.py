@@ -1,0 +1,151 @@
+"""Operations on a log that no engine runs on, under its lock."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from transporter.audit import AuditFile
+from transporter.control import requests, route_actions
+from transporter.control.metadata import metadata
+from transporter.control.offline_status import status
+from transporter.errors import ActionRefused, UnknownName
+from transporter.log.commit_log import CommitLog
+from transporter.log.filesystem import RealFileSystem
+from transporter.log.inspection import inspect
+from transporter.log.lock import DirectoryLock
+from transporter.log.maintenance import read_record
+from transporter.log.paused_readers import PausedReaders
+from transporter.offsets.offset_log import (
+    OffsetLog,
+    delete_route,
+    proved_offset,
+    read_state,
+    refuse_renaming,
+    rename_route,
+)
+from transporter.offsets.parked import ParkedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from transporter.audit import Operator
+    from transporter.control.requests import Request
+
+
+class Offline:
+    """Operates the log in *directory*; implements ``requests.Operations``."""
+
+    def __init__(self, directory: Path) -> None:
+        """Touch nothing yet."""
+        self._directory = directory
+
+    def perform(
+        self,
+        request: Request,
+        by: Operator,
+        gone: Callable[[], bool] = lambda: False,  # noqa: ARG002 - whoever asks is this process
+    ) -> dict[str, Any]:
+        """Do what *request* says; see :class:`~transporter.control.requests.Operations`.
+
+        Raises besides:
+            LogLocked: an engine runs.
+
+        """
+        match request:
+            case requests.Status():
+                return status(self._directory)
+            case requests.LogMetadata():
+                last = inspect(self._directory, proved_offset(self._directory)).last
+                return metadata(self._directory, last, request)
+            case requests.Reload() | requests.Step():
+                raise ActionRefused(
+                    f"{self._directory}: no engine runs on this log, and this needs one: "
+                    "start it with 'transporter run'"
+                )
+            case requests.RestartReader():
+                raise ActionRefused(
+                    f"{self._directory}: no engine runs on this log, so the reader is opened again "
+                    "by the next 'transporter run'"
+                )
+            case requests.PauseReader() | requests.ResumeReader():
+                return self._set_paused(request, by)
+            case requests.Forget(route, reason):
+                forget(self._directory, "route forget", route, by, reason)
+                return {"route": route, "done": "forgotten; it holds nothing back any more"}
+            case requests.Replay(dry_run=True):
+                return self._preview(request)
+            case _:
+                with self._opened(request.route) as (log, offsets):
+                    return _done(log, offsets, request, by)
+
+    def _set_paused(
+        self, request: requests.PauseReader | requests.ResumeReader, by: Operator
+    ) -> dict[str, Any]:
+        with locked(self._directory) as audit:
+            readers = PausedReaders(self._directory)
+            record = read_record(RealFileSystem(), self._directory)
+            known = {*readers.names, *(record.readers if record else ())}
+            if request.reader not in known:
+                raise UnknownName(
+                    f"no engine has run with a reader {request.reader!r} on this log "
+                    f"(known: {', '.join(sorted(known)) or 'none'})"
+                )
+            return route_actions.set_paused(readers, audit, request, by)
+
+    def _preview(self, request: requests.Replay) -> dict[str, Any]:
+        # Without the lock: an engine may start while it looks.
+        last = inspect(self._directory, proved_offset(self._directory)).last
+        state = read_state(self._directory, request.route)
+        return route_actions.preview(self._directory, last, request, state, upserts=None)
+
+    @contextmanager
+    def _opened(self, route: str) -> Iterator[tuple[CommitLog, OffsetLog]]:
+        """Open log and offset log; both must be there."""
+        directory = self._directory
+        inspect(directory, proved_offset(directory))
+        read_state(directory, route)
+        with (
+            CommitLog.open(directory, proved=lambda: proved_offset(directory)) as log,
+            OffsetLog(directory, route) as offsets,
+        ):
+            yield log, offsets
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[AuditFile]:
+    """Hold the log's lock, so that no engine runs; yield the audit file."""
+    inspect(directory)
+    with DirectoryLock(directory):
+        yield AuditFile(directory)
+
+
+def forget(directory: Path, action: str, route: str, by: Operator, reason: str) -> None:
+    """Remove all progress of *route*, as the command *action* asks."""
+    with locked(directory) as audit:
+        watermark = read_state(directory, route).watermark
+        with audit.change(action, by, route=route, watermark=watermark, reason=reason):
+            delete_route(directory, route)
+
+
+def rename(directory: Path, route: str, new: str, by: Operator, reason: str) -> None:
+    """Give the progress of *route* the name *new*."""
+    with locked(directory) as audit:
+        refuse_renaming(directory, route, new)
+        with audit.change("offsets rename", by, route=route, new=new, reason=reason):
+            rename_route(directory, route, new)
+
+
+def _done(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - what is left of Request
+    match request:
+        case requests.Replay():
+            return route_actions.replay(log, offsets, request, by, upserts=None)
+        case requests.SkipParked():
+            return route_actions.skip_parked(offsets, _parked(offsets), request, by)
+        case _:
+            return route_actions.simple(log, offsets, request, by, lambda: _parked(offsets))
+
+
+def _parked(offsets: OffsetLog) -> ParkedStore:
+    return ParkedStore(offsets.folder, lenient=True)

@@ -1,0 +1,1 @@
+"""Maintenance of a running log: retention, budget and compaction."""

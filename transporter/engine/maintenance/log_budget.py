@@ -1,0 +1,194 @@
+"""The housekeeper: retention, the log's budget and the release of a stuck route.
+
+Makes room, in a thread that waits for nothing else: compaction and lost indexes are
+the compactor's, which it owns.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from transporter.engine.maintenance.compactor import Compactor, FailureReport, Needs
+from transporter.log.commit_log import wall_clock
+from transporter.log.retention import RetentionSettings, excess, retain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transporter.engine.events import Observer
+    from transporter.log.commit_log import CommitLog
+    from transporter.offsets.retention_holds import Hold
+    from transporter.pipeline.config import LogConfig
+
+TICK: Final = 10.0
+"""Seconds between two looks at the log."""
+PRESSED: Final = 0.5
+"""The same while readers wait for room."""
+STUCK: Final = 5.0
+"""Seconds that a route must not have moved, while readers wait, before it is released."""
+EARLY: Final = 0.8
+"""The share of the budget from which on the log is kept small, and its holder named."""
+
+
+class Holds(Needs, Protocol):
+    """Who needs which entries of the log, and how a route is made to need them no more."""
+
+    def releasable(self) -> int:
+        """Return the offset up to which a release makes room."""
+
+    def release(self, route: str, through: int) -> None:
+        """Take from *route* what it needs up to *through*."""
+
+
+class Housekeeper:
+    """Keeps the log as small as its configuration asks (Invariant 11).
+
+    Two threads, so that making room never waits for what is paced. What fails is told and
+    tried again at the next look; only a failed sync ends the engine.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        config: LogConfig,
+        holds: Holds,
+        observe: Observer,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """Prepare to keep *log*.
+
+        Args:
+            log: the engine's.
+            config: what to keep.
+            holds: who still needs which entries.
+            observe: hears what was done.
+            on_failure: hears of a failed sync.
+
+        """
+        self._log, self._config = log, config
+        self._holds = holds
+        self._observe, self._on_failure = observe, on_failure
+        self._report = FailureReport(observe)
+        self._stopping = threading.Event()
+        self._warned = ""
+        self._unmoved: tuple[Hold, float] | None = None
+        self.thread = threading.Thread(target=self._run, name="housekeeper")
+        self.compactor = Compactor(log, config, holds, observe, on_failure)
+
+    @property
+    def holder(self) -> str:
+        """Who holds a log that has nearly spent its budget; empty while it has room."""
+        return self._warned
+
+    def configure(self, config: LogConfig) -> None:
+        """Keep from now on what *config* asks for."""
+        self._config = config
+        self.compactor.configure(config)
+        self._log.pressed.set()
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """What runs until :meth:`stop`."""
+        return [self.thread, self.compactor.thread]
+
+    def begin(self) -> None:
+        """Record durably what this engine keeps; before anything is appended."""
+        self.compactor.begin()
+
+    def start(self) -> None:
+        """Begin to look."""
+        self.thread.start()
+        self.compactor.start()
+
+    def stop(self) -> None:
+        """End, leaving what was begun; return when it is over."""
+        self._stopping.set()
+        self.compactor.request_stop()
+        self._log.pressed.set()
+        if self.thread.ident is not None:
+            self.thread.join()
+        self.compactor.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                # In this order: a stop sets both, the other way round.
+                self._log.pressed.clear()
+                if self._stopping.is_set():
+                    return
+                self._report.attempt(lambda: self.keep(wall_clock()))
+                if self._log.over_budget:
+                    # Refusals come as fast as readers try: one look for many of them.
+                    self._stopping.wait(PRESSED)
+                else:
+                    self._log.pressed.wait(TICK)
+        except BaseException as error:  # noqa: BLE001 - a thread must not die silently
+            self._on_failure(error)
+
+    def keep(self, now: int) -> None:
+        """Make once the room that is due at the wall time *now*, µs UTC."""
+        wanted = self._log.take_wanted()
+        self._retain(now, wanted)
+        self._watch_the_budget(now, wanted)
+        # Last of what needs room: on a full disk it fails.
+        self._log.roll_if_old()
+
+    def _retain(self, now: int, wanted: int) -> None:
+        """Remove what is due, and what an append of *wanted* bytes has no room beside."""
+        budget, kept = self._config.max_bytes, self._config.retention
+        limits = [] if kept.bytes is None else [kept.bytes]
+        if budget is not None:
+            limits.append(max(0, min(round(EARLY * budget), budget - wanted)))
+        least = min(limits, default=None)
+        if least is None and kept.age is None:
+            return
+        for gone in retain(
+            self._log.directory,
+            watermark=lambda: self._holds.least().through,
+            settings=RetentionSettings(least, kept.age),
+            now=now,
+            size=self._log.used_bytes,
+            gate=self._log.gate,
+        ):
+            self._observe("segment-removed", file=gone.name, through=gone.end, bytes=gone.size)
+
+    def _watch_the_budget(self, now: int, wanted: int) -> None:
+        budget = self._config.max_bytes
+        if budget is None:
+            return
+        if self._log.over_budget and self._config.on_full == "stop-route":
+            self._release_who_is_stuck(now, budget, wanted)
+        else:
+            self._unmoved = None
+        used, hold = self._log.used_bytes, self._holds.least()
+        told = str(hold) if used >= EARLY * budget else ""
+        if told and told != self._warned:
+            self._observe(
+                "log-nearly-full",
+                used=used,
+                max_bytes=budget,
+                holder=told,
+                needs_from=hold.through + 1,
+            )
+        elif self._warned and not told:
+            self._observe("log-has-room", used=used, max_bytes=budget)
+        self._warned = told
+
+    def _release_who_is_stuck(self, now: int, budget: int, wanted: int) -> None:
+        """Release the route that holds the log, unless it goes on: then it makes room by itself."""
+        hold, moment = self._holds.least(), time.monotonic()
+        if self._unmoved is None or self._unmoved[0] != hold:
+            self._unmoved = hold, moment
+        if hold.kind == "reader" or moment - self._unmoved[1] < STUCK:
+            return
+        end = excess(
+            self._log.directory,
+            self._log.used_bytes,
+            max(0, budget - max(self._config.segment_bytes, wanted)),
+            through=self._holds.releasable(),
+        )
+        if end is not None and end > hold.through:
+            self._holds.release(hold.name, end)
+            self._retain(now, wanted)

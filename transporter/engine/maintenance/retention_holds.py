@@ -1,0 +1,135 @@
+"""The holds on an engine's log: which entries are still needed, by which route or reader.
+
+DESIGN.md, "Holds". Thread-safe: the housekeeper and the compactor ask, operators forget.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from transporter.errors import ActionRefused
+from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route
+from transporter.offsets.retention_holds import Hold, confirmed_hold, hold_of, least, release
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from threading import Lock
+
+    from transporter.audit import AuditFile
+    from transporter.engine.events import Observer
+    from transporter.engine.reading.feed import Feed
+    from transporter.log.commit_log import CommitLog
+    from transporter.offsets.offset_log import StoredRoutes
+
+
+class Holders(Protocol):
+    """The readers and routes of an engine; see ``running.Running``."""
+
+    handing_over: Lock
+    handovers: int
+
+    @property
+    def feeds(self) -> Sequence[Feed]:
+        """Those that read."""
+
+    @property
+    def offsets(self) -> Mapping[str, OffsetLog]:
+        """The offset logs of the routes that run."""
+
+
+class RetentionHolds:
+    """The holds of the routes and readers of one engine, and of routes that it does not run."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        running: Holders,
+        observe: Observer,
+        audit: AuditFile,
+        stored: StoredRoutes | None = None,
+    ) -> None:
+        """Look at *log*, and at what is *running*.
+
+        *stored* may have read the offset logs of the others, before any changed hands. *audit* is
+        the engine's.
+        """
+        self._stored, self._audit = stored, audit
+        self._log, self._running, self._observe = log, running, observe
+        self._strangers: dict[str, Hold] = {}
+        self._handovers = running.handovers
+
+    def least(self) -> Hold:
+        """Return the hold on the oldest entry, as no power cut can take it back (Invariant 11).
+
+        Raises:
+            LockLost: the routes of another engine may need it (Invariant 12).
+
+        """
+        self._log.check_lock()
+        feeds = self._running.feeds
+        holds = [each for feed in feeds if (each := feed.hold()) is not None]
+        with self._running.handing_over:
+            running, routes = self._running.offsets, declared_routes(self._log.directory)
+            holds += [self._stranger(route) for route in routes if route not in running]
+        for route, offsets in running.items():
+            holds.append(hold_of(route, offsets.confirmed_state()))
+        return least(holds) or Hold(-1, "no route")
+
+    def acknowledged(self) -> dict[str, int]:
+        """Return for each reader an offset up to which its source needs nothing any more."""
+        # In this order: a reader that holds nothing now appends behind it.
+        durable = self._log.durable
+        holds = {feed.name: feed.hold() for feed in self._running.feeds}
+        return {
+            name: durable if hold is None else min(hold.through, durable)
+            for name, hold in holds.items()
+        }
+
+    def releasable(self) -> int:
+        """Return the offset up to which a release makes room: no reader holds the log there."""
+        limits = (feed.releasable() for feed in self._running.feeds)
+        return min((each for each in limits if each is not None), default=self._log.durable)
+
+    def release(self, route: str, through: int) -> None:
+        """Take from *route* what it needs up to *through* (``on_full: stop-route``)."""
+        with self._running.handing_over:
+            offsets = self._running.offsets.get(route)
+            if offsets is not None:
+                self._release(offsets, through)
+                return
+            self._log.check_lock()
+            with OffsetLog(self._log.directory, route, audit=self._audit) as stranger:
+                self._release(stranger, through)
+            self._strangers.pop(route, None)
+
+    def forget(self, route: str) -> None:
+        """Remove the offset log of *route*, which this engine does not run, durably.
+
+        Raises:
+            ActionRefused: it runs, or has not ended yet.
+            EnvironmentFault: there is none.
+
+        """
+        self._log.check_lock()
+        with self._running.handing_over:
+            if route in self._running.offsets:
+                raise ActionRefused(
+                    f"route {route} has not ended yet; forget it when 'transporter status' does "
+                    "not name it any more"
+                )
+            delete_route(self._log.directory, route)
+            self._running.handovers += 1
+
+    def _stranger(self, route: str) -> Hold:
+        """Return the hold of a route that does not run, so nothing changes it."""
+        if self._handovers != self._running.handovers:
+            self._handovers, self._strangers = self._running.handovers, {}
+            self._stored = None
+        if route not in self._strangers:
+            self._strangers[route] = confirmed_hold(self._log.directory, route, stored=self._stored)
+        return self._strangers[route]
+
+    def _release(self, offsets: OffsetLog, through: int) -> None:
+        lost = release(offsets, through, self._log.durable, "log.max_bytes was reached")
+        if lost is not None:
+            self._observe("entries-released", route=offsets.route, first=lost.first, last=lost.last)

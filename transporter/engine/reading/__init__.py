@@ -1,0 +1,1 @@
+"""Readers: the feed threads, and the progress that is acknowledged to sources."""

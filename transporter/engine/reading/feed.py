@@ -1,0 +1,773 @@
+"""A feed: one reader, polled in a thread of its own, into the log."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from transporter.adaptor import DeliveredReader, EndOfSource, KeepAliveReader
+from transporter.engine.backoff import Backoff
+from transporter.engine.events import ReaderStatus, State
+from transporter.engine.latency import add_source_latency
+from transporter.engine.reading.oversized import loggable
+from transporter.engine.reading.reader_resume import LogResume
+from transporter.engine.reading.unacknowledged import OpenBatches, ranges_of
+from transporter.engine.timings import LATENCY_BOUNDS, Timings
+from transporter.errors import (
+    EnvironmentFault,
+    LogFull,
+    LogPoisoned,
+    SourceUnavailable,
+    TransporterError,
+)
+from transporter.log.commit_log import wall_clock
+from transporter.message import messages_to_batch, size_of
+from transporter.offsets.retention_holds import Hold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from transporter.adaptor import Batch, Gauge, Reader
+    from transporter.engine.events import Observer
+    from transporter.engine.reading.delivery_progress import Deliveries
+    from transporter.engine.tracer import Tracer
+    from transporter.log.commit_log import CommitLog
+    from transporter.pipeline.config import ReaderConfig
+    from transporter.pipeline.secrets import Secrets
+
+POLL: Final = 0.5
+"""Seconds a poll may wait: how soon a stop is noticed."""
+HASTY: Final = 0.005
+"""Seconds a poll may wait at first while its source is to hear of what is being delivered."""
+PATIENT: Final = 0.1
+"""Seconds it may wait in the end: deliveries that take long need not be told at once."""
+
+FULL: Final = 1.0
+"""Seconds between two tries while the log is full, at most: room may be there at any moment."""
+
+GRACE: Final = 5.0
+"""Seconds for which a stop waits for a source that does not answer."""
+
+_LOOK_AGAIN: Final = 5.0
+"""Seconds between two looks at the secret files of a reader that waits to lead."""
+
+LEADING: Final = ("leader-acquired", "leader-refreshed")
+"""What a reader tells when it has begun a term."""
+
+
+class _OpenAgain(Exception):
+    """The reader is to be opened anew, with nothing wrong."""
+
+
+class Feed:
+    """Polls a reader, appends what it finds, and tells its source what it may forget.
+
+    That is what is durable, or, with ``release: delivered``, what every route has
+    delivered. A source that is unavailable is tried again for as long as it takes,
+    also at the very first open, unless that is to *fail fast*. Any other error stops this
+    reader and leaves the others, and all routes, running; at the very first open it ends the
+    engine, which so says what is wrong with its settings.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is another part of the engine
+        self,
+        config: ReaderConfig,
+        log: CommitLog,
+        observe: Observer,
+        on_failure: Callable[[BaseException], None],
+        deliveries: Deliveries | None = None,
+        superseded_through: Callable[[str], int] | None = None,
+        learn: Callable[[Secrets], None] = lambda _: None,
+        *,
+        fail_fast: bool = False,
+        late: bool = False,
+        paused_behind: int | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        """Read as *config* says; with *deliveries* the source waits for what they tell.
+
+        *superseded_through* is for :class:`LogResume`. *learn* is called with the secrets of
+        files that were read again. With *fail_fast* a source that is away at the very first
+        open ends the engine; one that comes *late*, when the engine runs, never does. A reader that
+        is paused from the start needs nothing of the log up to *paused_behind*; ``None``: it is
+        not paused. *tracer* follows single entries.
+        """
+        self._config, self._log = config, log
+        self._observe, self._on_failure, self._learn = observe, on_failure, learn
+        self._deliveries, self._fail_fast = deliveries, fail_fast
+        self._resume = LogResume(
+            log,
+            config.name,
+            self._told,
+            deliveries,
+            self._superseded,
+            self._reopened,
+            superseded_through,
+            measured=self._measure,
+        )
+        self._measured: dict[Gauge, float] = {}
+        self._latency, self._tracer = Timings(LATENCY_BOUNDS), tracer
+        self._shared = deliveries is not None and config.config.shared
+        self._term: int | None = None
+        self._look_again = 0.0
+        self._stopping, self._finishing = threading.Event(), threading.Event()
+        self._called = threading.Event()
+        self._paused, self._reopen = paused_behind is not None, False
+        self._settings: ReaderConfig | None = None
+        self.leaving = False
+        """Whether it was removed from the pipeline, and ends."""
+        self._leave_by, self._parted = 0.0, False
+        self._acting = threading.Lock()
+        """Held while something is appended, or the source is told: see :meth:`let_go`."""
+        self._polled = False
+        # Until something was opened, or put off, an error is of the start, and ends the engine.
+        self._fresh, self._to_take_up = not late, deliveries is not None
+        self._over, self._abandoned = threading.Event(), False
+        self._backoff = Backoff()
+        self._state, self._problem, self._logged = State.STARTING, "", 0
+        self._size, self._moved, self._haste = 0, time.monotonic(), HASTY
+        self._open, self._stale = OpenBatches(), False
+        self._by_rows: DeliveredReader | None = None
+        """The open reader, if it is told of single rows."""
+        self._kept_alive: KeepAliveReader | None = None
+        """The open reader, if it has something to keep alive."""
+        # A tenth of the shortest term: who leads goes on leading while it waits.
+        self._part = PATIENT if self._shared else POLL
+        # Once every route has delivered what was logged by then, the source gives again what was
+        # released from one of them: nothing is taken from a route that delivers.
+        self._again_behind = 0
+        # What the last run has logged and not told of is found again by the first poll, or told.
+        self._recover_from = 0 if paused_behind is None else paused_behind + 1
+        self._untold: int | None = self._recover_from
+        self._appending: int | None = None
+        self._recovering = True
+        self._gives_again = False
+        self._confirming = threading.Condition()
+        self._asked = self._sure = 0
+        # Until the reader has what the log holds superseded, or goes on with it.
+        self._undecided = self._shared
+        self._thread = self._made_thread()
+
+    def _made_thread(self) -> threading.Thread:
+        # Left behind if its source does not answer: see GRACE.
+        name = f"reader-{self._config.name}"
+        return threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to read; before any route begins to deliver."""
+        self.prepare()
+        self.run()
+
+    def prepare(self) -> None:
+        """Find out what earlier runs have left; before any route begins to deliver."""
+        self._resume.begin()
+
+    def run(self) -> None:
+        """Begin to read, prepared."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask for the end of reading; what was polled is still appended."""
+        self._stopping.set()
+        self._called.set()
+
+    def pause(self) -> None:
+        """Close the reader once all that it has polled is appended, and open it no more."""
+        self._paused = True
+        self._called.set()
+
+    def resume(self) -> None:
+        """End a pause, or the wait for a source that is away."""
+        self._paused = False
+        self._called.set()
+
+    def restart(self) -> bool:
+        """Close the reader in order and open it again, also one that has stopped or ended.
+
+        Returns whether that is under way: one that is just ending cannot be restarted yet.
+        """
+        if not self.ended:
+            self._reopen = True
+            self._called.set()
+            return True
+        self._thread.join(GRACE)
+        if self._thread.is_alive() or self._stopping.is_set():
+            return False
+        self._over.clear()
+        self._state, self._problem = State.STARTING, ""
+        self._thread = self._made_thread()
+        self._thread.start()
+        return True
+
+    def configure(self, config: ReaderConfig) -> None:
+        """Go on as *config* says, with the reader opened anew, also one that has stopped."""
+        self._settings = config
+        self.restart()
+
+    def leave(self) -> None:
+        """End as at a stop, for the engine goes on without this reader.
+
+        Its source is told what is delivered by now, and routes pass what other engines deliver.
+        """
+        self.leaving, self._leave_by = True, time.monotonic() + GRACE
+        self._finishing.set()
+        self.stop()
+
+    def let_go(self) -> bool:
+        """Tell whether one that was removed has ended, or does not answer and is left behind.
+
+        What it had logged and no route has delivered is superseded by then (Invariant 10).
+        """
+        if not self.leaving:
+            return False
+        if self._thread.is_alive():
+            if not self._left_in_time():
+                return False
+            self._left_behind()
+        if self._shared and not self._parted:
+            self._part_from_routes()
+        return True
+
+    def _left_in_time(self) -> bool:
+        """Leave a thread behind that is late; from then on it appends and tells nothing more."""
+        if time.monotonic() < self._leave_by or not self._acting.acquire(blocking=False):
+            return False
+        self._abandoned = True
+        self._acting.release()
+        return True
+
+    def _part_from_routes(self) -> None:
+        # Whoever leads next gives it again, and nobody decides here any more.
+        self._resume.supersede()
+        self._parted = True
+
+    @property
+    def outdated(self) -> bool:
+        """Whether it has not taken up its settings yet."""
+        return self._settings is not None
+
+    def wait_until_read(self) -> None:
+        """Wait until nothing more is appended; the source may still wait for deliveries."""
+        if self._thread.ident is not None and not self._over.wait(GRACE):
+            self._left_behind()
+
+    def finish(self) -> None:
+        """Tell the source what is delivered, and wait for the end."""
+        self._finishing.set()
+        if self._thread.ident is None or self._abandoned:
+            return
+        self._thread.join(GRACE)
+        if self._thread.is_alive():
+            self._left_behind()
+
+    def _left_behind(self) -> None:
+        self._abandoned = True
+        problem = f"it did not end within {GRACE:g} s: its source does not answer"
+        self._observe("reader-stopped", reader=self._config.name, problem=problem)
+
+    def confirmed(self, unwanted: Callable[[], bool]) -> bool:
+        """Wait until the reader knows that it still leads; false when *unwanted* came first.
+
+        One that does not lead any more has had all its entries superseded by then. Where
+        engines take no turns there is nothing to make sure of, also while the source is away.
+        """
+        if not self._shared:
+            return True
+        with self._confirming:
+            self._asked += 1
+            mine = self._asked
+            while self._sure < mine and self._may_make_sure():
+                if unwanted():
+                    return False
+                self._confirming.wait(HASTY)
+        return True
+
+    def _may_make_sure(self) -> bool:
+        return not self._parted and (self._thread.is_alive() or self._undecided)
+
+    @property
+    def name(self) -> str:
+        """The reader's name."""
+        return self._config.name
+
+    @property
+    def waits_for_delivery(self) -> bool:
+        """Whether its source is told only of what every route has delivered."""
+        return self._deliveries is not None
+
+    @property
+    def halted(self) -> bool:
+        """Whether the reader has failed and waits for an operator."""
+        return self._state is State.STOPPED
+
+    @property
+    def settled(self) -> bool:
+        """Whether what an operator has asked for is done, and what came of it is known."""
+        if self._paused:
+            return self._state in (State.PAUSED, State.STOPPED, State.ENDED)
+        # Many sources show only to the first poll that they are not as they should be.
+        opening = (State.PAUSED, State.STARTING, *(() if self._polled else (State.RUNNING,)))
+        return not self._reopen and self._state not in opening
+
+    @property
+    def ended(self) -> bool:
+        """Whether this feed will append no more."""
+        return self._state in (State.ENDED, State.STOPPED)
+
+    @property
+    def lost(self) -> bool:
+        """Whether its thread is gone although nobody has ended it."""
+        return self._thread.ident is not None and not (self._thread.is_alive() or self.ended)
+
+    @property
+    def untold(self) -> int | None:
+        """The first offset of which the source was not told yet; ``None`` without any.
+
+        Also where engines take no turns: nobody else would deliver again what is behind it.
+        """
+        return self._untold if self._shared else None
+
+    def hold(self) -> Hold | None:
+        """Return from where on the log is needed to recognise what the source still has.
+
+        Entries that were logged and of which the source was not told yet come again
+        after a crash; ``None`` when there are none.
+        """
+        ended = self._state is State.ENDED and not len(self._open)
+        first = None if ended else self._untold
+        return None if first is None else Hold(first - 1, self._config.name, "reader")
+
+    def releasable(self) -> int | None:
+        """Return the offset up to which a release of routes makes room; ``None``: anywhere.
+
+        A source that hears of single rows gives again what was released, so its reader lets go
+        of that. Of any other one, and of what a run before has left, the reader holds it all.
+        """
+        if self._gives_again:
+            return None
+        hold = self.hold()
+        return None if hold is None else hold.through
+
+    def status(self) -> ReaderStatus:
+        """Return what the reader is doing now."""
+        name, adaptor = self._config.name, self._config.adaptor
+        still = time.monotonic() - self._moved
+        waits = self._state is State.RUNNING and self._shared and self._term is None
+        state = State.CANDIDATE if waits else self._state
+        problem = self._problem or self._waits_for()
+        return ReaderStatus(
+            name,
+            adaptor,
+            state,
+            self._logged,
+            problem,
+            self._size,
+            still,
+            self._term,
+            dict(self._measured),
+            self.leaving,
+            self._latency.read(),
+        )
+
+    def _measure(self, gauge: Gauge, value: float | None) -> None:
+        if value is None:
+            self._measured.pop(gauge, None)
+        else:
+            self._measured[gauge] = value
+
+    @property
+    def _full(self) -> bool:
+        """Whether as much is logged and not delivered as may be; parked entries aside."""
+        return self._open.waiting >= self._config.max_in_flight
+
+    def _waits_for(self) -> str:
+        """Return why nothing is read, if that is because nothing is delivered."""
+        if self._deliveries is None or self._state is not State.RUNNING or not self._full:
+            return ""
+        return (
+            f"{self._open.waiting} entries are logged and not delivered, and max_in_flight is "
+            f"{self._config.max_in_flight}: it waits for route {self._deliveries.slowest}"
+        )
+
+    def _told(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
+        """Pass on what the reader tells, and note by it whether it leads."""
+        if event.startswith("leader-"):
+            self._term = details["term"] if event in LEADING else None
+        self._observe(event, **details)
+
+    def _run(self) -> None:
+        try:
+            self._read_until_stopped()
+            if not self._over.is_set():
+                self._end_reading()
+            if self.leaving and self._shared and not self._abandoned:
+                self._part_from_routes()  # Invariant 10
+        except BaseException as error:  # noqa: BLE001 - a thread must not die silently
+            # Of one that was left behind that has been told; the log may be closed by now.
+            if not self._abandoned:
+                self._halt(error)
+        finally:
+            self._over.set()
+
+    def _halt(self, error: BaseException) -> None:
+        """Stop visibly; only what hurts everybody, or a start that failed, ends the engine."""
+        ours = isinstance(error, TransporterError)
+        problem = str(error) if ours else f"{type(error).__name__}: {error}"
+        self._problem = self._config.secrets.hide(problem)
+        self._state = State.STOPPED
+        self._observe("reader-stopped", reader=self._config.name, problem=self._problem)
+        if self._fresh or isinstance(error, LogPoisoned):
+            self._on_failure(error)
+        elif self._undecided:
+            # Nobody will decide any more, and no route is to wait for that (Invariant 15).
+            try:
+                self._resume.supersede()
+            except TransporterError as failure:
+                self._on_failure(failure)
+
+    def _read_until_stopped(self) -> None:
+        while not self._stopping.is_set():
+            if self._paused:
+                self._stay_paused()
+                continue
+            if self._reopen:
+                self._state, self._problem, self._reopen = State.STARTING, "", False
+                self._backoff.reset()
+            self._take_up_settings()
+            if not self._renew():
+                continue
+            reader = self._config.cls(self._config.config)
+            # Asked once: to ask a protocol at every poll costs more than an idle poll.
+            self._by_rows = reader if isinstance(reader, DeliveredReader) else None
+            self._kept_alive = reader if isinstance(reader, KeepAliveReader) else None
+            try:
+                if self._to_take_up and self._by_rows is None:
+                    self._take_up()
+                self._to_take_up = False
+                reader.open(self._resume)
+                self._opened()
+                self._poll_until_ended(reader)
+                self._end_reading()
+                self._tell_the_rest(reader)
+            except SourceUnavailable as error:
+                if self._fail_fast and self._fresh:
+                    raise
+                self._retry_later(error)
+            except _OpenAgain:
+                continue
+            else:
+                return
+            finally:
+                reader.close()
+                # Whoever is closed leads no more.
+                self._measured, self._term = {}, None
+
+    def _take_up_settings(self) -> None:
+        if (settings := self._settings) is not None:
+            self._config, self._settings = settings, None
+
+    def _renew(self) -> bool:
+        """Read secret files again before a connection is made; wait where that cannot be done."""
+        try:
+            config = self._config.renewed()
+        except EnvironmentFault as error:
+            if self._fresh:
+                raise
+            self._retry_later(error)
+            return False
+        if config is not self._config:
+            self._config = config
+            self._learn(config.secrets)
+            self._observe("reader-secrets-renewed", reader=config.name)
+        return True
+
+    def _stay_paused(self) -> None:
+        """Wait for the end of a pause, or of the engine; the reader is closed.
+
+        A closed reader leads no more, so another engine does. What this one has logged and not
+        delivered comes again, from whoever leads next, and no route waits for a decision.
+        """
+        self._fresh, self._by_rows, self._kept_alive = False, None, None
+        if self._shared:
+            # Invariant 10: whoever leads next gives it again, and nobody decides here any more.
+            self._resume.supersede()
+        self._state, self._problem = State.PAUSED, ""
+        self._observe("reader-paused", reader=self._config.name)
+        while self._paused and not self._stopping.is_set():
+            self._make_sure()
+            self._rest(self._part)
+        if not self._paused:
+            self._state = State.STARTING
+            self._backoff.reset()
+            self._observe("reader-resumed", reader=self._config.name)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait up to *seconds*, or until something is asked for."""
+        self._called.wait(seconds)
+        # Cleared before anything is looked at again, so no call is missed.
+        self._called.clear()
+
+    def _refresh_candidate(self) -> None:
+        """Open a reader that cannot lead anew once its secret files have changed.
+
+        Its elector connects by itself, with what the reader was opened with.
+        """
+        now = time.monotonic()
+        if not self._shared or self._term is not None or now < self._look_again:
+            return
+        self._look_again = now + _LOOK_AGAIN
+        if self._config.outdated():
+            raise _OpenAgain
+
+    def _take_up(self) -> None:
+        """Open what earlier runs have logged, of a reader that is told of positions alone."""
+        parts = list[tuple[int, int]]()
+        for position, entries in self._resume.undelivered():
+            parts += ranges_of(entries.offsets)
+            if position is not None and parts:
+                self._open.add(position, parts)
+                parts = []
+        if parts and self._resume.position is not None:
+            # Nothing else up to that position is left.
+            self._open.add(self._resume.position, parts)
+
+    def _opened(self) -> None:
+        self._fresh = self._polled = False
+        self._state, self._problem = State.RUNNING, ""
+        self._observe("reader-opened", reader=self._config.name)
+
+    def _end_reading(self) -> None:
+        self._state = State.ENDED
+        self._over.set()
+        self._observe("reader-ended", reader=self._config.name, logged=self._logged)
+
+    def _retry_later(self, error: TransporterError) -> None:
+        if self._stopping.is_set():
+            # What could not be told comes again, and is recognised then.
+            return
+        self._fresh = False
+        self._state, self._problem = State.RETRYING, self._config.secrets.hide(str(error))
+        delay = self._backoff.next()
+        self._observe(
+            "reader-unavailable",
+            reader=self._config.name,
+            problem=self._problem,
+            retry_in=round(delay, 2),
+        )
+        self._rest(delay)
+
+    def _poll_until_ended(self, reader: Reader) -> None:
+        by_rows = self._deliveries is not None and self._by_rows is not None
+        while not self._stopping.is_set():
+            if self._paused or self._reopen:
+                # All that was polled is appended, and its source told what it may be told.
+                raise _OpenAgain
+            self._attend(reader)
+            self._refresh_candidate()
+            if self._deliveries is not None:
+                self._ask_again(self._deliveries)
+            if self._full:
+                self._polled = True
+                self._wait_for_delivery(self._part)
+                continue
+            try:
+                batch = reader.poll(POLL if self._open.first is None else self._haste)
+            except EndOfSource:
+                return
+            self._moved, self._polled = time.monotonic(), True
+            self._gives_again = by_rows
+            self._backoff.reset()
+            self._haste = min(2 * self._haste, PATIENT)
+            self._take(reader, batch)
+
+    def _take(self, reader: Reader, batch: Batch) -> None:
+        """Append all of *batch*; open it, or tell the source at once that it is durable."""
+        self._stale = False
+        # A full log whose readers all wait for room must not be held for what is found again.
+        self._recovering = False
+        self._hold_from(None)
+        parts = loggable(_as_batch(batch))
+        logged = self._append_all(reader, parts, batch) if parts[0].num_rows else []
+        if batch.position is not None and logged:
+            self._settle(reader, batch.position, logged, whole=len(logged) == len(parts))
+        if self._deliveries is not None or not self._stopping.is_set():
+            self._hold_from(None)
+
+    def _hold_from(self, appending: int | None) -> None:
+        """Take note of what the source is to be told of: what is open, and what is *appending*.
+
+        Whoever waits for that looks again (Invariant 9).
+        """
+        self._appending = appending
+        oldest = self._recover_from if self._recovering else None
+        pending = (each for each in (self._open.first, appending, oldest) if each is not None)
+        before, self._untold = self._untold, min(pending, default=None)
+        if before != self._untold and self._deliveries is not None:
+            self._deliveries.told()
+
+    def _settle(
+        self, reader: Reader, position: str, logged: list[tuple[int, int]], *, whole: bool
+    ) -> None:
+        if self._deliveries is None:
+            if whole:
+                # Invariant 1: only now, when the frames are durable.
+                reader.commit(position)
+        elif whole or self._by_rows is not None:
+            # Also of a batch that a stop has cut short single rows can be told.
+            self._open.add(position, logged)
+            self._haste = HASTY
+
+    def _append_all(
+        self, reader: Reader, parts: list[pa.RecordBatch], batch: Batch
+    ) -> list[tuple[int, int]]:
+        """Return the offsets of the parts; of the first ones when the stop came first.
+
+        Of none when they were superseded meanwhile.
+        """
+        logged = list[tuple[int, int]]()
+        for part in parts:
+            # The position goes with the last part: a crash in between repeats, never loses.
+            position = batch.position if part is parts[-1] else None
+            begun = logged[0][0] if logged else None
+            found = self._append(reader, part, position, batch.term, begun)
+            if found is None:
+                break
+            logged.append(found)
+        return [] if self._stale else logged
+
+    def _append(
+        self,
+        reader: Reader,
+        messages: pa.RecordBatch,
+        position: str | None,
+        term: int | None,
+        begun: int | None,
+    ) -> tuple[int, int] | None:
+        """Append, waiting while the disk is full (Invariant 14).
+
+        ``None`` if the stop came first, or the batch was superseded meanwhile. What is logged of
+        the batch already begins at *begun*.
+        """
+        while True:
+            # At least so far back: other readers may append before this one does. Anew after each
+            # wait, for what they have logged meanwhile must not be held by who waits for its room.
+            self._hold_from(self._log.durable + 1 if begun is None else begun)
+            try:
+                with self._acting:
+                    if self._abandoned:
+                        return None
+                    found = self._log.append(messages, self._config.name, position, term)
+            except LogFull as error:
+                self._state, self._problem = State.WAITING, str(error)
+                self._observe("log-full", reader=self._config.name, problem=str(error))
+                self._wait_for_room(reader)
+                if self._stopping.is_set():
+                    return None
+                if self._stale:
+                    # Nothing waits for room any more.
+                    self._state, self._problem = State.RUNNING, ""
+                    return None
+            else:
+                self._state, self._problem = State.RUNNING, ""
+                self._logged += messages.num_rows
+                self._resume.last = found[1]
+                self._size += size_of(messages)
+                add_source_latency(self._latency, messages.column("timestamp"), wall_clock())
+                if self._tracer is not None:
+                    self._tracer.logged(self._config.name, messages, found[0])
+                self._backoff.reset()
+                return found
+
+    def _wait_for_room(self, reader: Reader) -> None:
+        """Wait until the next try, a stop, or until nothing is to be appended any more."""
+        ends = time.monotonic() + min(self._backoff.next(), FULL)
+        while not self._stale and (left := ends - time.monotonic()) > 0:
+            if self._stopping.wait(min(left, self._part)):
+                return
+            # Somebody may wait for it, who alone can make room.
+            self._attend(reader)
+
+    def _attend(self, reader: Reader) -> None:
+        """Do what is due between two polls, or while nothing is polled."""
+        if self._kept_alive is not None:
+            self._kept_alive.keep_alive()
+        if self._deliveries is None:
+            return
+        # Whoever waits for a route is not stuck himself.
+        self._moved = time.monotonic()
+        self._make_sure()
+        self._tell(reader, self._deliveries)
+
+    def _tell(self, reader: Reader, deliveries: Deliveries) -> None:
+        """Tell the source what every route has delivered since."""
+        with self._acting:
+            if self._abandoned:
+                return  # It may be told without a route that was removed, too.
+            # In this order: an entry is parked before a watermark passes it.
+            through = deliveries.through
+            known = self._open.given_up
+            told = self._open.deliver(through, deliveries.parked, deliveries.released)
+        whole = self._open.whole()
+        if self._by_rows is not None:
+            for position, rows in told:
+                self._by_rows.delivered(position, rows)
+        elif whole is not None:
+            reader.commit(whole)
+        if told:
+            self._haste = HASTY
+        self._recovering = self._recovering and not told
+        # Also when all that was left is parked: then nothing is told, and nobody waits for it.
+        self._hold_from(self._appending)
+        if self._open.given_up > known:
+            self._again_behind = self._log.durable
+
+    def _ask_again(self, deliveries: Deliveries) -> None:
+        """Have the source give again what was released, once nobody else would pay for it."""
+        if self._open.given_up and deliveries.through >= self._again_behind:
+            raise _OpenAgain
+
+    def _make_sure(self) -> None:
+        """Have the reader look whether it still leads, if a route has asked for that."""
+        if (asked := self._asked) > self._sure:
+            if self._by_rows is not None and self._by_rows.confirm() is False:
+                return
+            self._undecided = False
+            with self._confirming:
+                self._sure = asked
+                self._confirming.notify_all()
+
+    def _tell_the_rest(self, reader: Reader) -> None:
+        """Tell the source what is delivered until the engine ends, or nothing is left."""
+        while len(self._open) and not self._finishing.is_set():
+            self._attend(reader)
+            self._wait_for_delivery(HASTY)
+        self._attend(reader)
+
+    def _wait_for_delivery(self, timeout: float) -> None:
+        if self._deliveries is not None and (first := self._open.first) is not None:
+            self._deliveries.wait(first, timeout)
+        else:
+            self._finishing.wait(timeout)
+
+    def _superseded(self) -> None:
+        """Forget what the source gives again; what was not appended yet is of that, too."""
+        self._stale, self._undecided, self._recovering = True, False, False
+        self._open.clear()
+        self._hold_from(None)
+
+    def _reopened(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
+        """Wait for the delivery of what is logged, in place of all that was open."""
+        self._undecided = self._recovering = False
+        self._open.clear()
+        for position, offsets in batches:
+            self._open.add(position, list(ranges_of(offsets)))
+        self._hold_from(None)
+
+
+def _as_batch(batch: Batch) -> pa.RecordBatch:
+    if isinstance(batch.messages, pa.RecordBatch):
+        return batch.messages
+    return messages_to_batch(batch.messages)

@@ -1,0 +1,278 @@
+"""What the log remembers of one reader, and what a reader may ask of the engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+from transporter.adaptor import Entries
+from transporter.errors import Corrupt
+from transporter.log.reader import LogReader
+from transporter.offsets.offset_log import declared_routes, read_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from transporter.adaptor import Gauge
+    from transporter.engine.events import Observer
+    from transporter.engine.reading.delivery_progress import Deliveries
+    from transporter.log.commit_log import CommitLog
+    from transporter.log.format import Source
+    from transporter.log.reader import Located
+    from transporter.offsets.state import Range
+
+
+_MOST_LOOKS: Final = 32
+"""Ends of terms before which it is known what was delivered (Invariant 17)."""
+
+
+_SILENT_BLOCKS: Final = 64
+"""Blocks of about 1 MiB in which a reader has logged nothing before more are passed over."""
+
+
+class _Look(NamedTuple):
+    """What every route had delivered when ``last`` was the log's last offset."""
+
+    last: int
+    through: int
+    parked: frozenset[int]
+    released: tuple[Range, ...] = ()
+
+    def delivered(self, offset: int) -> bool:
+        """Tell whether every route had delivered *offset*."""
+        return (
+            offset <= self.through
+            and offset not in self.parked
+            and not any(part.first <= offset <= part.last for part in self.released)
+        )
+
+    def left(self, offset: int) -> bool:
+        """Tell whether some route had *offset* to deliver still, or had parked it.
+
+        What was released from a route is neither left nor delivered: its source gives it again.
+        """
+        return offset > self.through or offset in self.parked
+
+
+class _Nothing(Exception):
+    """The reader has logged nothing further back."""
+
+
+class _Quiet:
+    """Finds, by what each block of the log says of positions, where a reader was silent.
+
+    A frame without a position belongs to a batch that ends in a later frame, or that a crash
+    has cut short: so only behind many silent blocks the next is passed over. What is missed
+    then would be read from its source again.
+    """
+
+    def __init__(self, reader: str, position: str | None, known_after: int) -> None:
+        """Begin at the end of the log, where *reader*'s newest position is *position*."""
+        self._reader, self._position = reader, position
+        self._known_after, self._known = known_after, False
+        self.blocks = 0
+
+    def passes(self, first: Located) -> bool:
+        """Tell whether the block that begins with *first* is passed over; see ``backwards``."""
+        if self._known:
+            raise _Nothing
+        self._known = first.frame.last <= self._known_after
+        source = first.source()
+        if source is None or source.checkpoint is None:
+            return False
+        position = source.checkpoint.get(self._reader)
+        self.blocks = self.blocks + 1 if position == self._position else 0
+        self._position = position
+        if self.blocks <= _SILENT_BLOCKS:
+            return False
+        if position is None:
+            raise _Nothing
+        return True
+
+
+class LogResume:
+    """Implements ``adaptor.Resume`` for one reader. Belongs to its feed's thread."""
+
+    def __init__(  # noqa: PLR0913 - each is somebody else's to hear
+        self,
+        log: CommitLog,
+        reader: str,
+        observe: Observer,
+        deliveries: Deliveries | None = None,
+        superseded: Callable[[], None] = lambda: None,
+        reopened: Callable[[Iterable[tuple[str, Sequence[int]]]], None] = lambda _: None,
+        superseded_through: Callable[[str], int] | None = None,
+        *,
+        measured: Callable[[Gauge, float | None], None] = lambda *_: None,
+    ) -> None:
+        """Look at *log*.
+
+        Args:
+            log: what *reader* is read into.
+            reader: its name.
+            observe: hears what the reader tells.
+            deliveries: what the routes have delivered, when the source is told only of that.
+            superseded: called when what is logged and not delivered is superseded.
+            reopened: called with what the source still waits for, by position and offsets.
+            superseded_through: gives up to where any route has passed a reader's entries;
+                by default the offset logs are read for that.
+            measured: called with what the reader measures at its source.
+
+        """
+        self._log, self._reader, self._observe = log, reader, observe
+        self._deliveries, self._superseded = deliveries, superseded
+        self._superseded_through = superseded_through or self._read_superseded
+        self._reopened, self._measured = reopened, measured
+        self._known_after = self._passed = -1
+        self.last = log.durable
+        """The last offset that this reader may have logged."""
+        # A route that was asked to pass entries does so at any moment, and its watermark tells
+        # no more which of them were delivered. So that is kept from before it was asked.
+        self._looks: deque[_Look] = deque()
+
+    def begin(self) -> None:
+        """Take up what earlier runs have left; called once, before any route runs."""
+        if self._deliveries is not None:
+            self._known_after = self._passed = self._deliveries.superseded(self._reader)
+            self._deliveries.keep(self._reader)
+            return
+        self._known_after = self._superseded_through(self._reader)
+
+    def _read_superseded(self, reader: str) -> int:
+        directory = self._log.directory
+        states = (read_state(directory, route) for route in declared_routes(directory))
+        return max((state.superseding.get(reader, -1) for state in states), default=-1)
+
+    @property
+    def log_id(self) -> str:
+        """Names the log."""
+        return self._log.log_id
+
+    @property
+    def position(self) -> str | None:
+        """The newest position logged by this reader."""
+        return self._log.positions.get(self._reader)
+
+    @property
+    def committable(self) -> str | None:
+        """The newest position up to which all may be forgotten by the source."""
+        if self._deliveries is None:
+            return self.position
+        now = self._look()
+        last = min(now.last, now.through, *(offset - 1 for offset in now.parked))
+        with LogReader(self._log.directory) as reader:
+            for found, source in self._logged(reader, last):
+                if found.frame.first <= self._known_after:
+                    return None  # Passed, perhaps: nobody can tell any more.
+                if found.frame.last <= last and source.position is not None:
+                    return source.position
+        return None
+
+    def recent(self) -> Iterator[tuple[str | None, Entries]]:
+        """Yield what the source may be told of, a frame each, newest first."""
+        now = self._look()
+        with LogReader(self._log.directory) as reader:
+            for found, source in self._logged(reader, now.last):
+                if found.frame.last <= self._known_after:
+                    return
+                looks = (look for look in self._looks if found.frame.last <= look.last)
+                entries = self._told(found, next(looks, now))
+                yield source.position, Entries(entries, self._log.log_id)
+
+    def _logged(self, reader: LogReader, last: int) -> Iterator[tuple[Located, Source]]:
+        """Yield what this reader has logged up to *last*, newest first."""
+        quiet = _Quiet(self._reader, self.position, self._known_after)
+        with suppress(_Nothing):
+            for found in reader.backwards(last, quiet.passes):
+                source = found.source()
+                if source is not None and source.reader == self._reader:
+                    quiet.blocks = 0
+                    yield found, source
+
+    def undelivered(self) -> Iterator[tuple[str | None, Entries]]:
+        """Yield what some route has to deliver still, or has parked, a frame each, oldest first.
+
+        Without what was superseded. A frame that cannot be read is left out: the route that
+        needs it halts there (Invariant 3).
+        """
+        if self._deliveries is None:
+            return
+        now, copied = self._look(), set[int]()
+        for copy in self._parked(now, self._deliveries):
+            copied.update(copy.offsets)
+            yield None, copy
+        # The first frame may begin before the slowest watermark: nothing comes twice.
+        now = now._replace(parked=now.parked - copied)
+        with LogReader(self._log.directory) as reader, suppress(Corrupt):
+            first = max(reader.first_offset(), self._passed + 1, now.through + 1)
+            for found in reader.frames(first, now.last):
+                source = found.source()
+                if source is None or source.reader != self._reader:
+                    continue
+                with suppress(Corrupt):
+                    entries = self._told(found, now, told=False)
+                    yield source.position, Entries(entries, self._log.log_id)
+
+    def _parked(self, look: _Look, deliveries: Deliveries) -> Iterator[Entries]:
+        """Yield what is parked and behind every watermark, by its copies: the log may be shorter.
+
+        Copies of earlier versions do not name their reader: their entries come again.
+        """
+        for offset in sorted(each for each in look.parked if self._passed < each <= look.through):
+            copy = deliveries.copy_of(offset)
+            if copy is not None and copy.reason.reader == self._reader:
+                yield Entries(copy.entries, self._log.log_id)
+
+    def _look(self) -> _Look:
+        last = self._log.durable
+        if self._deliveries is None:
+            return _Look(last, last, frozenset())
+        # In this order: an entry is parked before a watermark passes it.
+        through = self._deliveries.through
+        return _Look(last, through, self._deliveries.parked, self._deliveries.released)
+
+    def _told(self, found: Located, look: _Look, *, told: bool = True) -> pa.RecordBatch:
+        """Return the entries of a frame that every route had delivered; else the others.
+
+        None that was superseded: compaction may have merged the frames of both.
+        """
+        entries = found.entries()
+        offsets = entries.column("offset").to_pylist()
+        which = look.delivered if told else look.left
+        after = self._known_after if told else self._passed
+        mask = [offset > after and which(offset) for offset in offsets]
+        return entries.filter(pa.array(mask, pa.bool_()))
+
+    def supersede(self) -> None:
+        """Have every route pass what it has not delivered of this reader."""
+        if self._deliveries is not None:
+            self._keep(self._look())
+            # In this order: a route that waited for the source finds what it is to pass first.
+            self._deliveries.supersede(self._reader, self.last)
+            self._passed = max(self._passed, self.last)
+            self._superseded()
+            self._deliveries.told()
+
+    def reopen(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
+        """Go on with what is logged and not delivered: the source holds it, and waits for it."""
+        if self._deliveries is not None:
+            self._reopened(batches)
+
+    def _keep(self, look: _Look) -> None:
+        if self._looks and look.last <= self._looks[-1].last:
+            # Nothing was logged since, and of what had been an earlier look knows better.
+            return
+        self._looks.append(look)
+        if len(self._looks) > _MOST_LOOKS:
+            self._known_after = max(self._known_after, self._looks.popleft().last)
+
+    def measure(self, gauge: Gauge, value: float | None) -> None:
+        """Pass on what the reader has measured at its source."""
+        self._measured(gauge, value)
+
+    def tell(self, event: str, **details: object) -> None:
+        """Tell everybody who watches the engine."""
+        self._observe(event, reader=self._reader, **details)

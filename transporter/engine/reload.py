@@ -1,0 +1,347 @@
+"""What runs in an engine: its readers and its routes, of which a reload may change any.
+
+How one that is removed leaves, and where each step is upheld:
+
+ 1. A reader stops polling, appends what it has polled, tells its source what is delivered, and
+    closes. What other engines then take up is superseded here (``Feed.leave``, Invariant 10).
+ 2. A route ends after the slice that it is at, or at once if it waits (``Route.leave``). What
+    follows in the log is left.
+ 3. Its offset log stays among ``offsets`` until it is closed, and is found on the disk from then
+    on, as that of any route which does not run: nothing that it needs goes (Invariant 11).
+ 4. As long as a reader leaves whose source hears of what is delivered, no route is seen off: that
+    source is not to be told without it.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from transporter.engine.name_changes import refuse_renamed
+from transporter.engine.reading.delivery_progress import Delivering, refuse_strangers
+from transporter.engine.reading.feed import Feed
+from transporter.engine.routing.route import Route
+from transporter.errors import ActionRefused, Corrupt
+from transporter.log.maintenance import read_record
+from transporter.log.paused_readers import PausedReaders
+from transporter.log.reader import LogReader
+from transporter.log.search import first_since
+from transporter.offsets.offset_log import OffsetLog, declared_routes, delete_route, read_state
+from transporter.pipeline.reload_changes import changed_readers, changed_routes, named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from transporter.audit import AuditFile
+    from transporter.engine.routing.route_context import Surroundings
+    from transporter.offsets.offset_log import StoredRoutes
+    from transporter.pipeline.config import Pipeline, ReaderConfig, RouteConfig
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Named)
+
+
+class Running:
+    """The feeds, the routes and the routes' offset logs of an engine, in the pipeline's order.
+
+    Thread-safe. Each change puts other tuples, and another mapping, in place: whoever goes
+    through one has what ran when they began.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        stored: StoredRoutes | None,
+        audit: AuditFile,
+        *,
+        fail_fast: bool = False,
+    ) -> None:
+        """Begin without anything; *audit* is the engine's.
+
+        *stored* has read the offset logs: it is good until the first change.
+
+        With *fail_fast* a source that is away when it is opened for the first time ends the
+        engine.
+        """
+        self._around, self._stored, self._audit = around, stored, audit
+        self._log, self._deliveries = around.log, around.deliveries
+        self._fail_fast = fail_fast
+        self._changing = threading.Lock()
+        self.handing_over = threading.Lock()
+        """Held while an offset log changes hands, between those that run and those on the disk."""
+        self.handovers = 0
+        """How many began to run, or were forgotten: what was read of them before holds no more."""
+        self._left: dict[str, int] = {}
+        """Up to where each reader that has left needed nothing of the log any more."""
+        self.feeds: tuple[Feed, ...] = ()
+        self.routes: tuple[Route, ...] = ()
+        self.offsets: Mapping[str, OffsetLog] = {}
+        directory = self._log.directory
+        self.paused_readers = PausedReaders(directory, guard=self._log.check_lock)
+
+    def assemble(self, opened: ExitStack) -> None:
+        """Declare and make all that the pipeline names; *opened* takes what is to be closed.
+
+        Raises:
+            EnvironmentFault: a route may have been renamed, or would be left out.
+
+        """
+        pipeline = self._around.pipeline
+        self._refuse(pipeline)
+        # Declared before the first append that could follow (Invariant 11).
+        for route in pipeline.routes:
+            self._declare(route)
+            opened.callback(self.offsets[route.name].close)
+        self.routes = tuple(self._route(route, self._around) for route in pipeline.routes)
+        self.feeds = tuple(self._feed(reader, self._around) for reader in pipeline.readers)
+        self._wait_for_deliveries()
+
+    def feed(self, name: str) -> Feed | None:
+        """Return the feed of the reader *name*; ``None`` when there is none, or it leaves."""
+        return next((each for each in self.feeds if each.name == name and not each.leaving), None)
+
+    def route(self, name: str) -> Route | None:
+        """Return the route *name*; ``None`` when there is none, or it leaves."""
+        return next((each for each in self.routes if each.name == name and not each.leaving), None)
+
+    def change(self, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
+        """Go on with the readers and routes of *wanted*, which ``reread`` gave.
+
+        Returns the changed routes, each with what is done when it has taken that up: after the
+        slice that it is at. If it raises what is named here, nothing has changed.
+
+        Raises:
+            ActionRefused: who is to come is still leaving.
+            EnvironmentFault: a route may have been renamed, or would be left out; or the disk
+                does not take what a new one needs.
+            LogFull: the same.
+
+        """
+        with self._changing:
+            self._refuse_who_leaves(wanted)
+            self._refuse(wanted)
+            self._stored = None
+            before, after = self._around, self._around._replace(pipeline=wanted)
+            with ExitStack() as undo:
+                routes, feeds = self._prepared(wanted, after, undo)
+                undo.pop_all()
+            try:
+                self._around = after
+                self._dismiss(wanted)
+                told = self._reconfigure(before.pipeline, wanted)
+                self._take_on(wanted, routes, feeds)
+            except BaseException as error:
+                # Half of a pipeline is not to run on.
+                after.on_failure(error)
+                raise
+            return told
+
+    def _prepared(
+        self, wanted: Pipeline, around: Surroundings, undo: ExitStack
+    ) -> tuple[list[Route], list[Feed]]:
+        """Make who is new, ready to start; *undo* takes what ends all of that again."""
+        new = [each for each in wanted.routes if self.route(each.name) is None]
+        known = declared_routes(self._log.directory)
+        for config in new:
+            undo.callback(self._undeclare, config.name, new=config.name not in known)
+            self._declare(config)
+        routes = []
+        for config in new:
+            undo.callback(self._deliveries.remove, self.offsets[config.name])
+            routes.append(self._route(config, around))
+            undo.callback(routes[-1].discard)
+        feeds = [
+            self._feed(each, around, late=True)
+            for each in wanted.readers
+            if self.feed(each.name) is None
+        ]
+        for feed in feeds:
+            feed.prepare()
+        return routes, feeds
+
+    def _dismiss(self, wanted: Pipeline) -> None:
+        readers = {each.name for each in wanted.readers}
+        routes = {each.name for each in wanted.routes}
+        for feed in self.feeds:
+            if feed.name not in readers and not feed.leaving:
+                feed.leave()
+        for route in self.routes:
+            if route.name not in routes and not route.leaving:
+                route.leave()
+
+    def _reconfigure(self, before: Pipeline, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
+        """Have those who stay and are changed go on as *wanted* says."""
+        for reader in changed_readers(before, wanted):
+            if (feed := self.feed(reader.name)) is not None:
+                feed.configure(reader)
+        return [
+            (config.name, route.ask(partial(route.configure, config, wanted)))
+            for config in changed_routes(before, wanted)
+            if (route := self.route(config.name)) is not None
+        ]
+
+    def _take_on(self, wanted: Pipeline, routes: Sequence[Route], feeds: Sequence[Feed]) -> None:
+        """Start who is new, in the order of a start: what was superseded is known by then."""
+        self.routes = tuple(_ordered((*self.routes, *routes), wanted.routes))
+        self.feeds = tuple(_ordered((*self.feeds, *feeds), wanted.readers))
+        self._wait_for_deliveries()
+        for feed in feeds:
+            feed.run()
+        for route in routes:
+            route.start()
+
+    def see_off(self, *, wait: bool = True) -> list[str]:
+        """Let go of whoever leaves and has ended; return the routes among them.
+
+        Nothing is done while a reload is under way, unless that is to be waited for.
+        """
+        if not self._changing.acquire(blocking=wait):
+            return []
+        try:
+            gone = [each for each in self.feeds if each.let_go()]
+            for feed in gone:
+                hold = feed.hold()
+                self._left[feed.name] = self._log.durable if hold is None else hold.through
+            self.feeds = tuple(each for each in self.feeds if each not in gone)
+            self._wait_for_deliveries()
+            if any(feed.leaving for feed in self._deliveries.feeds):
+                return []
+            ended = [route for route in self.routes if route.gone]
+            for route in ended:
+                self._deliveries.remove(self.offsets[route.name])
+                self._around.carrier.forget(route.name)
+                self._undeclare(route.name, new=False)
+                self.routes = tuple(each for each in self.routes if each is not route)
+            return [route.name for route in ended]
+        finally:
+            self._changing.release()
+
+    def leaving(self) -> list[str]:
+        """Name the readers and routes that were removed and have not ended, as ``route orders``."""
+        return named(self._leaving())
+
+    def _leaving(self) -> dict[str, list[str]]:
+        return {
+            "readers": [each.name for each in self.feeds if each.leaving],
+            "routes": [each.name for each in self.routes if each.leaving],
+        }
+
+    def _refuse(self, pipeline: Pipeline) -> None:
+        declared = declared_routes(self._log.directory)
+        refuse_renamed(pipeline, declared)
+        refuse_strangers(pipeline, declared)
+
+    def _refuse_who_leaves(self, wanted: Pipeline) -> None:
+        back = {
+            kind: [name for name in names if name in {each.name for each in getattr(wanted, kind)}]
+            for kind, names in self._leaving().items()
+        }
+        for each in named(back):
+            raise ActionRefused(
+                f"{each} was removed and has not ended yet; reload again when 'transporter "
+                "status' does not name it any more"
+            )
+
+    def _feed(self, config: ReaderConfig, around: Surroundings, *, late: bool = False) -> Feed:
+        return Feed(
+            config,
+            around.log,
+            around.observe,
+            around.on_failure,
+            around.deliveries if config.waits_for_delivery else None,
+            self._superseded_through,
+            around.learn,
+            fail_fast=self._fail_fast,
+            late=late,
+            paused_behind=self._paused_behind(config.name),
+            tracer=around.tracer,
+        )
+
+    def _wait_for_deliveries(self) -> None:
+        waiting = [feed for feed in self.feeds if feed.waits_for_delivery]
+        # Others only if they are others: routes make sure anew of who leads.
+        if waiting != self._deliveries.feeds:
+            self._deliveries.feeds = waiting
+
+    def _paused_behind(self, reader: str) -> int | None:
+        """Return up to where a paused reader needs nothing of the log; ``None``: not paused."""
+        if reader not in self.paused_readers.names:
+            return None
+        if reader in self._left:
+            return self._left[reader]
+        with suppress(Corrupt):
+            record = read_record(self._around.files, self._log.directory)
+            return record.readers.get(reader, -1) if record is not None else -1
+        return -1
+
+    def _superseded_through(self, reader: str) -> int:
+        """Return up to where any route of this log has passed *reader*'s entries; else -1."""
+        running, directory = self.offsets, self._log.directory
+        states = [offsets.state for offsets in running.values()]
+        stored = self._stored.state if self._stored else partial(read_state, directory)
+        names = declared_routes(directory)
+        states += [stored(name) for name in names if name not in running]
+        return max((state.superseding.get(reader, -1) for state in states), default=-1)
+
+    def _route(self, config: RouteConfig, around: Surroundings) -> Route:
+        offsets = self.offsets
+        ahead = offsets[config.after] if config.after else None
+        route = Route(config, around, offsets[config.name], ahead)
+        self._deliveries.add(Delivering(offsets[config.name], route.parking, route.supersede))
+        return route
+
+    def _undeclare(self, route: str, *, new: bool) -> None:
+        """Close the offset log of *route*, and remove it if it is *new*."""
+        with self.handing_over:
+            found = self.offsets.get(route)
+            self.offsets = {name: each for name, each in self.offsets.items() if name != route}
+            if found is not None:
+                found.close()
+            if new and route in declared_routes(self._log.directory):
+                delete_route(self._log.directory, route)
+
+    def _declare(self, route: RouteConfig) -> None:
+        """Open the route's offset log; a new route begins where its ``start`` says."""
+        # Invariant 11: what it begins at does not go between the look at it and its declaration.
+        with self._log.gate.registering(), self.handing_over:
+            offsets = OffsetLog(
+                self._log.directory,
+                route.name,
+                begin=lambda: self._first_of(route),
+                gate=self._log.gate,
+                stored=self._stored,
+                epoch=self._log.epoch,
+                audit=self._audit,
+                guard=self._log.check_lock,
+            )
+            self.offsets = {**self.offsets, route.name: offsets}
+            self.handovers += 1
+        if offsets.is_new:
+            first = offsets.state.next_live()
+            self._around.observe("route-begins", route=route.name, offset=first)
+
+    def _first_of(self, route: RouteConfig) -> int:
+        with LogReader(self._log.directory) as reader:
+            match route.start:
+                case ("latest", _):
+                    return self._log.durable + 1
+                case ("offset", offset):
+                    return min(offset, self._log.durable + 1)
+                case ("time", time):
+                    return first_since(reader, time, self._log.durable)
+                case _:
+                    return reader.first_offset()
+
+
+def _ordered(found: Iterable[T], wanted: Sequence[_Named]) -> list[T]:
+    """Return *found* in the order of *wanted*; whoever leaves comes last."""
+    places = {each.name: place for place, each in enumerate(wanted)}
+    return sorted(found, key=lambda each: places.get(each.name, len(places)))

@@ -1,0 +1,1 @@
+"""Routes: slices, outcomes, redelivery and parking."""

@@ -1,0 +1,272 @@
+"""What an outcome means for its route: go on, try again later, set an entry aside, or halt.
+
+Writes down what was settled; decides nothing about workers or threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from transporter.engine.routing.redelivery import Redelivery
+from transporter.offsets.state import Range
+from transporter.protocol.messages import Failure, FailureKind
+
+if TYPE_CHECKING:
+    from transporter.engine.events import Observer
+    from transporter.engine.routing.parking import Parking
+    from transporter.log.commit_log import CommitLog
+    from transporter.offsets.offset_log import OffsetLog
+    from transporter.offsets.state import RouteState
+    from transporter.pipeline.config import RouteConfig
+    from transporter.protocol.messages import Outcome, Slice
+
+_DIED: Final = "the worker died, or had to be ended, while it delivered this entry"
+_IN_VAIN: Final = 10
+"""How often a route goes on at once though nothing was settled: a large slice that fails as a
+whole is divided so often at most."""
+_NO_PROGRESS: Final = "the worker delivered nothing of its slice and gave no reason"
+_LEFT_OUT: Final = "the route's filter or steps leave it out"
+_NO_ROOM: Final = (
+    "park_limit is reached; retry or skip parked entries, or raise the limit "
+    "(see 'transporter parked list')"
+)
+
+
+class Action(Enum):
+    """What the route does next."""
+
+    GO = "go on"
+    WAIT = "wait, then try again"
+    HALT = "wait for an operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do, and what to tell people of it."""
+
+    action: Action
+    problem: str = ""
+    offset: int | None = None
+    wait: float = 0.0
+    """Seconds for which nothing is to be delivered, whatever else happens."""
+
+
+GO: Final = Verdict(Action.GO)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryOutcome:
+    """How the entry at ``offset`` was settled: ``delivered``, ``parked`` or ``skipped``, and why.
+
+    Without an ``outcome`` nothing is known of it.
+    """
+
+    offset: int = -1
+    outcome: str = ""
+    reason: str = ""
+
+
+class Judge:
+    """Judges the outcomes of one route. Belongs to the route's thread.
+
+    Owns the delivery ``plan``: what goes in bulk, and what one entry at a time.
+    """
+
+    def __init__(
+        self,
+        config: RouteConfig,
+        log: CommitLog,
+        offsets: OffsetLog,
+        parking: Parking,
+        observe: Observer,
+    ) -> None:
+        """Judge for the route of *config*, which the route keeps current."""
+        self.config, self._log, self._offsets = config, log, offsets
+        self._parking, self._observe = parking, observe
+        self._plan = Redelivery()
+        self._in_vain, self._position = 0, (-1, -1)
+        self.newest = EntryOutcome()
+        """The outcome of the entry that was settled last."""
+
+    @property
+    def plan(self) -> Redelivery:
+        """The way in which the next slice is handed over."""
+        return self._plan
+
+    def forget(self) -> None:
+        """Suspect nothing, for an operator has changed something."""
+        self._plan, self._in_vain = Redelivery(), 0
+
+    def judge(self, asked: Slice, outcome: Outcome) -> Verdict:
+        """Settle what was delivered of *asked*, and decide about the rest."""
+        failure = outcome.failure and _named_within(asked, outcome.failure)
+        return self._paced(self._judged(asked, outcome, failure), failure)
+
+    def settle(self, asked: Slice, outcome: Outcome) -> None:
+        """Settle what *outcome*, partial or not, says was delivered of *asked*."""
+        self._write_settled(asked, outcome)
+        self._plan = self._plan.settled(outcome.through)
+        if outcome.through >= asked.first:
+            # What a shard passes over, because its sink has it, is counted as neither.
+            left_out = outcome.skipped and not outcome.delivered
+            self.newest = (
+                EntryOutcome(outcome.through, "skipped", _LEFT_OUT)
+                if left_out
+                else EntryOutcome(outcome.through, "delivered")
+            )
+
+    def died(self, asked: Slice, announced: int | None) -> Verdict:
+        """Decide after the worker died by itself while it delivered *asked*."""
+        failure = Failure(FailureKind.REJECTED, _DIED, announced)
+        return self._paced(self._after_death(asked, failure), failure)
+
+    def judge_parked(self, offset: int, failure: Failure | None) -> Verdict:
+        """Decide after the parked entry at *offset* was delivered, or failed again."""
+        if failure is None:
+            self._parking.delivered(offset)
+            self._tell("parked-delivered", offset)
+        elif failure.kind in (FailureKind.REJECTED, FailureKind.POISON):
+            self._parking.failed_again(offset, failure.text)
+            self._tell("parked-failed", offset, problem=failure.text)
+        else:
+            return self.not_its_fault(failure)
+        return GO
+
+    def died_with_parked(self, offset: int) -> Verdict:
+        """Decide after the worker died by itself while it delivered a parked entry."""
+        return self.judge_parked(offset, Failure(FailureKind.REJECTED, _DIED, offset))
+
+    def not_its_fault(self, failure: Failure) -> Verdict:
+        """Try again for as long as it takes, or halt: nothing here is one entry's doing."""
+        action = Action.WAIT if failure.kind.retriable else Action.HALT
+        return Verdict(action, failure.text, failure.offset, failure.wait)
+
+    def no_room(self, offset: int) -> Verdict:
+        """Halt before *offset*, which must be parked and cannot be."""
+        return Verdict(Action.HALT, _NO_ROOM, offset)
+
+    def _paced(self, verdict: Verdict, failure: Failure | None) -> Verdict:
+        """Return *verdict*, or a wait instead of going on without progress once too often.
+
+        So nothing that a worker or a writer answers makes its route spin.
+        """
+        state = self._offsets.state
+        before, self._position = self._position, (state.generation, state.next_offset())
+        if self._position != before:
+            self._in_vain = 0
+        elif verdict.action is Action.GO:
+            self._in_vain += 1
+            if self._in_vain > _IN_VAIN:
+                return Verdict(Action.WAIT, failure.text if failure else _NO_PROGRESS)
+        return verdict
+
+    def _judged(self, asked: Slice, outcome: Outcome, failure: Failure | None) -> Verdict:
+        self.settle(asked, outcome)
+        state = self._offsets.state
+        if failure is None and not asked.single:
+            self._plan = self._plan.widened()
+        if failure is None or self._begun_anew(asked, state):
+            return GO
+        if failure.kind not in (FailureKind.REJECTED, FailureKind.POISON):
+            return self.not_its_fault(failure)
+        first = state.next_offset()
+        if asked.single and failure.offset is None:
+            # One at a time what fails is what comes next, whoever forgot to name it.
+            failure = replace(failure, offset=first)
+        plan = self._plan.failed(first, asked.last, failure.offset, single=asked.single)
+        return self._replanned(asked, plan, failure)
+
+    def _after_death(self, asked: Slice, failure: Failure) -> Verdict:
+        state = self._offsets.state
+        if self._begun_anew(asked, state):
+            return GO
+        first = state.next_offset()
+        plan = self._plan.died(first, asked.last, failure.offset, single=asked.single)
+        return self._replanned(asked, plan, failure)
+
+    def _replanned(self, asked: Slice, plan: Redelivery, failure: Failure) -> Verdict:
+        """Go on by *plan*; say so where *failure* named no entry, for later all may succeed."""
+        divided = plan.suspects or plan.most, self._plan.suspects or self._plan.most
+        self._plan = plan
+        if failure.offset is None and divided[0] != divided[1]:
+            self._observe(
+                "slice-divided",
+                route=self.config.name,
+                first=self._offsets.state.next_offset(),
+                last=asked.last,
+                problem=failure.text,
+            )
+        return self._attempted(asked, failure)
+
+    def _attempted(self, asked: Slice, failure: Failure) -> Verdict:
+        """Try the entry again, or give it up once it has failed alone often enough."""
+        if failure.offset is None:
+            return GO
+        attempts = self._plan.attempts(failure.offset)
+        if failure.kind is FailureKind.POISON or attempts >= self.config.retry.attempts:
+            return self._give_up(asked, failure, failure.offset, attempts)
+        if not attempts:
+            return GO
+        return Verdict(Action.WAIT, f"offset {failure.offset}: {failure.text}")
+
+    def _give_up(self, asked: Slice, failure: Failure, offset: int, attempts: int) -> Verdict:
+        """Do as ``on_error`` says; what its reader could not read is parked in any case."""
+        if self._offsets.state.next_offset() > offset:
+            # An operator acked it, or ended its replay, while it was being delivered.
+            self._plan = self._plan.settled(offset)
+            return GO
+        on_error = "park" if failure.kind is FailureKind.POISON else self.config.on_error
+        if on_error == "stop":
+            return Verdict(Action.HALT, failure.text, offset)
+        if on_error == "park":
+            if self._parking.full:
+                return self.no_room(offset)
+            self._parking.park(offset, failure.text, attempts)
+        else:
+            self._offsets.settle(Range(offset, offset, "skipped"), self._log.durable)
+            self._offsets.sync()
+        if self._offsets.state.replay is not None:
+            # Only that of *asked*: while the entry was set aside another one may have begun.
+            self._offsets.advance_replay(offset, asked.generation)
+        self._plan = self._plan.settled(offset)
+        parked = on_error == "park"
+        self.newest = EntryOutcome(offset, "parked" if parked else "skipped", failure.text)
+        event = "entry-parked" if parked else "entry-skipped"
+        self._tell(event, offset, attempts=attempts, problem=failure.text)
+        return GO
+
+    def _write_settled(self, asked: Slice, outcome: Outcome) -> None:
+        """Write down the settled prefix of *asked*, and nothing more (Invariant 5)."""
+        if outcome.through < asked.first:
+            return
+        state = self._offsets.state
+        # A replay that began meanwhile has another generation, and nothing of it was delivered.
+        if state.replay is not None and state.generation == asked.generation:
+            self._offsets.advance_replay(outcome.through, asked.generation)
+        else:
+            part = Range(asked.first, outcome.through)
+            self._offsets.settle(part, self._log.durable, outcome.namespaces)
+
+    def _begun_anew(self, asked: Slice, state: RouteState) -> bool:
+        """Tell whether a replay began while *asked* was delivered; if so, suspect nothing yet.
+
+        Whatever failed comes again, and is to be judged then.
+        """
+        if asked.generation == state.generation:
+            return False
+        self._plan = Redelivery()
+        return True
+
+    def _tell(self, event: str, offset: int, **details: object) -> None:
+        self._observe(event, route=self.config.name, offset=offset, **details)
+
+
+def _named_within(asked: Slice, failure: Failure) -> Failure:
+    """Return *failure* without a name that is not of *asked*: it says nothing."""
+    named = failure.offset
+    if named is None or asked.first <= named <= asked.last:
+        return failure
+    problem = f"it names offset {named}, which is not of its slice {asked.first}..{asked.last}"
+    return replace(failure, text=f"{failure.text} ({problem})", offset=None)

@@ -1,0 +1,202 @@
+"""Setting entries aside that a route cannot deliver, and keeping their keys in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transporter.errors import EnvironmentFault, OffsetRefused
+from transporter.offsets.parked import Parked, ParkedStore, Reason, finish_skip, skip
+from transporter.offsets.state import Range
+from transporter.pipeline.namespace_filter import Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from transporter.log.commit_log import CommitLog
+    from transporter.log.reader import LogReader
+    from transporter.offsets.offset_log import OffsetLog
+    from transporter.pipeline.config import RouteConfig
+    from transporter.protocol.messages import Slice
+
+
+_TOGETHER: Final = 100
+"""Entries that are parked between two looks at what the route is asked to do."""
+
+
+class Parking:
+    """The parked entries of one running route. Belongs to the route's thread."""
+
+    def __init__(
+        self,
+        config: RouteConfig,
+        log: CommitLog,
+        reader: LogReader,
+        offsets: OffsetLog,
+        clock: Callable[[], int],
+    ) -> None:
+        """Take up what is parked already."""
+        self._log, self._reader, self._offsets = log, reader, offsets
+        self._clock = clock
+        self.store = ParkedStore(offsets.folder, lenient=True, guard=log.check_lock)
+        finish_skip(self.store, offsets)
+        self.configure(config)
+
+    def configure(self, config: RouteConfig) -> None:
+        """Go on with these settings of the route."""
+        self._config, self._namespace = config, Namespace(config.namespace)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    @property
+    def known(self) -> frozenset[int]:
+        """The parked offsets; may be read by any thread."""
+        return self.store.known_offsets
+
+    def refuse_damaged(self) -> None:
+        """Raise what is wrong with a parked entry: its key is not known, so nothing may pass it."""
+        for offset, error in self.store.damaged.items():
+            raise EnvironmentFault(
+                f"the parked entry {offset} cannot be read: {error}; 'transporter parked skip' "
+                "gives it up, and 'transporter log repair' takes it from the log again"
+            ) from error
+
+    @property
+    def full(self) -> bool:
+        """Whether ``park_limit`` is reached."""
+        limit = self._config.park_limit
+        return len(self.store) >= limit.entries or self.store.size >= limit.bytes
+
+    def park(self, offset: int, error: str, attempts: int) -> None:
+        """Set the entry at *offset* aside, durably, before anything later is delivered."""
+        entries = next(batch for batch in self._reader.read(offset, offset) if batch.num_rows)
+        self._keep([Parked(offset, entries, Reason(error, attempts, self._clock()))])
+
+    def screen(self, asked: Slice) -> Slice | None:
+        """Park those entries of *asked* whose key has a parked one; return what is left of it.
+
+        They are parked before the slice is delivered, not after: a sink that
+        stores its offset would otherwise claim them (Invariants 5 and 9). What is parked
+        already stays as it is. The slice ends before an entry for which there is no room, and
+        after so many that a stop need not wait for more; ``None`` when there is room for none.
+        """
+        held = list(islice(self._held(asked), _TOGETHER + 1))
+        parked = self._with_room(held[:_TOGETHER])
+        self._keep(parked)
+        last = asked.last if len(parked) == len(held) else held[len(parked)].offset - 1
+        if last < asked.first:
+            return None
+        aside = {each.offset for each in parked}
+        aside.update(each for each in self.store.known_offsets if asked.first <= each <= last)
+        return replace(asked, last=last, without=tuple(sorted(aside)))
+
+    def next_retry(self) -> int | None:
+        """Return the parked offset that an operator wants delivered next; drop what is gone."""
+        # A disk that failed may have left copies of what was skipped.
+        finish_skip(self.store, self._offsets)
+        if self._offsets.state.paused:
+            return None
+        for offset in self._offsets.state.retries:
+            if offset in self.store:
+                # Invariant 9: the earlier parked ones of its key go first.
+                return self._first_in_line(offset)
+            self._offsets.answer_retry(offset)
+        return None
+
+    def skip(self, offsets: Sequence[int]) -> list[int]:
+        """Give the parked entries at *offsets* up; return those that were still parked."""
+        return skip(self.store, self._offsets, offsets)
+
+    def delivered(self, offset: int) -> None:
+        """Forget the parked entry at *offset*, whose retry was delivered; the next one follows."""
+        state = self._offsets.state
+        if offset in state.retries and offset not in state.only:
+            followers = set(self.store.followers({offset})).difference(state.retries)
+            if followers:
+                # Durable before the copy goes: a kill in between delivers this one again, and
+                # leaves nothing parked behind an entry that is gone (Invariants 6 and 15).
+                self._offsets.let_follow(sorted(followers))
+        self.store.remove(offset)
+        self._offsets.answer_retry(offset)
+
+    def failed_again(self, offset: int, error: str) -> None:
+        """Keep the parked entry at *offset*, and with it all retries of its key."""
+        parked = self.store.load(offset)
+        known = parked.reason
+        again = replace(known, error=error, attempts=known.attempts + 1, parked_at=self._clock())
+        self.store.park(replace(parked, reason=again))
+        retries = self._offsets.state.retries
+        self._answer([e for e in retries if e == offset or self.store.same_key(e, offset)])
+
+    def _answer(self, offsets: Sequence[int]) -> None:
+        asked = set(self._offsets.state.retries)
+        for offset in asked.intersection(offsets):
+            self._offsets.answer_retry(offset)
+
+    def _first_in_line(self, offset: int) -> int:
+        if self._config.park_order == "key":
+            return self.store.first_like(offset)
+        return offset
+
+    def _held(self, asked: Slice) -> Iterator[Parked]:
+        """Yield, to be parked, what this route takes of *asked* behind a parked entry of its key.
+
+        Without what is parked already.
+        """
+        parked = self.store.keys() if self._config.park_order == "key" else {}
+        if not parked:
+            return
+        keys = pa.array(list(parked), pa.binary())
+        for entries in self._reader.read(asked.first, asked.last):
+            behind = entries.filter(pc.is_in(entries.column("key"), keys))
+            behind = behind.filter(self._namespace.mask(behind.column("namespace")))
+            if asked.namespace:
+                behind = behind.filter(Namespace(asked.namespace).mask(behind.column("namespace")))
+            for row, offset in enumerate(behind.column("offset").to_pylist()):
+                first = parked[behind.column("key")[row].as_py()]
+                if first < offset and offset not in self.store:
+                    error = f"an earlier entry of its key is parked, at offset {first}"
+                    reason = Reason(error, 0, self._clock(), first)
+                    yield Parked(offset, behind.slice(row, 1), reason)
+
+    def _with_room(self, wanted: Sequence[Parked]) -> list[Parked]:
+        """Return the first of *wanted*: those for which ``park_limit`` leaves room."""
+        limit, found = self._config.park_limit, []
+        count, size = len(self.store), self.store.size
+        for parked in wanted:
+            if count >= limit.entries or size >= limit.bytes:
+                break
+            found.append(parked)
+            count, size = count + 1, size + parked.entries.nbytes
+        return found
+
+    def _keep(self, parked: Sequence[Parked]) -> None:
+        if not parked:
+            return
+        self.store.park_all([self._with_reader(each) for each in parked])
+        for each in parked:
+            self._offsets.settle(Range(each.offset, each.offset, "parked"), self._log.durable)
+        self._offsets.sync()
+
+    def _with_reader(self, parked: Parked) -> Parked:
+        reader = self._logged_by(parked.offset)
+        return replace(parked, reason=replace(parked.reason, reader=reader))
+
+    def reader_of(self, offset: int) -> str | None:
+        """Return who has logged the parked entry at *offset*; ``None`` when nobody knows."""
+        return self.store.load(offset).reason.reader or self._logged_by(offset)
+
+    def error_of(self, offset: int) -> str:
+        """Return why the entry at *offset* is parked."""
+        return self.store.load(offset).reason.error
+
+    def _logged_by(self, offset: int) -> str | None:
+        try:
+            return self._reader.logged_by(offset)
+        except OffsetRefused:
+            return None

@@ -1,0 +1,36 @@
+"""What every reader and route of an engine has around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from transporter.engine.events import Observer
+    from transporter.engine.reading.delivery_progress import Deliveries
+    from transporter.engine.tracer import Tracer
+    from transporter.engine.workers.spark_supervisor import Carrier
+    from transporter.log.commit_log import CommitLog
+    from transporter.log.filesystem import FileSystem
+    from transporter.pipeline.config import Pipeline
+    from transporter.pipeline.secrets import Secrets
+
+
+class Surroundings(NamedTuple):
+    """What a reader or a route has around it.
+
+    ``learn`` is called with the secrets of files that were read again. ``attempts`` number the
+    workers: no number is given twice, whatever comes back.
+    """
+
+    pipeline: Pipeline
+    log: CommitLog
+    files: FileSystem
+    carrier: Carrier
+    deliveries: Deliveries
+    observe: Observer
+    on_failure: Callable[[BaseException], None]
+    learn: Callable[[Secrets], None]
+    attempts: Iterator[int]
+    tracer: Tracer | None = None

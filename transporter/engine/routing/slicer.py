@@ -1,0 +1,147 @@
+"""What a route hands to its worker next: slices of the log, cut as its settings say."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from transporter.errors import EntriesLost
+from transporter.log.reader import Append
+from transporter.protocol.messages import Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transporter.engine.routing.redelivery import Redelivery
+    from transporter.log.commit_log import CommitLog
+    from transporter.log.reader import Gap, LogReader
+    from transporter.offsets.offset_log import OffsetLog
+    from transporter.offsets.state import RouteState
+    from transporter.pipeline.config import RouteConfig
+
+
+class Cutter:
+    """Cuts one slice after another. Belongs to its route's thread.
+
+    The route keeps ``config`` current.
+    """
+
+    def __init__(
+        self,
+        config: RouteConfig,
+        log: CommitLog,
+        reader: LogReader,
+        offsets: OffsetLog,
+        ahead: OffsetLog | None,
+        hurried: Callable[[], bool],
+    ) -> None:
+        """Cut for the route of *config*.
+
+        Args:
+            config: the route's settings.
+            log: what is cut.
+            reader: the route's own reader of it.
+            offsets: how far the route has come.
+            ahead: the offset log of the route that this one follows (``after``).
+            hurried: tells that the route has something else to do, so nothing is waited for.
+
+        """
+        self.config, self._log, self._reader = config, log, reader
+        self._offsets, self._ahead, self._hurried = offsets, ahead, hurried
+        self._lingering = (-1, 0.0)
+        self.appends: list[Append] = []
+        """The appends of the slice that was cut last; none of a replay's, for it is not new."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait up to *seconds* for something to deliver, and for ``linger`` once there is some."""
+        state = self._offsets.state
+        if state.replay is not None:
+            return
+        end = self._available(state.next_live(), seconds)
+        if end > state.watermark and self.config.linger and not state.paused:
+            self._linger(state.next_live(), end)
+
+    def cut(self, plan: Redelivery, most: int | None = None) -> Slice | None:
+        """Return what comes next by *plan*, at once; ``None`` for nothing.
+
+        With *most* it holds no more entries than that.
+
+        Raises:
+            EntriesLost: what comes next was lost, and no operator has acked that.
+
+        """
+        state = self._offsets.state
+        first, end = state.next_offset(), self._end(state)
+        if end < first:
+            return None
+        if (gap := self._reader.lost_gap(first, end)) is not None:
+            if gap.first <= first:
+                return self._pass_in_replay(gap, state, plan, most)
+            end = gap.first - 1
+        end, single = plan.cut(first, end)
+        config = self.config
+        rows = config.slice_rows if most is None else min(most, config.slice_rows)
+        appends = list[Append]()
+        last = self._reader.bound(first, end, rows, config.slice_bytes, appends)
+        self.appends = appends if state.replay is None else []
+        namespace = state.replay.namespace if state.replay is not None else ""
+        return Slice(first, last, state.generation, single=single, namespace=namespace)
+
+    def is_current(self, asked: Slice) -> bool:
+        """Tell whether *asked* is still what comes next, whatever was done since it was cut.
+
+        An operator may have acked some of it, paused the route, or begun or cancelled a replay,
+        and its oldest entries may have been released. What was parked since is ``without``.
+        """
+        state = self._offsets.state
+        limit, passed = state.limit(), state.next_offset() - asked.first
+        return (
+            asked.generation == state.generation
+            and (limit is None or asked.last <= limit)
+            and 0 <= passed <= asked.last - asked.first
+            and passed <= len(asked.without)
+            and asked.without[:passed] == tuple(range(asked.first, state.next_offset()))
+            and not any(part.first <= asked.last for part in state.above if part.kind != "parked")
+        )
+
+    def _pass_in_replay(
+        self, gap: Gap, state: RouteState, plan: Redelivery, most: int | None
+    ) -> Slice | None:
+        """Go on behind *gap* in a replay, for the route had passed it; else halt (Invariant 4)."""
+        if state.replay is None:
+            raise EntriesLost(
+                f"the entries {max(gap.first, state.next_live())}..{gap.last} were lost: a repair "
+                "of the log could not save them; ack these offsets to let the route go on behind"
+            )
+        self._offsets.advance_replay(min(gap.last, state.replay.last), state.generation)
+        return self.cut(plan, most)
+
+    def _end(self, state: RouteState) -> int:
+        """Return the last offset that may be delivered in *state*."""
+        limit = state.limit()
+        end = state.replay.last if state.replay is not None else self._live_end(state)
+        return end if limit is None else min(end, limit)
+
+    def _live_end(self, state: RouteState) -> int:
+        # What an operator has acked further on is not delivered.
+        acked = (part.first - 1 for part in state.above)
+        return min([self._available(state.next_live(), 0), *acked])
+
+    def _available(self, first: int, wait: float) -> int:
+        """Return the last offset that this route may deliver now."""
+        if self._ahead is None:
+            return self._log.wait_beyond(first - 1, wait)
+        return min(self._ahead.wait_beyond(first - 1, wait), self._log.durable)
+
+    def _linger(self, first: int, end: int) -> None:
+        """Wait for a fuller slice than *first* to *end*, at most ``linger`` in all."""
+        if self._lingering[0] != first:
+            # An errand ends this wait, and the next one goes on with it.
+            self._lingering = first, time.monotonic() + self.config.linger
+        full = first + self.config.slice_rows - 1
+        while end < full and not self._hurried():
+            left = self._lingering[1] - time.monotonic()
+            if left <= 0:
+                break
+            # In short waits, so that a stop is not kept waiting by a long linger.
+            end = max(end, self._available(end + 1, min(left, 0.5)))

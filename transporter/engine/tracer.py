@@ -1,0 +1,21 @@
+"""What the engine reports to whoever traces single entries; by default nobody does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from transporter.pipeline.config import RouteConfig
+    from transporter.protocol.messages import Outcome, Slice
+
+
+class Tracer(Protocol):
+    """Follows entries on their way. Called from any thread; returns at once and never raises."""
+
+    def logged(self, reader: str, messages: pa.RecordBatch, first: int) -> None:
+        """Take note that *messages* of *reader* are durable, at offsets from *first* on."""
+
+    def settled(self, route: RouteConfig, asked: Slice, outcome: Outcome) -> None:
+        """Take note of the *outcome*, partial or not, of a slice that is new to *route*."""

@@ -1,0 +1,230 @@
+"""Where the Spark host and the workers call back."""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import secrets
+import selectors
+import socket
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.errors import HostFailed
+from transporter.protocol.certificate import server_context
+from transporter.protocol.channel import EngineChannel
+from transporter.protocol.messages import Hello, HostHello, TaskHello, Ticket
+from transporter.protocol.network import family_of, prove, watch_over
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Iterator
+
+    from transporter.protocol.network import Network
+
+_GREETING: Final = 10.0
+"""Seconds that a caller has to say who it is."""
+_CALLERS: Final = 128
+"""Callers that are asked at once who they are; for one more, who has been here longest goes."""
+_LEAST: Final = 0.5
+"""Seconds that a caller has at least: many workers may begin at once, and none is idle."""
+_LONGEST_CLAIM: Final = 4096
+_BACKLOG: Final = 128
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+_PAUSE: Final = 0.1
+"""Seconds until the door is tried again when this process has no descriptor left."""
+_LOOK: Final = 0.02
+"""Seconds between two looks whether there is a place for the next caller."""
+
+
+class Listener:
+    """Accepts authenticated connections and hands each to whoever it calls.
+
+    On one host it is a unix socket in a private folder; with a *network* workers
+    call over TCP with TLS, whose certificate is made here. Each caller has a ticket, whose key
+    proves as whom it calls; nothing that it says is looked at before it has proved that.
+    """
+
+    def __init__(
+        self,
+        on_host: Callable[[HostHello, EngineChannel], None],
+        on_worker: Callable[[Hello, EngineChannel], None],
+        network: Network | None = None,
+        on_task: Callable[[TaskHello, EngineChannel], None] | None = None,
+    ) -> None:
+        """Listen; nothing is accepted before :meth:`start`. Callbacks run on short threads.
+
+        Raises:
+            HostFailed: nobody can listen at the address of *network*.
+
+        """
+        self._root = secrets.token_bytes(32)
+        self._on_host, self._on_worker, self._on_task = on_host, on_worker, on_task
+        self._unproved: dict[socket.socket, float] = {}
+        """Lines to callers that are being asked, the oldest first, and until when they may be."""
+        self._lock = threading.Lock()
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="transporter-"))
+            self.address = str(Path(folder) / "engine.sock")
+            self._doors = [stack.enter_context(_unix_door(self.address))]
+            self.worker_address: Any = self.address
+            self._tls: ssl.SSLContext | None = None
+            self._certificate = ""
+            if network is not None:
+                self._tls, self._certificate = server_context()
+                self._doors.append(stack.enter_context(_tcp_door(network)))
+                self.worker_address = (network.advertised, self._doors[-1].getsockname()[1])
+            self._bell, self._rung = (stack.enter_context(each) for each in socket.socketpair())
+            self._open = stack.pop_all()
+        self.thread = threading.Thread(target=self._accept, name="listener")
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self.thread.start()
+
+    def ticket(self, claim: str) -> Ticket:
+        """Return by what a worker may call, as whom *claim* says, where workers do."""
+        return Ticket(self.worker_address, claim, self._key(claim), self._certificate)
+
+    def host_ticket(self) -> Ticket:
+        """Return by what the Spark host may call: it is a child of this process."""
+        return Ticket(self.address, HostHello.claim, self._key(HostHello.claim))
+
+    def _key(self, claim: str) -> bytes:
+        return hmac.digest(self._root, claim.encode(), "sha256")
+
+    def close(self) -> None:
+        """Stop accepting, and wait until that is so."""
+        self._bell.close()
+        if self.thread.is_alive():
+            self.thread.join()
+        with self._lock:
+            self._turn_away(list(self._unproved))
+        self._open.close()
+
+    def _accept(self) -> None:
+        with selectors.DefaultSelector() as ready:
+            for each in (*self._doors, self._rung):
+                ready.register(each, selectors.EVENT_READ)
+            while True:
+                for key, _ in ready.select(self._end_greetings()):
+                    if key.fileobj is self._rung:
+                        return
+                    self._let_in(next(each for each in self._doors if each is key.fileobj))
+
+    def _let_in(self, door: socket.socket) -> None:
+        if not self._make_room():
+            time.sleep(_LOOK)  # The caller stays at the door.
+            return
+        try:
+            with ExitStack() as stack:
+                caller = stack.enter_context(door.accept()[0])
+                line = stack.enter_context(caller.dup())
+                stack.pop_all()
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:
+                # The caller stays at the door, which would ring again at once.
+                time.sleep(_PAUSE)
+            return
+        with self._lock:
+            self._unproved[line] = time.monotonic() + _GREETING
+        # A caller that stays silent must not keep the others waiting.
+        greeter = threading.Thread(target=self._greet, args=(caller, line), name="greeter")
+        try:
+            greeter.start()
+        except RuntimeError:
+            # There is no thread to be had; the caller tries again, or somebody in its place.
+            caller.close()
+            self._done_with(line)
+
+    def _make_room(self) -> bool:
+        """Have a place for one more; ``False`` if nobody has been here for long enough to go."""
+        with self._lock:
+            if len(self._unproved) < _CALLERS:
+                return True
+            # Whoever only holds a place loses it to those who come to prove themselves.
+            line, until = next(iter(self._unproved.items()))
+            if time.monotonic() < until - _GREETING + _LEAST:
+                return False
+            self._turn_away([line])
+            return True
+
+    def _end_greetings(self) -> float | None:
+        """Turn away who has taken too long, however it drips; return when that is due again."""
+        now = time.monotonic()
+        with self._lock:
+            self._turn_away([line for line, until in self._unproved.items() if until <= now])
+            return next((until - now for until in self._unproved.values()), None)
+
+    def _turn_away(self, lines: list[socket.socket]) -> None:
+        """Hang up on the callers at *lines*: their greeters find that out, and close."""
+        for line in lines:
+            del self._unproved[line]
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+    def _done_with(self, line: socket.socket) -> None:
+        with self._lock:
+            self._unproved.pop(line, None)
+            line.close()
+
+    def _greet(self, caller: socket.socket, line: socket.socket) -> None:
+        try:
+            known, said = self._identify(caller)
+        except Exception:  # noqa: BLE001 - whatever a caller sends, the next one is served
+            return
+        finally:
+            self._done_with(line)
+        match said:
+            case HostHello():
+                self._on_host(said, known)
+            case Hello():
+                self._on_worker(said, known)
+            case TaskHello() if self._on_task is not None:
+                self._on_task(said, known)
+            case _:
+                known.close()
+
+    def _identify(self, caller: socket.socket) -> tuple[EngineChannel, object]:
+        """Return the channel to *caller*, who has proved itself, and its first message."""
+        with ExitStack() as stack:
+            line = stack.enter_context(caller)
+            if self._tls is not None and caller.family != socket.AF_UNIX:
+                watch_over(caller)
+                line = stack.enter_context(self._tls.wrap_socket(caller, server_side=True))
+            known = EngineChannel(line)
+            claim = known.recv_bytes(_LONGEST_CLAIM).decode()
+            # The caller proves itself first: we do not answer a stranger's challenge.
+            prove(known, self._key(claim), first=True)
+            said = known.recv()
+            if said.claim != claim:
+                raise ConnectionError("it is not whom it has proved to be")
+            stack.pop_all()
+        return known, said
+
+
+@contextmanager
+def _unix_door(address: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(address)
+        door.listen(_BACKLOG)
+        yield door
+
+
+@contextmanager
+def _tcp_door(network: Network) -> Iterator[socket.socket]:
+    place = (network.host, network.port)
+    try:
+        door = socket.create_server(place, family=family_of(network.host), backlog=_BACKLOG)
+    except OSError as error:
+        raise HostFailed(
+            f"cannot listen for workers at {network.host}, {network.port or 'any port'}: "
+            f"{error.strerror or error}; set spark.listen to an address of this host "
+            "and a port that is free"
+        ) from error
+    with door:
+        yield door

@@ -1,0 +1,138 @@
+"""One worker of a shard at a time, also where no lock reaches both of them.
+
+A worker that sees the log holds an flock on the shard's lock file. One that does
+not is held in check by time: it begins nothing without an answer of the engine,
+and its watch ends it ``slice_timeout`` after it has asked. So what the engine
+answered last, and when, bounds what that worker can still do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from transporter.log.filesystem import RealFileSystem, faults_of, sync_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transporter.engine.workers.worker_connection import Line
+
+_MARGIN: Final = 1.0
+"""Seconds for a process to end, and for two clocks that do not run alike."""
+_LONGEST: Final = 32
+
+
+@dataclass(slots=True)
+class _Served:
+    """The worker that began last, and what is known of its end."""
+
+    attempt: int
+    line: Line | None = None
+    """``None``: it holds the lock itself."""
+    timeout: float = 0.0
+    gone: bool | None = None
+    """``None``: Spark has told nothing; ``False``: Spark has lost sight of it."""
+
+
+class Fence:
+    """Lets a worker of one shard begin when no other one can be delivering.
+
+    For a worker that does not see the log the engine itself holds the lock, and
+    writes into the lock file, durably, how long such a worker may go on alone: an
+    engine that finds that there, for the last one was killed, waits as long from
+    its own start. Belongs to the route's thread, but for :meth:`told`.
+    """
+
+    def __init__(self, path: Path, now: float) -> None:
+        """Guard the shard whose lock file is *path*; *now* is the engine's start.
+
+        Raises:
+            EnvironmentFault: the lock file cannot be used.
+
+        """
+        self._path = path
+        with faults_of(path):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            left = os.pread(self._descriptor, _LONGEST, 0)
+        self._until = now + _seconds(left)
+        self._last: _Served | None = None
+        self._holds = False
+
+    def close(self, now: float) -> None:
+        """Give the lock back; what is written stays there if somebody may still deliver."""
+        if self.wait(now) == 0:
+            self._write(b"")
+        os.close(self._descriptor)
+
+    def told(self, attempt: int, *, gone: bool) -> None:
+        """Take note that Spark says that the task of worker *attempt* has ended.
+
+        Without *gone* it has lost the executor, on which the worker may still run.
+        """
+        if self._last is not None and self._last.attempt == attempt:
+            self._last.gone = gone
+
+    @property
+    def told_of(self) -> bool:
+        """Whether nothing more is to be expected of Spark about the last worker."""
+        return self._last is None or self._last.gone is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the last worker did not end by its own doing, as far as Spark knows."""
+        return self._last is not None and not self._last.gone
+
+    def wait(self, now: float) -> float:
+        """Return for how many seconds the last worker may still deliver; 0: it does not."""
+        last = self._last
+        if last is None or last.line is None:
+            return max(0.0, self._until - now)
+        # Its process has ended, or two that do not know of each other say that it has.
+        if last.gone or (last.gone is False and last.line.hung_up):
+            return 0.0
+        return max(0.0, last.line.answered + last.timeout + _MARGIN - now)
+
+    def take(self) -> bool:
+        """Take the lock in a worker's place; false while another process has it."""
+        if not self._holds:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            self._holds = True
+        return True
+
+    def lend(self, line: Line, attempt: int, timeout: float) -> None:
+        """Answer for a worker without a lock, from now on, as whose :meth:`take` was true."""
+        # Before the worker is told anything: a power cut must not take this back.
+        self._write(f"{timeout + _MARGIN:.3f}\n".encode())
+        self._last = _Served(attempt, line, timeout)
+
+    def give_back(self, attempt: int) -> None:
+        """Leave the lock to a worker that takes it itself."""
+        self._write(b"")
+        self._last, self._until = _Served(attempt), 0.0
+        if self._holds:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self._holds = False
+
+    def _write(self, text: bytes) -> None:
+        with faults_of(self._path):
+            if os.pread(self._descriptor, _LONGEST, 0) == text:
+                return
+            # Overwritten before it is cut, so that a full disk is no obstacle.
+            os.pwrite(self._descriptor, text, 0)
+            os.ftruncate(self._descriptor, len(text))
+            os.fsync(self._descriptor)
+            sync_directory(RealFileSystem(), self._path.parent)
+
+
+def _seconds(text: bytes) -> float:
+    """Return what an engine has left in the lock file; nothing is left by a worker's lock."""
+    with suppress(ValueError):
+        return float(text)
+    return 0.0

@@ -1,0 +1,114 @@
+"""The engine's side of the conversation with one worker."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from transporter.protocol.messages import Need, Retry, Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from transporter.engine.workers.frame_server import Lender
+    from transporter.protocol.channel import EngineChannel
+
+
+class Line:
+    """What a route says to its worker and hears of it. Belongs to the route's thread.
+
+    A worker that does not see the log is lent from *lender* what it needs, in
+    between; nothing else of its conversation differs. Whatever ends the connection
+    is an ``EOFError`` or a ``ConnectionError`` here.
+    """
+
+    shard = 0
+    """Of a route with one worker."""
+
+    def __init__(self, connection: EngineChannel, lender: Lender | None = None) -> None:
+        """Talk over *connection*."""
+        self._connection, self._lender = connection, lender
+        self._heard: list[Any] = []
+        self._end: BaseException | None = None
+        self.answered = time.monotonic()
+        """When the worker was last told anything: what it does it does by leave of that."""
+
+    @property
+    def connection(self) -> EngineChannel:
+        """What to wait on for something to be said."""
+        return self._connection
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up: the worker ends as soon as it looks."""
+        self._connection.close()
+        if self._lender is not None:
+            self._lender.close()
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether the worker's own system has closed the connection, as far as we can see.
+
+        A connection that was reset or has fallen silent may have broken in between.
+        """
+        return isinstance(self._end, EOFError)
+
+    def send(self, message: object) -> None:
+        """Say *message*."""
+        if self._lender is not None and isinstance(message, Slice | Retry):
+            self._lender.begin(message)
+        self._tell(message)
+
+    def poll(self, timeout: float) -> bool:
+        """Wait up to *timeout* seconds; return whether :meth:`recv` has something at once."""
+        if not self._heard and self._end is None and self._connection.poll(timeout):
+            self._listen()
+        return bool(self._heard) or self._end is not None
+
+    def recv(self) -> Any:  # noqa: ANN401 - whatever the worker says
+        """Return what the worker says next, however long that takes.
+
+        Raises:
+            EOFError: the worker has hung up.
+            ConnectionError: the connection broke.
+
+        """
+        while not self._heard:
+            if self._end is not None:
+                raise self._end
+            self._listen()
+        return self._heard.pop()
+
+    def _listen(self) -> None:
+        try:
+            said = self._connection.recv()
+            if not isinstance(said, Need):
+                self._heard.append(said)
+            elif self._lender is not None:
+                frames, payloads = self._lender.more()
+                self._tell(frames, payloads)
+        except EOFError as error:
+            self._end = error
+        except OSError as error:
+            self._end = _broken(error)
+
+    def _tell(self, message: object, payloads: Iterable[bytes] = ()) -> None:
+        try:
+            self._connection.send(message)
+            for payload in payloads:
+                self._connection.send_raw(payload)
+        except OSError as error:
+            self._end = _broken(error)
+            raise self._end from error
+        finally:
+            self.answered = time.monotonic()
+
+
+def _broken(error: OSError) -> ConnectionError:
+    """Return what the system says of a connection as what every caller expects."""
+    return error if isinstance(error, ConnectionError) else ConnectionError(str(error))

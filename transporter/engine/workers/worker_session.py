@@ -1,0 +1,68 @@
+"""What a route and its worker say to each other."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from transporter.protocol.messages import Output, PartialOutcome, Proceed, Progress
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from transporter.engine.workers.shard_group import Team
+    from transporter.engine.workers.worker_connection import Line
+    from transporter.protocol.messages import Outcome, Retry, Slice
+
+IDLE: Final = 0.5
+"""Seconds an idle route waits before it looks whether it should stop."""
+
+
+class Talk:
+    """The route's side. Belongs to the route's thread.
+
+    ``announced`` is the entry that the worker has said to be delivering, alone.
+    """
+
+    def __init__(self, stopping: threading.Event) -> None:
+        """Listen until *stopping* is set."""
+        self._stopping = stopping
+        self.announced: int | None = None
+
+    def ask(
+        self,
+        worker: Line | Team,
+        message: Slice | Retry,
+        settle: Callable[[Outcome], None] | None = None,
+    ) -> object:
+        """Send *message*, and return what :meth:`answer` does."""
+        self.announced = None
+        worker.send(message)
+        return self.answer(worker, settle)
+
+    def answer(
+        self, worker: Line | Team, settle: Callable[[Outcome], None] | None = None
+    ) -> object:
+        """Return the worker's next answer; ``None`` when the route must stop without it.
+
+        *settle* is called with each partial outcome that comes before the answer. Raises
+        ``EOFError`` when the worker is gone, after all that it has sent.
+        """
+        self.announced = None
+        while True:
+            while not worker.poll(IDLE):
+                if self._stopping.is_set():
+                    return None
+            match worker.recv():
+                case Output(text):
+                    sys.stdout.write(text)
+                    sys.stdout.flush()
+                case Progress(offset):
+                    self.announced = offset
+                    worker.send(Proceed())
+                case PartialOutcome(outcome):
+                    if settle is not None:
+                        settle(outcome)
+                case answer:
+                    return answer

@@ -1,0 +1,83 @@
+"""What workers are told when they are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from transporter.protocol.messages import Hello, Invitation, WorkerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transporter.log.commit_log import CommitLog
+    from transporter.offsets.state import RouteState
+    from transporter.pipeline.config import Pipeline, RouteConfig
+    from transporter.protocol.messages import Ticket
+
+
+def specs_of(
+    config: RouteConfig,
+    pipeline: Pipeline,
+    log: CommitLog,
+    state: RouteState,
+    attempt: int,
+    handed: int,
+) -> list[WorkerSpec]:
+    """Return what the next workers of the route of *config* are told, one a shard.
+
+    Where Spark works on the slices themselves one is enough: it deals the keys out to its tasks.
+
+    Args:
+        config: the route's settings.
+        pipeline: what the route is part of.
+        log: what the workers read.
+        state: how far the route has come, in which generation.
+        attempt: how many times this run has asked for workers.
+        handed: the highest offset that this run has handed to workers of the route.
+
+    """
+    first = WorkerSpec(
+        route=config.name,
+        shard=0,
+        shards=config.parallelism,
+        epoch=log.epoch,
+        generation=state.generation,
+        log_directory=str(log.directory),
+        log_id=log.log_id,
+        namespace=config.namespace,
+        steps=config.steps,
+        one_per_key=config.max_in_flight_per_key is not None,
+        writer=config.writer.adaptor,
+        settings=config.writer.settings,
+        secrets=config.writer.secrets,
+        folder=str(pipeline.file.parent),
+        slice_timeout=config.slice_timeout,
+        memory=config.worker_memory,
+        attempt=attempt,
+        on_frames=config.on_frames,
+        turns=pipeline.turns,
+        runs=log.runs,
+        handed=handed,
+        declared=state.declared,
+    )
+    count = 1 if config.on_frames else config.parallelism
+    return [replace(first, shard=shard) for shard in range(count)]
+
+
+def invitation(spec: WorkerSpec, ticket: Callable[[str], Ticket], place: str = "") -> Invitation:
+    """Return what the job of a worker for *spec* holds.
+
+    *ticket* gives one for a claim, and *place* is where the log is, where workers may be elsewhere.
+    """
+    hello = Hello(spec.route, spec.shard, spec.epoch, 0, spec.attempt)
+    return Invitation(
+        ticket(hello.claim),
+        spec.route,
+        spec.shard,
+        spec.epoch,
+        spec.attempt,
+        spec.log_directory,
+        place,
+        spec.on_frames,
+    )

@@ -1,0 +1,1 @@
+"""Kafka client parts that adaptors, queues and electors share."""

@@ -1,0 +1,259 @@
+"""A small HTTP server for probes and scrapes: plain GET, bounded in time and in callers.
+
+With a certificate it speaks TLS, with a token it answers only who knows that.
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from transporter.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from transporter.pipeline.observe_config import Address, TlsConfig, Token
+
+CALLERS: Final = 16
+"""Callers that are answered at once; for one more, who has been here longest is hung up on."""
+PATIENCE: Final = 5.0
+"""Seconds that a caller may take to ask and to take the answer."""
+
+
+class Answer(NamedTuple):
+    """What a caller gets."""
+
+    code: int
+    content_type: str
+    body: bytes
+
+
+class PortTaken(EnvironmentFault):
+    """Somebody else listens where we should."""
+
+
+class Endpoint:
+    """Serves *pages* by path, once it is started. Its thread is joined by :meth:`stop`."""
+
+    def __init__(
+        self, address: Address, tls: TlsConfig | None = None, token: Token | None = None
+    ) -> None:
+        """Take the *address*, so that nobody else can; callers wait until :meth:`start`.
+
+        Raises:
+            PortTaken: somebody else listens there.
+            EnvironmentFault: nobody can listen there, or the certificate cannot be used.
+
+        """
+        self._pages: dict[str, Callable[[str], Answer]] = {}
+        certificate = _Certificate(tls) if tls is not None else None
+        self._scheme = "http" if certificate is None else "https"
+        self._server = _listen(address, self._pages, certificate, token)
+        self.thread = threading.Thread(target=self._server.serve_forever, name="endpoint")
+
+    @property
+    def url(self) -> str:
+        """Where it is to be found."""
+        host, port = self._server.server_address[:2]
+        text = host.decode() if isinstance(host, bytes | bytearray) else str(host)
+        return f"{self._scheme}://{f'[{text}]' if ':' in text else text}:{port}"
+
+    def start(self, pages: Mapping[str, Callable[[str], Answer]]) -> None:
+        """Begin to answer; a page makes its answer from the caller's ``Accept`` header."""
+        self._pages.update(pages)
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Close, hanging up on whoever is still asking."""
+        if self.thread.is_alive():
+            self._server.shutdown()
+            self.thread.join()
+        self._server.hang_up()
+        self._server.server_close()
+
+
+class _Certificate:
+    """A certificate and its key, loaded again once their files have changed."""
+
+    def __init__(self, files: TlsConfig) -> None:
+        self._files = files
+        self._seen = self._looked()
+        try:
+            self._context = self._loaded()
+        except OSError as error:
+            raise EnvironmentFault(
+                f"observe.tls: {files.cert} and {files.key} cannot be used: "
+                f"{error.strerror or type(error).__name__}"
+            ) from error
+
+    def wrap(self, caller: socket.socket) -> ssl.SSLSocket:
+        """Return *caller* with TLS, of which nothing is said yet."""
+        # One that cannot be used, or is written just now, is not taken up: what was loaded stays.
+        with suppress(OSError):
+            if (looked := self._looked()) != self._seen:
+                self._context, self._seen = self._loaded(), looked
+        return self._context.wrap_socket(caller, server_side=True, do_handshake_on_connect=False)
+
+    def _loaded(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # A key with a passphrase is refused, not asked for at the terminal.
+        context.load_cert_chain(self._files.cert, self._files.key, password="")
+        return context
+
+    def _looked(self) -> list[tuple[int, int, int] | None]:
+        return [_look(each) for each in (self._files.cert, self._files.key)]
+
+
+def _look(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False
+    block_on_close = True
+    allow_reuse_address = True
+    request_queue_size = 128
+    """Callers that may come at once: of five, as in the library, others try a second later."""
+
+    def __init__(
+        self,
+        family: int,
+        address: tuple[str, int],
+        pages: Mapping[str, Callable[[str], Answer]],
+        certificate: _Certificate | None,
+        token: Token | None,
+    ) -> None:
+        self.address_family = family
+        self.pages, self._lock = pages, threading.Lock()
+        self._certificate, self.token = certificate, token
+        self._callers: dict[socket.socket, float] = {}
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        # Not HTTPServer's, which asks the name service for our name: that may take seconds.
+        TCPServer.server_bind(self)
+
+    def get_request(self) -> tuple[Any, Any]:
+        caller, place = super().get_request()
+        return caller if self._certificate is None else self._certificate.wrap(caller), place
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - socketserver's
+        with self._lock:
+            # Whoever only holds a place loses it to those who come to ask.
+            while len(self._callers) >= CALLERS:
+                self._hang_up(next(iter(self._callers)))
+            self._callers[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Hang up on who has taken too long, however steadily: called twice a second."""
+        latest = time.monotonic() - PATIENCE
+        with self._lock:
+            for caller in [each for each, since in self._callers.items() if since < latest]:
+                self._hang_up(caller)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as above
+        with self._lock:
+            self._callers.pop(request, None)
+        super().shutdown_request(request)
+
+    def hang_up(self) -> None:
+        """Let nobody who asks slowly keep the end waiting."""
+        with self._lock:
+            for caller in list(self._callers):
+                self._hang_up(caller)
+
+    def _hang_up(self, caller: socket.socket) -> None:
+        """End the connection of *caller*; its thread finds out, and closes it."""
+        del self._callers[caller]
+        with suppress(OSError):
+            # Not that of a TLS socket, which first makes it a plain one for its thread.
+            socket.socket.shutdown(caller, socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
+        """Say nothing: a caller that hangs up is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = PATIENCE
+    server_version, sys_version = "transporter", ""
+
+    def setup(self) -> None:
+        super().setup()
+        if isinstance(self.request, ssl.SSLSocket):
+            # In the caller's own thread: the one that accepts waits for nobody.
+            self.request.do_handshake()
+
+    def do_GET(self) -> None:
+        if not self._is_known():
+            self._send(Answer(401, "text/plain; charset=utf-8", b"unauthorized\n"))
+            return
+        page = self.server.pages.get(self.path.partition("?")[0])
+        if page is None:
+            self._send(Answer(404, "text/plain; charset=utf-8", b"not found\n"))
+            return
+        try:
+            answer = page(self.headers.get("Accept", ""))
+        except Exception as error:  # noqa: BLE001 - its text may hold anything
+            text = f"{type(error).__name__}\n".encode()
+            answer = Answer(500, "text/plain; charset=utf-8", text)
+        self._send(answer)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Say nothing: a probe every second would fill the log."""
+
+    def _is_known(self) -> bool:
+        """Tell whether the caller has the token, in a time that tells nothing of it."""
+        if self.server.token is None:
+            return True
+        wanted = self.server.token.current()
+        scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+        same = hmac.compare_digest(given.strip().encode(errors="replace"), (wanted or "").encode())
+        return same and wanted is not None and scheme.lower() == "bearer"
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.code)
+        if answer.code == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(answer.body)
+
+
+def _listen(
+    address: Address,
+    pages: Mapping[str, Callable[[str], Answer]],
+    certificate: _Certificate | None,
+    token: Token | None,
+) -> _Server:
+    shown = f"observe.listen: {address.host}:{address.port}"
+    try:
+        family, *_, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return _Server(family, where[:2], pages, certificate, token)  # type: ignore[arg-type]
+    except OSError as error:
+        kind = PortTaken if error.errno == errno.EADDRINUSE else EnvironmentFault
+        raise kind(
+            f"{shown} cannot be listened at: {error.strerror}; "
+            "set observe.listen to another port, to port 0 for any, or to off"
+        ) from error

@@ -1,0 +1,226 @@
+"""Finds adaptors by name: installed ones by entry point, your own beside the pipeline file.
+
+An installed adaptor has a short name in the entry point group
+``transporter.readers`` or ``transporter.writers``. ``module:Class`` names a
+class in a module of the pipeline file's folder, which is appended to
+``sys.path``, so that nothing installed can be hidden by a file there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+import traceback
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.adaptor import AdaptorConfig
+from transporter.errors import ConfigError
+from transporter.pipeline.problems import one_line, suggestion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.metadata import EntryPoints
+    from types import ModuleType
+
+READER: Final = "reader"
+WRITER: Final = "writer"
+_METHODS: Final = {
+    READER: ("open", "poll", "commit", "close"),
+    WRITER: ("open", "write", "close"),
+}
+_FRAME_WRITER: Final = ("open", "save", "close")
+_LOCAL: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_OURS: Final = ("transporter", "transporter_adaptors")
+
+AdaptorClass = type[Any]
+
+
+def find_reader(reference: str, folder: Path) -> AdaptorClass:
+    """Return the reader class that *reference* names; *folder* is the pipeline file's.
+
+    Raise :class:`ConfigError`, without a place, that says what is missing or
+    where the import failed. Running the module is running the user's code.
+    """
+    return find(READER, reference, folder)
+
+
+def find_writer(reference: str, folder: Path) -> AdaptorClass:
+    """Return the writer class that *reference* names; see :func:`find_reader`."""
+    return find(WRITER, reference, folder)
+
+
+def find(kind: str, reference: str, folder: Path) -> AdaptorClass:
+    """Return the class of *kind* (``reader`` or ``writer``) that *reference* names."""
+    local = ":" in reference
+    cls = _local(reference, folder, "Class") if local else _installed(kind, reference)
+    return _checked(kind, reference, cls)
+
+
+def takes_frames(cls: type[Any]) -> bool:
+    """Tell whether a writer's class is a ``FrameWriter``, which takes Spark DataFrames."""
+    return callable(getattr(cls, "save", None)) and not hasattr(cls, "write")
+
+
+def find_function(reference: str, folder: Path) -> Callable[[Any], Any]:
+    """Return the function of one parameter that ``module:name`` names; see :func:`find_reader`."""
+    function = _local(reference, folder, "function")
+    if not callable(function):
+        raise ConfigError(f"{reference!r} is no function but {type(function).__name__}")
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"{reference!r} is async; steps call plain functions")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise ConfigError(f"{reference!r} does not take one message: {error}") from error
+    except ValueError:
+        pass  # written in C, it does not tell
+    return function
+
+
+def forget_modules(folder: Path) -> None:
+    """Import the modules beside the pipeline file in *folder* again at their next use.
+
+    Adaptors that were installed meanwhile are found, too.
+    """
+    beside = {path.stem for path in (*folder.glob("*.py"), *folder.glob("*/__init__.py"))}
+    beside |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    for name, module in list(sys.modules.items()):
+        top = name.partition(".")[0]
+        file = getattr(module, "__file__", None)
+        if top in beside and top not in _OURS and file and is_under(Path(file), folder):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+    _entry_points.cache_clear()
+
+
+def known(kind: str) -> EntryPoints:
+    """Return the installed adaptors of *kind* without importing them."""
+    return _entry_points(f"transporter.{kind}s", tuple(sys.path))
+
+
+@cache
+def _entry_points(group: str, _path: tuple[str, ...]) -> EntryPoints:
+    # Reads every installed distribution: 10 ms, at each name that a bad file has wrong.
+    return entry_points(group=group)
+
+
+def _installed(kind: str, name: str) -> object:
+    found = {entry.value: entry for entry in known(kind).select(name=name)}
+    if not found:
+        raise ConfigError(f"there is no {kind} {name!r}{_instead(kind, name)}")
+    if len(found) > 1:
+        raise ConfigError(f"{name!r} is several {kind}s: {', '.join(sorted(found))}")
+    entry = next(iter(found.values()))
+    return _attribute(_import(entry.module, None), entry.attr, name)
+
+
+def _instead(kind: str, name: str) -> str:
+    other = WRITER if kind == READER else READER
+    names = known(kind).names
+    if name in known(other).names:
+        return f"; {name!r} is a {other} ({kind}s: {', '.join(sorted(names)) or 'none'})"
+    return suggestion(name, names, f"{kind}s")
+
+
+def _local(reference: str, folder: Path, noun: str) -> object:
+    if not _LOCAL.fullmatch(reference):
+        raise ConfigError(f"{reference!r} names no {noun.lower()}; write module:{noun}")
+    module_name, _, class_name = reference.partition(":")
+    _refuse_our_names(folder)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    module = _import(module_name, folder)
+    _refuse_hidden(module, module_name, folder)
+    return _attribute(module, class_name, reference)
+
+
+def _refuse_our_names(folder: Path) -> None:
+    home = Path(__file__).parents[2]
+    for name in _OURS:
+        for beside in (folder / name, folder / f"{name}.py"):
+            if beside.exists() and beside.resolve() != (home / name).resolve():
+                raise ConfigError(f"{beside} has the name of one of our own packages; rename it")
+
+
+def _refuse_hidden(module: ModuleType, name: str, folder: Path) -> None:
+    """Refuse a module of the folder in whose place Python has loaded another one."""
+    top = name.partition(".")[0]
+    loaded = Path(getattr(module, "__file__", None) or ".")
+    if _is_beside(folder, top) and not is_under(loaded, folder):
+        entries = (entry for kind in (READER, WRITER) for entry in known(kind))
+        names = sorted({entry.name for entry in entries if entry.module == name})
+        todo = "give the module another name"
+        if names:
+            todo = f"it is installed: write 'adaptor: {names[0]}', or uninstall it"
+        raise ConfigError(f"{folder / top} is hidden by {loaded}; {todo}")
+
+
+def _is_beside(folder: Path, top: str) -> bool:
+    return (folder / f"{top}.py").exists() or (folder / top / "__init__.py").exists()
+
+
+def is_under(path: Path, folder: Path) -> bool:
+    """Tell whether *path*, symbolic links resolved, lies in *folder*."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _import(name: str, folder: Path | None) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _import_fault(name, error, folder) from error
+        beside = sorted(path.stem for path in folder.glob("*.py")) if folder else []
+        where = f" in {folder}" if folder else ""
+        hint = suggestion(name, beside, "modules") if folder else ""
+        raise ConfigError(f"there is no module {error.name!r}{where}{hint}") from error
+    except (Exception, SystemExit) as error:
+        raise _import_fault(name, error, folder) from error
+
+
+def _import_fault(name: str, error: BaseException, folder: Path | None) -> ConfigError:
+    if isinstance(error, SyntaxError) and error.filename:
+        place, reason = f"{error.filename}:{error.lineno}: ", f"{error.msg}"
+    else:
+        place, reason = _last_place(error, folder), str(error)
+    kind = type(error).__name__
+    return ConfigError(one_line(f"module {name!r} cannot be imported: {place}{kind}: {reason}"))
+
+
+def _last_place(error: BaseException, folder: Path | None) -> str:
+    """Return the deepest place in the user's own files, where there is one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    files = [frame for frame in frames if not frame.filename.startswith("<")]
+    own = [frame for frame in files if folder and is_under(Path(frame.filename), folder)]
+    frame = (own or files)[-1]
+    return f"{frame.filename}:{frame.lineno}: "
+
+
+def _attribute(module: ModuleType, name: str, reference: str) -> object:
+    try:
+        return getattr(module, name)
+    except AttributeError as error:
+        own = ((key, getattr(value, "__module__", None)) for key, value in vars(module).items())
+        own_names = [key for key, home in own if home == module.__name__]
+        hint = suggestion(name, own_names, "names")
+        where = f"{module.__name__} ({getattr(module, '__file__', None)})"
+        raise ConfigError(f"{reference!r}: {where} has no {name!r}{hint}") from error
+
+
+def _checked(kind: str, reference: str, cls: object) -> AdaptorClass:
+    """Return *cls*; refuse what is no class, or lacks what the contract of *kind* asks for."""
+    if not isinstance(cls, type):
+        raise ConfigError(f"adaptor {reference!r} is no class but {type(cls).__name__}")
+    methods = _FRAME_WRITER if kind == WRITER and takes_frames(cls) else _METHODS[kind]
+    missing = [f"{name}()" for name in methods if not callable(getattr(cls, name, None))]
+    config = getattr(cls, "Config", None)
+    if not (isinstance(config, type) and issubclass(config, AdaptorConfig)):
+        missing.append("Config (a subclass of transporter.adaptor.AdaptorConfig)")
+    if missing:
+        raise ConfigError(f"adaptor {reference!r} is no {kind}: it lacks {', '.join(missing)}")
+    return cls

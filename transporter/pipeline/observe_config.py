@@ -1,0 +1,148 @@
+"""What a pipeline file may say about how its engine is watched."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Annotated, Final, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, PlainValidator, SecretStr, model_validator
+
+from transporter.pipeline.route_options import Model, PositiveDuration
+from transporter.pipeline.secret_files import Template, UnreadableSecret
+from transporter.units import LocalPath  # noqa: TC001 - pydantic reads it
+
+_ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})")
+_LAST_PORT: Final = 65535
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
+"""What RFC 6750 lets a bearer token be, and long enough that nobody guesses it."""
+_PRINTABLE: Final = re.compile(r"[!-~]+")
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?")
+
+
+class Address(NamedTuple):
+    """Where to listen; port 0 takes any that is free."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host can reach it."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.lower() == "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token, as the file has it: one that is in a file of its own is read at each use."""
+
+    template: Template
+    first: str = field(repr=False, compare=False)
+
+    def current(self) -> str | None:
+        """Return what the token is now; ``None`` while its file cannot be used."""
+        if not self.template.files:
+            return self.first
+        try:
+            found, _ = self.template.read()
+        except UnreadableSecret:
+            return None
+        return found if _TOKEN.fullmatch(found) else None
+
+
+class TlsConfig(Model):
+    """The files of a certificate, with its chain, and of its key; both are PEM."""
+
+    cert: LocalPath
+    key: LocalPath
+
+
+def _listen(value: object) -> Address | None:
+    if value is None or isinstance(value, Address):
+        return value
+    if value in ("off", False):
+        return None
+    found = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    if found is None or int(found[3]) > _LAST_PORT:
+        raise ValueError('must be an address and a port, such as "127.0.0.1:9464", or off')
+    return Address(found[1] or found[2], int(found[3]))
+
+
+def _token(value: object) -> Token | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = Token(Template((value,)), value)
+    if not isinstance(value, Token) or not _TOKEN.fullmatch(value.first):
+        raise ValueError(
+            "must be 16 or more letters, digits or any of ._~+/- (= at its end), such as "
+            "'openssl rand -hex 32' makes"
+        )
+    return value
+
+
+def _collector(endpoint: SecretStr) -> SecretStr:
+    url = endpoint.get_secret_value()
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not _PRINTABLE.fullmatch(url):
+        raise ValueError(
+            "must be the URL of a collector's OTLP/HTTP traces, such as "
+            '"http://127.0.0.1:4318/v1/traces"'
+        )
+    if "@" in parts.netloc:
+        raise ValueError("may hold no user and password; use the header Authorization")
+    return endpoint
+
+
+def _sendable(headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name):
+            raise ValueError("holds a name that no header may have")
+        if not _VALUE.fullmatch(value.get_secret_value()):
+            raise ValueError(f"the value of {name} must be printable ASCII, on one line")
+    return headers
+
+
+class TracingConfig(Model):
+    """Where spans of single entries are sent, and of how many."""
+
+    endpoint: Annotated[SecretStr, AfterValidator(_collector)]
+    headers: Annotated[dict[str, SecretStr], AfterValidator(_sendable)] = Field(
+        default={}, repr=False
+    )
+    sample: Annotated[float, Field(ge=0, le=1)] = 0.01
+    service_name: Annotated[str, Field(min_length=1)] = "transporter"
+    ca_file: LocalPath | None = None
+
+
+class ObserveConfig(Model):
+    """Where metrics and health are served, to whom, and how long a route may get nowhere."""
+
+    listen: Annotated[Address | None, PlainValidator(_listen)] = Address("127.0.0.1", 9464)
+    tls: TlsConfig | None = None
+    token: Annotated[Token | None, PlainValidator(_token)] = None
+    insecure: bool = False
+    unready_after: PositiveDuration = 30.0
+    tracing: TracingConfig | None = None
+
+    @model_validator(mode="after")
+    def _closed_to_strangers(self) -> Self:
+        safe = self.listen is None or self.listen.is_loopback or (self.tls and self.token)
+        if not safe and not self.insecure:
+            raise ValueError(
+                "listen: other hosts can reach this address, so it needs tls and token; or "
+                "insecure: true, where the network keeps everybody else away"
+            )
+        if safe and self.insecure:
+            raise ValueError("insecure: changes nothing here; leave it out")
+        return self

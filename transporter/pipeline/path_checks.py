@@ -1,0 +1,87 @@
+"""Whether this machine has room for the paths of a pipeline: found out without opening any."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transporter.errors import ConfigError
+    from transporter.pipeline.config import Pipeline
+    from transporter.pipeline.yaml_document import Document, KeyPath
+
+
+def path_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
+    """Return what keeps the log and the adaptors' files from being where *pipeline* has them.
+
+    *document* is what it was read from. Whether an adaptor can read or write a file is its own
+    business, and shows when it is opened.
+    """
+    log: KeyPath = ("log", "dir")
+    found = [(log, "log.dir", log_problem(pipeline.log.dir))]
+    found += [(place, name, _parent_problem(path)) for place, name, path in _settings(pipeline)]
+    return [document.problem(place, f"{name}: {text}") for place, name, text in found if text]
+
+
+def log_problem(path: Path) -> str:
+    """Return why there can be no log directory at *path*; empty if there can."""
+    try:
+        nearest = _nearest(path)
+        if not nearest.is_dir():
+            return _in_the_way(nearest, path)
+    except (OSError, ValueError) as error:
+        return f"cannot be used: {_reason(error)}"
+    if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
+        return (
+            f"{nearest}: this user (id {os.geteuid()}) may not write there; "
+            "change its owner or its rights, or name another directory"
+        )
+    return ""
+
+
+def _parent_problem(path: Path) -> str:
+    """Return why there can be no file at *path*; empty if there can."""
+    try:
+        nearest = _nearest(path.parent)
+        return "" if nearest.is_dir() else _in_the_way(nearest, path)
+    except (OSError, ValueError) as error:
+        return f"cannot be used: {_reason(error)}"
+
+
+def _settings(pipeline: Pipeline) -> Iterator[tuple[KeyPath, str, Path]]:
+    """Yield the place, the name and the value of each adaptor's setting that is a path."""
+    parts: list[tuple[KeyPath, str, object]] = [
+        (("readers", number), f"readers[{number}]", each.config)
+        for number, each in enumerate(pipeline.readers)
+    ]
+    parts += [
+        (("routes", number, "writer"), f"routes[{number}].writer", each.writer.config)
+        for number, each in enumerate(pipeline.routes)
+    ]
+    for place, name, config in parts:
+        for key in getattr(type(config), "model_fields", ()):
+            if isinstance(value := getattr(config, key), Path):
+                yield (*place, key), f"{name}.{key}", value
+
+
+def _nearest(path: Path) -> Path:
+    """Return *path*, or the nearest of its parents that is there, if only as a dangling link."""
+    for each in (path, *path.parents):
+        try:
+            os.lstat(each)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        return each
+    return path
+
+
+def _in_the_way(nearest: Path, path: Path) -> str:
+    what = f"{nearest} is not a directory"
+    return f"{what}; name another one" if nearest == path else f"{what}, so {path} cannot be in it"
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

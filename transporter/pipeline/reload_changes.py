@@ -1,0 +1,183 @@
+"""Reading a pipeline file again for an engine that runs: what may change, and what may not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.pipeline.adaptor_registry import forget_modules
+from transporter.pipeline.config import Pipeline, load_with_lines
+from transporter.pipeline.problems import InvalidPipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from transporter.errors import ConfigError
+    from transporter.pipeline.config import ReaderConfig, RouteConfig
+    from transporter.pipeline.yaml_document import Document, KeyPath
+
+_LIVE: Final = frozenset({"commit_interval", "shutdown_timeout"})
+"""What may change at the top of a file while the engine runs; readers, routes and log apart."""
+_LIVE_OF_LOG: Final = frozenset({"compaction", "retention", "max_bytes", "on_full", "segment_age"})
+_OWN_CODE: Final = frozenset({"python", "starlark"})
+"""Steps that read files of the user's own beside the pipeline file."""
+_APART: Final = frozenset({"readers", "routes", "log", "file", "secrets", "written"})
+_RESTART: Final = "stop the engine and start it again for that; nothing was changed now"
+
+
+def reread(running: Pipeline, environ: Mapping[str, str], declared: Sequence[str] = ()) -> Pipeline:
+    """Read the file of the *running* pipeline again, its modules beside it included.
+
+    Raise :class:`InvalidPipeline` when it cannot be used, changes what cannot change
+    while the engine runs, or lacks one of the *declared* routes, which have offsets in
+    the log, where that could be a mistake.
+    """
+    forget_modules(running.file.parent)
+    wanted, document = load_with_lines(running.file, environ)
+    problems = list(_refusals(running, wanted, document))
+    problems += _strangers(wanted, declared, document)
+    if problems:
+        raise InvalidPipeline(*sorted(problems, key=lambda problem: problem.line))
+    return wanted
+
+
+def changed_readers(running: Pipeline, wanted: Pipeline) -> list[ReaderConfig]:
+    """Return the readers of *wanted* that run, and are to be opened anew.
+
+    Those whose settings are others now, and those that are code of the user's own, for nobody
+    knows whether that is the same.
+    """
+    before = {reader.name: _settings(reader) for reader in running.readers}
+    return [
+        each
+        for each in wanted.readers
+        if each.name in before and (_settings(each) != before[each.name] or ":" in each.adaptor)
+    ]
+
+
+def changed_routes(running: Pipeline, wanted: Pipeline) -> list[RouteConfig]:
+    """Return the routes of *wanted* that run, and need a new worker.
+
+    Those whose settings are others now, or who else takes turns with them, and those that run
+    code of the user's own, for nobody knows whether that is the same.
+    """
+    before = {route.name: route for route in running.routes}
+    known = [each for each in wanted.routes if each.name in before]
+    if running.turns != wanted.turns:
+        return known
+    return [each for each in known if each != before[each.name] or _own_code(each)]
+
+
+def changes(running: Pipeline, wanted: Pipeline) -> dict[str, Any]:
+    """Return what a reload changes, as plain values without secrets, for the audit file.
+
+    ``routes`` names the routes that need a new worker, ``readers`` the readers that are opened
+    anew, ``added`` and ``removed`` whoever comes and goes; ``settings`` has the new value of each
+    setting that is none of theirs.
+    """
+    kept = {*_LIVE, "log"}
+    before, after = (
+        _flat(each.model_dump(include=kept, mode="json")) for each in (running, wanted)
+    )
+    had, has = _members(running), _members(wanted)
+    return {
+        "routes": [route.name for route in changed_routes(running, wanted)],
+        "readers": [reader.name for reader in changed_readers(running, wanted)],
+        "added": _without(has, had),
+        "removed": _without(had, has),
+        "settings": {name: value for name, value in after.items() if before[name] != value},
+    }
+
+
+def named(members: Mapping[str, list[str]]) -> list[str]:
+    """Return the *added* or *removed* of :func:`changes` as a text each, as ``reader orders``."""
+    return [f"{kind[:-1]} {name}" for kind, names in members.items() for name in names]
+
+
+def _members(pipeline: Pipeline) -> dict[str, list[str]]:
+    return {kind: [each.name for each in getattr(pipeline, kind)] for kind in ("readers", "routes")}
+
+
+def _without(these: dict[str, list[str]], those: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {
+        kind: [name for name in names if name not in those[kind]] for kind, names in these.items()
+    }
+
+
+def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Return nested settings by their paths, such as ``log.retention.age``."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = value
+    return found
+
+
+def _own_code(route: RouteConfig) -> bool:
+    return ":" in route.writer.adaptor or any(step.name in _OWN_CODE for step in route.steps)
+
+
+def _refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
+    for name in sorted(set(Pipeline.model_fields) - _LIVE - _APART):
+        # A secret file that holds something else is no change of the pipeline.
+        same = old.written.get(name) == new.written.get(name)
+        if getattr(old, name) != getattr(new, name) and not same:
+            yield _refused(document, (name,), name)
+    for name in sorted(set(type(old.log).model_fields) - _LIVE_OF_LOG):
+        if getattr(old.log, name) != getattr(new.log, name):
+            yield _refused(document, ("log", name), f"log.{name}")
+    yield from _reader_refusals(old, new, document)
+    yield from _route_refusals(old, new, document)
+
+
+def _refused(document: Document, path: KeyPath, what: str) -> ConfigError:
+    return document.problem(path, f"{what} cannot change while the engine runs; {_RESTART}")
+
+
+def _strangers(
+    wanted: Pipeline, declared: Sequence[str], document: Document
+) -> Iterator[ConfigError]:
+    """Refuse a start that the engine would refuse: a renamed route, or one that is left out."""
+    missing, renamed = wanted.left_out(declared), wanted.perhaps_renamed(declared)
+    for index, route in enumerate(wanted.routes):
+        if route.name in renamed:
+            text = (
+                f"route {route.name!r} is new, and {missing[0]!r} has offsets in the log. If it "
+                "was renamed, stop the engine and use 'transporter offsets rename'; if it is new, "
+                "add where it begins (start: earliest); nothing was changed now"
+            )
+            yield document.problem(("routes", index, "name"), text)
+    if missing and wanted.waits_for_delivery:
+        text = (
+            f"the list of routes lacks {missing[0]!r}, and a source that waits for delivery would "
+            "be acknowledged without it. Put it back; or stop the engine, and use 'transporter "
+            "route forget'; nothing was changed now"
+        )
+        yield document.problem(("routes",), text)
+
+
+def _reader_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
+    before = {reader.name: _source(reader) for reader in old.readers}
+    for index, reader in enumerate(new.readers):
+        if before.get(reader.name, _source(reader)) != _source(reader):
+            what = f"the adaptor of reader {reader.name!r}, and when its source hears of an entry,"
+            yield _refused(document, ("readers", index), what)
+
+
+def _source(reader: ReaderConfig) -> tuple[object, ...]:
+    """Return what the engine around a reader is made for."""
+    return reader.adaptor, reader.waits_for_delivery, reader.config.shared
+
+
+def _settings(reader: ReaderConfig) -> tuple[object, ...]:
+    # Not the class: a module of the user's own was imported anew.
+    return reader.marked, reader.max_in_flight
+
+
+def _route_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
+    before = {route.name: route.after for route in old.routes}
+    for index, route in enumerate(new.routes):
+        if before.get(route.name, route.after) != route.after:
+            path: KeyPath = ("routes", index, "after")
+            yield _refused(document, path, f"what route {route.name!r} comes after")

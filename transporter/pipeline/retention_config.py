@@ -1,0 +1,106 @@
+"""What a pipeline file may say about how long the log keeps entries, and how much of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+
+from transporter.pipeline.route_options import Model, PositiveDuration
+from transporter.units import Duration, Size, duration_text, size_text
+
+SEGMENTS: Final = 4
+"""Segments that a budget must have room for: one is written, one is read, one may go."""
+
+
+SHORTEST_ROLL: Final = 10.0
+"""Seconds: the log is not looked at more often, so shorter segments would only cost files."""
+WEEK: Final = 7 * 86400.0
+"""Seconds that delivered entries stay by default, and after which compaction may drop some."""
+
+
+def _off(value: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+    return None if value == "off" else value
+
+
+class CompactionConfig(Model):
+    """The settings of compaction; it is off while ``after`` is ``None``.
+
+    It drops history, so it is off until a file asks for it by ``after`` or by ``keep``.
+    """
+
+    after: Annotated[Duration | None, BeforeValidator(_off)] = None
+    keep: Literal["namespace", "key"] = "namespace"
+    tombstones: Duration = 86400.0
+    rate: Annotated[Size, Field(ge=64 * 1024)] = 16 * 1024**2
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ask_by_keep(cls, values: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+        asked = isinstance(values, dict) and "keep" in values and "after" not in values
+        return {**values, "after": duration_text(WEEK)} if asked else values
+
+    @property
+    def by_hand(self) -> float | None:
+        """The ``after`` of ``log compact``, which also runs while the engine's compaction is off.
+
+        ``None`` where the file names neither ``after`` nor ``keep``: it does not say what may go.
+        """
+        return WEEK if self.after is None and "keep" in self.model_fields_set else self.after
+
+
+class RetentionConfig(Model):
+    """What is removed once every route is done with it; ``None``: no limit."""
+
+    bytes: Annotated[Size, Field(ge=1)] | None = None
+    # With compaction asked for, the default is None: see Retention.
+    age: Annotated[PositiveDuration | None, BeforeValidator(_off)] = WEEK
+
+
+def history_text(
+    compaction: CompactionConfig, retention: RetentionConfig, max_bytes: int | None
+) -> str:
+    """Return how long delivered entries stay, and what compaction leaves of them."""
+    stay = "for ever" if retention.age is None else duration_text(retention.age)
+    limits = []
+    if retention.bytes is not None:
+        limits.append(f"takes more than {size_text(retention.bytes)}")
+    if max_bytes is not None:
+        limits.append(f"nears max_bytes ({size_text(max_bytes)})")
+    if limits:
+        stay += f", less once the log {' or '.join(limits)}"
+    dropped = "no compaction"
+    if compaction.after is not None:
+        after = duration_text(compaction.after)
+        dropped = f"after {after} compaction keeps the last one of each {compaction.keep} only"
+    return f"delivered entries stay {stay}; {dropped}"
+
+
+def _four_segments(value: int | None, info: ValidationInfo) -> int | None:
+    segment = info.data.get("segment_bytes")
+    if value is not None and segment is not None and value < SEGMENTS * segment:
+        least = size_text(SEGMENTS * segment)
+        raise ValueError(f"must be at least four times segment_bytes, {least}")
+    return value
+
+
+def _only_with_a_budget(value: str, info: ValidationInfo) -> str:
+    if "max_bytes" in info.data and info.data["max_bytes"] is None:
+        raise ValueError("needs max_bytes beside it")
+    return value
+
+
+def _for_ever_if_compacted(value: RetentionConfig, info: ValidationInfo) -> RetentionConfig:
+    """Keep what compaction leaves, unless the file says how long: it is the last of each key."""
+    compaction = info.data.get("compaction")
+    asked = compaction is not None and compaction.by_hand is not None
+    if not asked or "age" in value.model_fields_set:
+        return value
+    return RetentionConfig(bytes=value.bytes, age=None)
+
+
+Retention = Annotated[
+    RetentionConfig, AfterValidator(_for_ever_if_compacted), Field(validate_default=True)
+]
+MaxBytes = Annotated[Size | None, AfterValidator(_four_segments)]
+OnFull = Annotated[Literal["wait", "stop-route"], AfterValidator(_only_with_a_budget)]

@@ -1,0 +1,112 @@
+"""``only`` and ``skip``: let entries through, or leave them out, by a field of their document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow as pa
+from pydantic import AfterValidator, ValidationInfo, WithJsonSchema, field_validator
+
+from transporter.errors import StepFailed
+from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.problems import suggestion
+from transporter.pipeline.steps.conditions import OPERATORS, Condition, WrongType, condition
+from transporter.pipeline.steps.documents import holding, put
+from transporter.pipeline.steps.json_grammar import Refused
+from transporter.pipeline.steps.json_rewrite import Finder
+from transporter.pipeline.steps.paths import FieldPath, written
+from transporter.pipeline.steps.step import StepSettings
+
+if TYPE_CHECKING:
+    import pathlib
+
+
+def _known(operator: str) -> str:
+    if operator not in OPERATORS:
+        raise ValueError(f"is no operator{suggestion(operator, OPERATORS, 'operators')}")
+    return operator
+
+
+class ChoiceSettings(StepSettings):
+    """Which field is compared with what."""
+
+    field: FieldPath
+    operator: Annotated[str, AfterValidator(_known), WithJsonSchema({"enum": list(OPERATORS)})]
+    value: Annotated[Any, WithJsonSchema({"type": ["string", "number", "boolean", "null"]})]
+
+    @field_validator("value")
+    @classmethod
+    def _comparable(cls, value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, str | int | float | None):
+            raise ValueError("must be text, a number, a boolean or null")  # noqa: TRY004 - pydantic reports ValueError
+        if "operator" in info.data:  # else that is wrong itself, and told as such
+            condition(info.data["operator"], value)
+        return value
+
+
+def only(settings: ChoiceSettings, folder: pathlib.Path) -> ChoiceStep:  # noqa: ARG001 - as every step
+    """Return the step that lets through the documents for which *settings* hold."""
+    return _step("only", settings, passing=True)
+
+
+def skip(settings: ChoiceSettings, folder: pathlib.Path) -> ChoiceStep:  # noqa: ARG001 - as every step
+    """Return the step that leaves out the documents for which *settings* hold."""
+    return _step("skip", settings, passing=False)
+
+
+def _step(name: str, settings: ChoiceSettings, *, passing: bool) -> ChoiceStep:
+    namespace, field = Namespace(settings.namespace), written(settings.field)
+    # What is no document must not vanish as one without the field.
+    finder = Finder(settings.field, check=passing)
+    compared = condition(settings.operator, settings.value)
+    return ChoiceStep(name, namespace, field, finder, compared, passing)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceStep:
+    """Lets documents of *namespace* through for which *condition* is *passing*; see :class:`Step`.
+
+    Entries that hold no document pass.
+    """
+
+    name: str
+    namespace: Namespace
+    field: str
+    finder: Finder
+    condition: Condition
+    passing: bool
+
+    @property
+    def thorough(self) -> bool:
+        """Whether data that is no document fails, also where it cannot hold the field."""
+        return self.passing
+
+    def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the *entries* that pass."""
+        documents, offsets = entries.column("data"), entries.column("offset")
+        chosen = holding(entries, self.namespace)
+        if chosen is not None:
+            documents, offsets = documents.filter(chosen), offsets.filter(chosen)
+        holds = self.condition.holds(self._found(documents.to_pylist(), offsets))
+        if holds.count(self.passing) == len(holds):
+            return entries
+        passes = pa.array([each is self.passing for each in holds], pa.bool_())
+        if chosen is not None:
+            every = pa.repeat(pa.scalar(value=True), entries.num_rows)
+            passes = put(passes, every, chosen)
+        return entries.filter(passes)
+
+    def _found(self, documents: list[bytes], offsets: pa.Array) -> list[list[Any]]:
+        """Return what was read from each document."""
+        found: list[list[Any]] = []
+        find, read = self.finder, self.condition.read
+        try:
+            for document in documents:
+                found.append([*map(read, find(document))])  # noqa: PERF401 - its length tells who failed
+        except WrongType as error:
+            text = f"{self.name}: {self.field!r} {error}"
+            raise StepFailed(text, offsets[len(found)].as_py()) from error
+        except Refused as error:
+            raise StepFailed(f"{self.name}: {error}", offsets[len(found)].as_py()) from error
+        return found

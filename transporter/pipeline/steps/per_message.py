@@ -1,0 +1,44 @@
+"""Batches whose messages, those of some namespaces, each give way to what a function returns."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from transporter.message import Entries
+from transporter.pipeline.steps.reencode import Made, rebuilt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+
+    from transporter.message import Entry, Message
+    from transporter.pipeline.namespace_filter import Namespace
+
+
+def turned(
+    entries: pa.RecordBatch,
+    namespace: Namespace,
+    turn: Callable[[Iterable[Entry]], Iterator[tuple[Message, ...]]],
+) -> pa.RecordBatch:
+    """Return *entries* with what *turn* makes of the messages of *namespace* in their places.
+
+    It yields for each entry the messages that take its place.
+    What it returns as it was given is not encoded again; if that is everything,
+    the batch itself is returned.
+    """
+    mine, called = entries, repeat(object=True, times=entries.num_rows)
+    if not namespace.matches_all:
+        mask = namespace.mask(entries.column("namespace"))
+        mine, called = entries.filter(mask), mask.to_pylist()
+    given = [*Entries(mine)]
+    pairs = zip(given, turn(given), strict=True)
+    made: list[Made] = []
+    for row, is_mine in enumerate(called):
+        if not is_mine:
+            made.append((row, None))
+            continue
+        (_, _, message), returned = next(pairs)
+        made += [(row, None if new is message else (message, new)) for new in returned]
+    return rebuilt(entries, made)

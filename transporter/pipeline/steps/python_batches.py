@@ -1,0 +1,176 @@
+"""``python`` with ``batch: true``: hands whole record batches to a function of the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from transporter.errors import StepFailed
+from transporter.message import ENTRY_SCHEMA, MESSAGE_SCHEMA, OPS, PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transporter.pipeline.namespace_filter import Namespace
+
+_OFFSETS: Final = ENTRY_SCHEMA.field("offset").type
+_ONE_OF: Final = (("op", OPS), ("phase", PHASES))
+
+
+class WrongBatch(ValueError):
+    """What a function returned cannot take the place of its batch; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStep:
+    """Calls *function* with all entries of its namespaces at once; see :class:`Step`.
+
+    Where it fails, the first entry that it fails at is looked for by calling it
+    with the entries before the middle, again and again. *reason* tells an
+    exception on one line.
+    """
+
+    reference: str
+    function: Callable[[pa.RecordBatch], object]
+    namespace: Namespace
+    reason: Callable[[BaseException], str]
+
+    def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what the function makes of *entries*."""
+        if self.namespace.matches_all:
+            return self._made(entries)
+        mask = self.namespace.mask(entries.column("namespace"))
+        mine = entries.filter(mask)
+        made = self._made(mine)
+        return entries if made is mine else _merged(entries, mask, made)
+
+    def _made(self, given: pa.RecordBatch) -> pa.RecordBatch:
+        if not given.num_rows:
+            return given
+        try:
+            return self._called(given)
+        except StepFailed as error:
+            failed = error
+        # Invariant: it works on the entries before the one at `good`, and not with that at `bad`.
+        offsets = given.column("offset").unique().to_pylist()
+        good, bad = 0, len(offsets) - 1
+        while good < bad:
+            middle = (good + bad) // 2
+            try:
+                self._called(_through(given, offsets[middle]))
+                good = middle + 1
+            except StepFailed as error:
+                failed, bad = error, middle
+        raise StepFailed(failed.problem, offsets[bad]) from failed.__cause__
+
+    def _called(self, given: pa.RecordBatch) -> pa.RecordBatch:
+        """Return what the function makes of *given*, which has rows."""
+        try:
+            returned = self.function(given)
+            return given if returned is given else _checked(returned, given)
+        except MemoryError:
+            raise  # the worker's limit: it is not known whose fault that is
+        except WrongBatch as error:
+            problem = f"python: {self.reference} returned {error}"
+            raise StepFailed(problem, 0) from error
+        except (Exception, SystemExit) as error:
+            raise StepFailed(f"python {self.reference}: {self.reason(error)}", 0) from error
+
+
+def _through(entries: pa.RecordBatch, offset: int) -> pa.RecordBatch:
+    """Return the entries through the one at *offset*."""
+    offsets = entries.column("offset").to_pylist()
+    return entries.slice(0, sum(each <= offset for each in offsets))
+
+
+def _checked(returned: object, given: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch that a function *returned* for *given* as entries.
+
+    Raise :class:`WrongBatch` where it is not what docs/steps.md asks for.
+    """
+    if isinstance(returned, pa.Table):
+        batches = returned.combine_chunks().to_batches()
+        empty = pa.RecordBatch.from_pylist([], returned.schema)
+        returned = batches[0] if batches else empty
+    if not isinstance(returned, pa.RecordBatch):
+        raise WrongBatch(f"{type(returned).__name__}; it may return a RecordBatch or a Table")
+    columns = {name: _column(returned, name) for name in ("offset", *MESSAGE_SCHEMA.names)}
+    columns["logged_at"] = _log_times(columns["offset"], given)
+    made = pa.RecordBatch.from_arrays(
+        [columns[name] for name in ENTRY_SCHEMA.names], schema=ENTRY_SCHEMA
+    )
+    try:
+        made.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise WrongBatch(f"a batch that is not valid: {error}") from error
+    _check_values(made)
+    return made
+
+
+def _column(returned: pa.RecordBatch, name: str) -> pa.Array:
+    field = ENTRY_SCHEMA.field(name)
+    places = returned.schema.get_all_field_indices(name)
+    if len(places) != 1:
+        raise WrongBatch(f"a batch with {len(places) or 'no'} columns {name!r}")
+    column = returned.column(places[0])
+    if column.type != field.type:
+        column = _cast(column, name, field.type)
+    if column.null_count and not field.nullable:
+        raise WrongBatch(f"a null in column {name!r}")
+    return column
+
+
+def _cast(column: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
+    """Return *column* as *kind* where it is only another layout of the same values."""
+    found = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not _same_values(found, kind):
+        raise WrongBatch(f"a batch whose column {name!r} is {column.type}, not {kind}")
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise WrongBatch(f"a batch whose column {name!r} cannot be {kind}") from error
+
+
+def _same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
+    types = pa.types
+    kinds = [types.is_null]
+    if wanted == pa.string():
+        kinds += [types.is_string, types.is_large_string, types.is_string_view]
+    elif wanted == pa.binary():
+        kinds += [types.is_binary, types.is_large_binary, types.is_binary_view]
+    elif types.is_list(wanted):
+        kinds += [types.is_large_list]
+    elif types.is_timestamp(wanted) and types.is_timestamp(found):
+        return found.tz is not None
+    return any(kind(found) for kind in kinds)
+
+
+def _log_times(offsets: pa.Array, given: pa.RecordBatch) -> pa.Array:
+    """Return when the entries at *offsets* were logged; all must be *given*, and ascend."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that a pipeline without steps saves
+
+    if len(offsets) > 1 and pc.any(pc.less(offsets[1:], offsets[:-1])).as_py():
+        raise WrongBatch("offsets that do not ascend")
+    rows = pc.index_in(offsets, value_set=given.column("offset"))
+    if rows.null_count:
+        raise WrongBatch("an offset that it was not given")
+    return given.column("logged_at").take(rows)
+
+
+def _check_values(made: pa.RecordBatch) -> None:
+    for name, known in _ONE_OF:
+        if not set(made.column(name).unique().to_pylist()) <= set(known):
+            raise WrongBatch(f"a value in column {name!r} that is not one of {', '.join(known)}")
+
+
+def _merged(entries: pa.RecordBatch, mask: pa.BooleanArray, made: pa.RecordBatch) -> pa.RecordBatch:
+    """Return *made* and the *entries* that were not given, by offset."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - see _log_times
+
+    table = pa.Table.from_batches([entries.filter(pc.invert(mask)), made]).combine_chunks()
+    # The order of what has one offset is kept: this sort is stable.
+    table = table.take(pc.sort_indices(table["offset"])).combine_chunks()
+    batches: list[pa.RecordBatch] = table.to_batches()
+    return batches[0] if batches else made

@@ -1,0 +1,79 @@
+"""Which steps there are, and how an item of ``steps:`` becomes one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from transporter.pipeline.problems import suggestion
+from transporter.pipeline.steps.omit import OmitSettings, omit
+from transporter.pipeline.steps.only_skip import ChoiceSettings, only, skip
+from transporter.pipeline.steps.opfilter import OpfilterSettings, opfilter
+from transporter.pipeline.steps.pick import PickSettings, pick
+from transporter.pipeline.steps.pretty import PrettySettings, pretty
+from transporter.pipeline.steps.python import PythonSettings, python
+from transporter.pipeline.steps.remap import RemapSettings, remap
+from transporter.pipeline.steps.rename import RenameSettings, rename
+from transporter.pipeline.steps.sql import SQL, SqlSettings, sql
+from transporter.pipeline.steps.starlark import StarlarkSettings, starlark
+from transporter.pipeline.steps.step import StepConfig
+from transporter.pipeline.validation_errors import Section, validate
+from transporter.units import FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from transporter.errors import ConfigError
+    from transporter.pipeline.route_options import Model
+    from transporter.pipeline.steps.step import Step
+    from transporter.pipeline.yaml_document import Document, KeyPath
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of step: the model of its settings, and what makes it from them."""
+
+    settings: type[Model]
+    make: Callable[[Any, Path], Step]
+
+
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "omit": Kind(OmitSettings, omit),
+        "only": Kind(ChoiceSettings, only),
+        "opfilter": Kind(OpfilterSettings, opfilter),
+        "pick": Kind(PickSettings, pick),
+        "pretty": Kind(PrettySettings, pretty),
+        "python": Kind(PythonSettings, python),
+        "remap": Kind(RemapSettings, remap),
+        "rename": Kind(RenameSettings, rename),
+        "skip": Kind(ChoiceSettings, skip),
+        SQL: Kind(SqlSettings, sql),
+        "starlark": Kind(StarlarkSettings, starlark),
+    }
+)
+
+
+def step_config(
+    item: object, document: Document, path: KeyPath, folder: Path
+) -> tuple[StepConfig | None, list[ConfigError]]:
+    """Return the step that *item*, at *path* of the file, stands for, or what is wrong with it.
+
+    What a setting names is looked for in *folder*, the pipeline file's.
+    """
+    name = next(iter(item)) if isinstance(item, dict) and len(item) == 1 else None
+    if not isinstance(item, dict) or name is None:
+        text = "a step is a mapping of one key, its name; write for example - omit: {fields: [a]}"
+        return None, [document.problem(path, text)]
+    if name not in KINDS:
+        text = f"there is no step {name!r}{suggestion(name, KINDS, 'steps')}"
+        return None, [document.problem((*path, name), text)]
+    kind, place = KINDS[name], (*path, name)
+    settings, problems = validate(
+        kind.settings, item[name], Section(document, place), {FOLDER: folder}
+    )
+    if settings is None:
+        return None, problems
+    return StepConfig(name=name, settings=item[name]), []

@@ -1,0 +1,1 @@
+"""Messages and connections between the engine, the Spark host and the workers."""

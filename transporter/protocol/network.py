@@ -1,0 +1,219 @@
+"""How an engine and its workers reach each other where they share no host.
+
+An address that is a text is a unix socket; a host and a port are TCP, with TLS.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import ssl
+import struct
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import answer_challenge, deliver_challenge
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from transporter.errors import HostFailed
+from transporter.pipeline.address import split_address
+from transporter.protocol.certificate import client_context, digest
+from transporter.protocol.channel import Channel, WorkerChannel
+
+if TYPE_CHECKING:
+    from transporter.pipeline.config import SparkConfig
+    from transporter.protocol.messages import Ticket
+
+CALL: Final = 20.0
+"""Seconds a worker may take to reach its engine."""
+_PAUSES: Final = (0.1, 0.5, 2.0)
+"""Seconds, at most, between two tries of a caller that the engine has hung up on."""
+_TIMEVAL: Final = struct.Struct("@ll")
+_SILENT: Final = 10
+"""Seconds of silence after which the other side is asked whether it is there."""
+_PROBES: Final = 3
+_BETWEEN: Final = 5
+_UNANSWERED: Final = (_SILENT + _PROBES * _BETWEEN) * 1000
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - what a user may write, never our default
+_NOWHERE: Final = ("192.0.2.1", "2001:db8::1")
+_PORT: Final = 7077
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Where the engine listens for workers on other hosts, and how they call it."""
+
+    host: str
+    port: int
+    advertised: str
+    insecure: bool = False
+    """Whether Spark's own connections need no protection."""
+
+
+def network_of(spark: SparkConfig) -> Network | None:
+    """Return how workers of *spark*'s master reach this host; ``None`` when they run on it.
+
+    Raises:
+        HostFailed: this host has no address that the master could be reached from.
+
+    """
+    if spark.local:
+        return None
+    config = spark.config
+    listen = spark.listen or config.get("spark.driver.bindAddress", "")
+    host, port = split_address(listen) if listen else (_own_address(spark.master), 0)
+    called = spark.advertise or config.get("spark.driver.host", "")
+    advertised = called or (_own_address(spark.master) if host in _ANY else host)
+    return Network(host, port, advertised, spark.insecure)
+
+
+def _own_address(towards: str) -> str:
+    """Return the address of this host that packets *towards* a master, or anywhere, carry."""
+    for host in (*_hosts(towards), *_NOWHERE):
+        try:
+            # Nothing is sent: a datagram socket only asks the routing table.
+            with socket.socket(family_of(host), socket.SOCK_DGRAM) as asking:
+                asking.connect((host, _PORT))
+                return str(asking.getsockname()[0])
+        except OSError:
+            continue
+    raise HostFailed(
+        f"no address of this host leads to {towards}: set spark.advertise to the address "
+        "by which workers reach it"
+    )
+
+
+def _hosts(master: str) -> list[str]:
+    """Return the hosts that *master* names; none for ``yarn``."""
+    _, scheme, rest = master.rpartition("://")
+    named = rest.partition("/")[0].split(",") if scheme else []
+    return [split_address(each)[0] for each in named if each]
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """Return whether *host* is reached by IPv4 or by IPv6."""
+    try:
+        return socket.getaddrinfo(host, None)[0][0]
+    except OSError:
+        return socket.AF_INET
+
+
+def networked(address: Any) -> bool:  # noqa: ANN401 - what multiprocessing takes
+    """Tell whether *address* is one of TCP: then its workers may be on any host."""
+    return not isinstance(address, str)
+
+
+def call(ticket: Ticket) -> WorkerChannel:
+    """Return a connection to the engine of *ticket*; each has proved itself to the other.
+
+    Tries again a few times when it is hung up on before that: where many call at once, some
+    have to make way.
+
+    Raises:
+        OSError: nobody answers there.
+        EOFError: it hangs up.
+        AuthenticationError: one of the two does not know the key.
+        HostFailed: it is not the engine that the ticket is of.
+
+    """
+    for pause in _PAUSES:
+        try:
+            return _called(ticket)
+        except ConnectionRefusedError:
+            raise
+        except (EOFError, ConnectionError, ssl.SSLError):
+            time.sleep(random.uniform(0, pause))  # noqa: S311 - so that not all come again at once
+    return _called(ticket)
+
+
+def _called(ticket: Ticket) -> WorkerChannel:
+    with ExitStack() as stack:
+        line = stack.enter_context(_reached(ticket))
+        channel = stack.enter_context(WorkerChannel(line))
+        channel.send_bytes(ticket.claim.encode())
+        prove(channel, ticket.key, first=False)
+        channel.limit(None)
+        stack.pop_all()
+    return channel
+
+
+def prove(channel: Channel, key: bytes, *, first: bool) -> None:
+    """Have each side prove that it knows *key*; with *first* the other side begins.
+
+    Raises:
+        AuthenticationError: it does not.
+
+    """
+    steps = [deliver_challenge, answer_challenge]
+    for step in steps if first else reversed(steps):
+        # What it needs of a connection a channel has.
+        step(cast("Any", channel), key)
+
+
+def _reached(ticket: Ticket) -> socket.socket:
+    """Return a line to the engine of *ticket*, encrypted where others could listen."""
+    if not networked(ticket.address):
+        return _at_the_door(ticket.address)
+    line = socket.create_connection(tuple(ticket.address), CALL)
+    watch_over(line)
+    safe = client_context().wrap_socket(line)
+    if digest(safe.getpeercert(binary_form=True) or b"") != ticket.certificate:
+        safe.close()
+        raise HostFailed(
+            "who answers at the engine's address has another certificate: what stands between "
+            "the engine and its workers must pass TLS through as it is"
+        )
+    return safe
+
+
+def _at_the_door(address: str) -> socket.socket:
+    with ExitStack() as stack:
+        line = stack.enter_context(socket.socket(socket.AF_UNIX))
+        # With a time-out of Python's a call fails at once where others wait at the door.
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(CALL), 0))
+        line.connect(address)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(0, 0))
+        line.settimeout(CALL)
+        stack.pop_all()
+    return line
+
+
+def watch_over(reached: socket.socket) -> None:
+    """Send at once, and find out within half a minute that the other host is gone."""
+    reached.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    reached.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", _SILENT),
+        ("TCP_KEEPINTVL", _BETWEEN),
+        ("TCP_KEEPCNT", _PROBES),
+        ("TCP_USER_TIMEOUT", _UNANSWERED),
+    ):
+        if (known := getattr(socket, option, None)) is not None:
+            reached.setsockopt(socket.IPPROTO_TCP, known, value)
+
+
+def place_of(directory: Path) -> str:
+    """Return which directory of which running machine this is; empty when that cannot be told.
+
+    Equal places are one directory under one kernel: what is read and locked there
+    is what the other one reads and locks, which a copy, a snapshot or a network
+    file system of the same path is not.
+    """
+    try:
+        found = directory.stat()
+        return f"{_BOOT.read_text(encoding='ascii').strip()}:{found.st_dev}:{found.st_ino}"
+    except OSError:
+        return ""
+
+
+def sees(place: str, directory: Path) -> bool:
+    """Tell whether *directory*, here, is the one at *place*."""
+    return bool(place) and place_of(directory) == place
+
+
+def this_host() -> str:
+    """Return the name of this host, for people."""
+    return os.uname().nodename

@@ -1,0 +1,115 @@
+"""Scaffold of a pipeline file for a source and a sink, with all settings explained."""
+
+from __future__ import annotations
+
+import json
+import re
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+
+from transporter.errors import ConfigError
+from transporter.pipeline.adaptor_description import beside, installed
+from transporter.pipeline.adaptor_registry import READER, WRITER
+from transporter.pipeline.problems import suggestion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from transporter.pipeline.adaptor_description import AdaptorInfo, Setting
+
+_WIDTH: Final = 84
+_PLAIN: Final = re.compile(r"[A-Za-z][\w./-]*")
+"""Text that YAML reads as a string without quotes."""
+
+
+def first_pipeline(source: str, sink: str, folder: Path) -> str:
+    """Return a pipeline file from the reader *source* to the writer *sink*.
+
+    Required settings come from environment variables, with a message if one is unset.
+    Optional settings are listed with their defaults, commented out. ``module:Class``
+    is looked up in *folder*.
+
+    Raises:
+        ConfigError: If an adaptor does not exist or cannot be imported.
+    """
+    reader, writer = _find_adaptor(READER, source, folder), _find_adaptor(WRITER, sink, folder)
+    source, sink = reader.short, writer.short
+    lines = [
+        f"# From {source} to {sink}. 'transporter check' reports missing settings;",
+        "# 'transporter schema' lets an editor complete this file.",
+        f"name: {source}-to-{sink}",
+        "",
+        "log:",
+        f"  dir: ./data/{source}-to-{sink}",
+        "  # Time to keep entries that every route has delivered, for replays; off: for ever.",
+        "  # Effects of compaction and max_bytes: docs/configuration.md",
+        "  retention: {age: 7d}",
+        "",
+        "readers:",
+        f"  # {_headline(reader)}",
+        f"  - name: {source}",
+        f"    adaptor: {quote_name(reader.name)}",
+        *(f"    {line}".rstrip() for line in _setting_lines(reader)),
+        "",
+        "routes:",
+        f"  - name: {sink}",
+        "    # Filter of entries: a regular expression (RE2) over their namespaces.",
+        "    namespace: .*",
+        "    # Transformations, one step after another: docs/steps.md",
+        "    # steps:",
+        "    #   - omit: {fields: [password]}",
+        "    # Action for an entry that fails alone: stop (the route waits for you), park or skip.",
+        "    on_error: stop",
+        f"    # {_headline(writer)}",
+        "    writer:",
+        f"      adaptor: {quote_name(writer.name)}",
+        *(f"      {line}".rstrip() for line in _setting_lines(writer)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def quote_name(name: str) -> str:
+    """Return *name* quoted for a pipeline file, if necessary."""
+    return json.dumps(name) if ":" in name else name
+
+
+def _find_adaptor(kind: str, name: str, folder: Path) -> AdaptorInfo:
+    if ":" in name:
+        found = beside(name, folder)
+        if found.kind != kind:
+            raise ConfigError(f"{name!r} is a {found.kind}, not a {kind}")
+        return found
+    known = {each.name: each for each in installed() if each.kind == kind}
+    if name not in known:
+        raise ConfigError(f"there is no {kind} {name!r}{suggestion(name, known, f'{kind}s')}")
+    if known[name].problem:
+        raise ConfigError(f"the {kind} {name!r} cannot be used: {known[name].problem}")
+    return known[name]
+
+
+def _headline(adaptor: AdaptorInfo) -> str:
+    return adaptor.doc.partition("\n")[0]
+
+
+def _setting_lines(adaptor: AdaptorInfo) -> Iterator[str]:
+    for setting in sorted(adaptor.settings, key=lambda each: not each.required):
+        yield from (f"# {line}" for line in wrap(setting.doc, _WIDTH))
+        yield variable_line(adaptor, setting) if setting.required else _optional_line(setting)
+
+
+def _optional_line(setting: Setting) -> str:
+    default = setting.default or ""
+    if default.startswith("("):
+        return f"# {setting.name}:  # {setting.type}; default {default}"
+    if default == "unset":
+        return f"# {setting.name}:  # {setting.type}"
+    text = setting.type == "text" and not _PLAIN.fullmatch(default)
+    return f"# {setting.name}: {json.dumps(default) if text else default}  # {setting.type}"
+
+
+def variable_line(adaptor: AdaptorInfo, setting: Setting) -> str:
+    """Return the line that takes a required setting from a variable."""
+    # The adaptor's name is the prefix, so that a setting `path` does not become $PATH.
+    variable = f"{adaptor.short}_{setting.name}".upper().replace("-", "_")
+    return f"{setting.name}: ${{{variable}:?set it to the {setting.name}}}"

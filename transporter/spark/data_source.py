@@ -1,0 +1,104 @@
+"""The log as a table of Spark: ``spark.read.format("transporter").load(DIRECTORY)``.
+
+Spark finds :class:`TransporterSource` by itself, through the package
+``pyspark_transporter``, wherever transporter is installed. Needs no lock and no
+engine: a query reads what is confirmed when it is planned (Invariant 12).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from transporter.errors import TransporterError
+from transporter.spark.data_source_filters import accepts
+from transporter.spark.data_source_filters import bounds_of as bounds_of_filters
+from transporter.spark.data_source_rows import Filtered, schema_of, shape_of
+from transporter.spark.data_source_stream import Refused, StreamReader
+from transporter.table.options import read_options, refuse
+from transporter.table.plan import Part, look, plan
+from transporter.table.rows import rows, selection_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+    from transporter.table.options import Options
+    from transporter.table.rows import Selection, Shape
+
+NAME: Final = "transporter"
+
+
+class TransporterSource(DataSource):  # type: ignore[misc] # pyspark is untyped
+    """The log in a directory, for batch queries and for streams."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` calls it."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """Return the table's columns; raise when there is no log, at ``load``."""
+        options = self._options()
+        look(options.directory)
+        return schema_of(options)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """Return what reads a batch query."""
+        refuse(self.options, streaming=False)
+        options = self._options()
+        kind = PushingReader if options.push_down else BatchReader
+        return kind(options, shape_of(schema, options))
+
+    def streamReader(self, schema: StructType) -> StreamReader | Refused:  # noqa: N802 - Spark's name
+        """Return what reads a stream."""
+        try:
+            refuse(self.options, streaming=True)
+            options = self._options()
+            return StreamReader(options, shape_of(schema, options))
+        except TransporterError as error:
+            # Raised here, it would be told below an error of Spark's own that follows from it.
+            return Refused(error)
+
+    def _options(self) -> Options:
+        return read_options(self.options, datetime.now(UTC))
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped
+    """Plans one query and, in its tasks, reads it. Pickled in between, so it holds values only."""
+
+    def __init__(self, options: Options, shape: Shape) -> None:
+        """Read all that *options* leave, in *shape*."""
+        self._options, self._shape = options, shape
+        self._selection: Selection = selection_of(options)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition for each range of frames."""
+        return list(map(InputPartition, plan(self._options, self._selection.bounds)))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the record batches of a partition."""
+        if partition.value is None:  # what Spark makes of no partitions
+            return iter(())
+        return rows(self._options, Part(*partition.value), self._selection, self._shape)
+
+
+class PushingReader(BatchReader):
+    """One that takes filters from Spark, for a DataFrame that is read once and by one query.
+
+    Spark 4.2 keeps in a loaded DataFrame what was pushed last: whatever reads it a
+    second time, in the same query or a later one, gets those rows only. So nobody has
+    this who did not ask for it; ``from``, ``to`` and ``namespace`` have no such trap.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take the filters that can be judged here, and return the others."""
+        taken = tuple(each for each in filters if accepts(each, self._shape.converted_columns))
+        bounds = self._selection.bounds.meet(bounds_of_filters(taken))
+        self._selection = Filtered(self._selection.wanted, bounds, taken)
+        mine = set(map(id, taken))
+        return [each for each in filters if id(each) not in mine]

@@ -1,0 +1,66 @@
+"""The table's columns as Spark's types, and the filters that Spark has pushed into a read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from transporter.errors import ConfigError
+from transporter.message import ENTRY_SCHEMA
+from transporter.spark.data_source_filters import passing
+from transporter.table.options import TEXT
+from transporter.table.rows import Selection, Shape, typed_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructField, StructType
+
+    from transporter.log.reader import Located
+    from transporter.table.options import Options
+    from transporter.table.plan import Part
+
+
+def schema_of(options: Options) -> StructType:
+    """Return the columns of the table that a query with *options* reads."""
+    known = from_arrow_schema(typed_schema(options.text))
+    return type(known)([known[name] for name in options.columns])
+
+
+def shape_of(schema: StructType, options: Options) -> Shape:
+    """Return the shape of *schema*, which may be one that the user has specified.
+
+    Raises:
+        ConfigError: the log has no such column, or not of this type.
+
+    """
+    for field in schema:
+        _check(field)
+    return Shape(to_arrow_schema(schema, timezone="UTC"), options.lenient)
+
+
+def _check(field: StructField) -> None:
+    if field.name not in ENTRY_SCHEMA.names:
+        names = ", ".join(ENTRY_SCHEMA.names)
+        raise ConfigError(f"the log has no column {field.name!r}; its columns are {names}")
+    kinds = [frozenset[str](), frozenset(TEXT)]
+    known = [from_arrow_schema(typed_schema(text))[field.name] for text in kinds]
+    allowed = {each.dataType.simpleString() for each in known}
+    if field.dataType.simpleString() not in allowed:
+        kind = " or ".join(sorted(allowed))
+        raise ConfigError(f"column {field.name} of the log is {kind}; cast it in the query")
+    if known[0].nullable and not field.nullable:
+        raise ConfigError(f"column {field.name} of the log may be null; leave out NOT NULL")
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered(Selection):
+    """A selection of which only those entries are wanted that pass the ``filters``, too."""
+
+    filters: tuple[Filter, ...] = ()
+
+    def of(self, found: Located, part: Part) -> pa.RecordBatch:
+        """Return what is wanted of a frame, in so far as it lies in *part*."""
+        return passing(Selection.of(self, found, part), self.filters)

@@ -1,0 +1,332 @@
+"""A route whose slices are Spark DataFrames: with ``sql`` steps, or into a sink of Spark's.
+
+It answers the engine like a worker, ``Slice`` to ``Outcome``, from a thread of the Spark driver.
+Each slice is a job. Where one fails and no entry is named, the slice is halved until one entry is
+left: what comes before it is delivered by then, and the rest follows it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from transporter.adaptor import AdaptorConfig, FrameSlice
+from transporter.errors import Rejected, SinkError, SinkTimeout
+from transporter.message import ENTRY_SCHEMA
+from transporter.pipeline.adaptor_registry import find_writer, takes_frames
+from transporter.protocol.messages import Failure, Opened, OpenFailed, Output
+from transporter.protocol.network import call
+from transporter.spark.job_failures import sink_error
+from transporter.spark.slice_dataframes import Slices
+from transporter.spark.step_plan import planned
+from transporter.spark.writer_tasks import stored_offset, writing, written
+from transporter.worker.entry_source import LocalEntries
+from transporter.worker.shard_lock import lock_path, locked
+from transporter.worker.worker import Worker, received
+from transporter.worker.writers import context_of, make_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from transporter.adaptor import Ack, Entries, FrameWriter, StoredOffset, WriterContext
+    from transporter.protocol.channel import WorkerChannel
+    from transporter.protocol.messages import Begin, Invitation, Outcome, Retry, Slice, WorkerSpec
+    from transporter.spark.step_plan import Source
+    from transporter.worker.entry_source import EntrySource
+
+_GRACE: Final = 5.0
+"""Seconds after ``slice_timeout`` in which a task may end its own process, and name its reason."""
+
+_ABANDONED: Final = 15.0
+"""Seconds after that in which a sink whose jobs were cancelled must return."""
+
+_PATIENCE: Final = 2
+"""Seconds until Spark's own listeners have told what they have counted."""
+
+
+def serve(
+    invitation: Invitation,
+    session: SparkSession,
+    scratch: Path,
+    abandon: Callable[[str], None],
+) -> None:
+    """Serve the route that *invitation* is for until the engine closes the connection.
+
+    *session* is the route's own, so that no view is another one's. *abandon* ends this process,
+    for the reason it is given: nothing else ends a thread whose sink does not return.
+    """
+    with (
+        suppress(EOFError, ConnectionError, TimeoutError),
+        call(invitation.ticket) as connection,
+    ):
+        connection.send(invitation.hello(os.getpid()))
+        begin = connection.recv()
+        spec = begin.spec
+        try:
+            with locked(lock_path(spec, Path(spec.log_directory))):
+                engine = _Engine(connection)
+                delivery = FrameDelivery(
+                    begin, session, scratch, lambda text: engine.tell(Output(text)), abandon
+                )
+                _open_and_serve(spec, engine, delivery)
+        except BaseException as error:
+            # The host tells the engine what we raise (Invariant 20).
+            spec.secrets.hide_in(error)
+            raise
+
+
+def _open_and_serve(spec: WorkerSpec, engine: _Engine, delivery: FrameDelivery) -> None:
+    try:
+        try:
+            stored = delivery.open(context_of(spec, spec.generation))
+        except SinkError as error:
+            engine.tell(OpenFailed(Failure.of(error).without(spec.secrets)))
+            return
+        engine.tell(Opened(stored))
+        with LocalEntries.opened(spec) as source:
+            FrameWorker(spec, engine, delivery, source).serve()
+    finally:
+        delivery.close()
+
+
+class _Engine:
+    """What a route in the driver says to its engine, which ends it by hanging up.
+
+    Its jobs are cancelled when they take too long, and its process ends when that does not help.
+    """
+
+    def __init__(self, connection: WorkerChannel) -> None:
+        self._connection = connection
+
+    def ask(self, message: object) -> Any:  # noqa: ANN401 - what answers the message
+        """Return the engine's answer to *message*."""
+        self._connection.send(message)
+        return self._connection.recv()
+
+    def next(self) -> Slice | Retry | None:
+        """Return what is to be delivered next."""
+        return received(self._connection)
+
+    def tell(self, message: object) -> None:
+        """Say *message*."""
+        self._connection.send(message)
+
+
+class FrameWorker(Worker):
+    """Answers slices; of what was delivered it counts what the queries dropped as skipped."""
+
+    def __init__(
+        self, spec: WorkerSpec, engine: _Engine, delivery: FrameDelivery, source: EntrySource
+    ) -> None:
+        """Deliver by *delivery* what comes from *source*; its plan has the steps."""
+        super().__init__(replace(spec, steps=()), engine, delivery, source, Path(spec.folder))
+        self._delivery = delivery
+
+    def answer(self, asked: Slice | Retry) -> Outcome:
+        """Return what became of *asked*."""
+        outcome = super().answer(asked)
+        gone = min(self._delivery.vanished, outcome.delivered)
+        self._delivery.vanished = 0
+        return replace(outcome, delivered=outcome.delivered - gone, skipped=outcome.skipped + gone)
+
+    def _reporter(self) -> None:
+        """Report no parts: only at a slice's end is it known how many entries were dropped."""
+
+
+class Stopped(Exception):
+    """A slice went out up to an offset, and no further."""
+
+    def __init__(self, offset: int, error: SinkError, /) -> None:
+        """Keep the first *offset* that did not go, and why."""
+        super().__init__(offset, error)
+        self.offset, self.error = offset, error
+
+
+class FrameDelivery:
+    """Delivers the slices of one route as DataFrames; an ``adaptor.Writer``.
+
+    ``vanished`` counts the entries that the queries have dropped; whoever reads it sets it to 0.
+    """
+
+    Config: ClassVar[type[AdaptorConfig]] = AdaptorConfig
+
+    def __init__(
+        self,
+        begin: Begin,
+        session: SparkSession,
+        scratch: Path,
+        show: Callable[[str], None],
+        abandon: Callable[[str], None],
+    ) -> None:
+        """Prepare the route that *begin* is of; *show* is given what a writer prints."""
+        assert begin.tasks is not None  # noqa: S101 - a route on DataFrames has tasks
+        self._spec, self._ticket = begin.spec, begin.tasks
+        self._session, self._show = session, show
+        self._abandon = abandon
+        self._slices = Slices(session, scratch, self._spec.route)
+        self._tag = f"transporter-{self._spec.route}"
+        self._sink: FrameWriter | None = None
+        self.vanished = 0
+
+    def open(self, context: WriterContext) -> StoredOffset | None:
+        """Plan the queries and open the sink."""
+        self._session.sparkContext.addJobTag(self._tag)
+        _without_checksum_files(self._session)
+        frames = takes_frames(find_writer(self._spec.writer, Path(self._spec.folder)))
+        self._sink = make_writer(self._spec, Path(self._spec.folder)) if frames else None
+        with _understood():
+            # What is wrong with a query shows when it is planned.
+            nothing = ENTRY_SCHEMA.empty_table().to_batches()
+            empty = nothing[0] if nothing else pa.RecordBatch.from_pylist([], ENTRY_SCHEMA)
+            self._frame(empty, FrameSlice(0, -1, context.generation))
+            if self._sink is not None:
+                stored: StoredOffset | None = self._sink.open(context)
+                return stored
+            one = self._session.range(0, 1, 1, 1).toDF("id")
+            return stored_offset(one, self._spec, self._ticket)
+
+    def write(self, batch: Entries, ack: Ack) -> None:
+        """Deliver *batch*; halve what fails without a name."""
+        todo = [batch.batch]
+        while todo:
+            part = todo.pop(0)
+            offsets = part.column("offset").to_pylist()
+            try:
+                self._deliver(part, batch.generation)
+            except Stopped as stopped:
+                gone = sum(offset < stopped.offset for offset in offsets)
+                ack(offsets[:gone])
+                rest, error = part.slice(gone), stopped.error
+                if _is_told(error, offsets):
+                    ack.fail(error, error.offset if isinstance(error, Rejected) else None)
+                    return
+                if rest.num_rows == 1:
+                    ack.fail(Rejected(str(error), offsets[gone]), offsets[gone])
+                    return
+                half = rest.num_rows // 2
+                todo[:0] = [rest.slice(0, half), rest.slice(half)]
+            else:
+                ack(offsets)
+
+    def close(self) -> None:
+        """Close the sink."""
+        self._slices.close()
+        if self._sink is not None:
+            self._sink.close()
+
+    def _deliver(self, part: pa.RecordBatch, generation: int) -> None:
+        offsets = part.column("offset")
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        bounds = FrameSlice(first, last, generation)
+        late = threading.Event()
+        try:
+            with self._watched(late), _understood():
+                self._save(part, bounds)
+        except SinkError as error:
+            text = f"the job took longer than slice_timeout ({self._spec.slice_timeout:g} s)"
+            raise Stopped(first, SinkTimeout(text) if late.is_set() else error) from error
+
+    def _save(self, part: pa.RecordBatch, bounds: FrameSlice) -> None:
+        frame = self._frame(part, bounds)
+        if self._sink is None:
+            found = written(frame)
+            if found.printed:
+                self._show(found.printed)
+            if found.failure is not None and found.stopped is not None:
+                raise Stopped(found.stopped, found.failure.error())
+            rows = found.delivered
+        else:
+            seen = Observation()
+            observed = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
+            self._sink.save(observed, replace(bounds, rows=partial(_counted, seen)))
+            counted = _counted(seen)
+            rows = part.num_rows if counted is None else counted
+        self.vanished += max(0, part.num_rows - rows)
+
+    def _frame(self, part: pa.RecordBatch, bounds: FrameSlice) -> DataFrame:
+        told = (bounds.first, bounds.last, bounds.generation)
+        return self._slices.frame(part, told, self._plan)
+
+    def _plan(self, source: Source) -> DataFrame:
+        frame = planned(self._spec, self._ticket, source)
+        return writing(frame, self._spec, self._ticket) if self._sink is None else frame
+
+    @contextmanager
+    def _watched(self, late: threading.Event) -> Iterator[None]:
+        """Cancel the job when it takes too long; *late* then says so.
+
+        A sink that does not return even then is left with this process.
+        """
+        context = self._session.sparkContext
+        returned = threading.Event()
+
+        def cancel() -> None:
+            late.set()
+            context.cancelJobsWithTag(self._tag)
+            if not returned.wait(_ABANDONED):
+                limit = self._spec.slice_timeout
+                text = f"its sink has not returned long after slice_timeout ({limit:g} s)"
+                self._abandon(f"route {self._spec.route}: {text}")
+
+        timer = threading.Timer(self._spec.slice_timeout + _GRACE, cancel)
+        timer.name = f"watch-{self._spec.route}"
+        timer.start()
+        try:
+            yield
+        finally:
+            returned.set()
+            timer.cancel()
+            timer.join()
+
+
+def _without_checksum_files(session: SparkSession) -> None:
+    """Have no file ``.name.crc`` beside each one written here: nobody reads it, all would sync it.
+
+    Without Hadoop's native library each file costs a process besides, which runs chmod.
+    """
+    context: Any = session.sparkContext
+    jvm, conf = context._jvm, context._jsc.hadoopConfiguration()  # noqa: SLF001 - Spark has no other way
+    local = jvm.org.apache.hadoop.fs.FileSystem.getLocal(conf)
+    local.setWriteChecksum(False)
+
+
+def _is_told(error: SinkError, offsets: list[int]) -> bool:
+    """Tell whether halving would not help: the entry is known, or none is guilty."""
+    return not isinstance(error, Rejected) or error.offset in offsets
+
+
+def _counted(seen: Observation) -> int | None:
+    """Return how many rows Spark has counted; ``None`` when the sink took them without an action.
+
+    ``Observation.get`` would wait for one for ever.
+    """
+    jvm: Any = seen._jvm  # noqa: SLF001 - Observation has no limit of its own
+    patience = jvm.scala.concurrent.duration.Duration.create(_PATIENCE, "s")
+    try:
+        jvm.scala.concurrent.Await.ready(seen._jo.future(), patience)  # noqa: SLF001 - as above
+    except Py4JJavaError:
+        return None
+    return int(seen.get["rows"])
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Turn whatever Spark raises into what it means for the route."""
+    try:
+        yield
+    except (Stopped, MemoryError):
+        raise
+    except Exception as error:
+        raise sink_error(error) from error

@@ -1,0 +1,45 @@
+"""Whether Spark can be started, as far as that shows without starting it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from transporter.adaptor import Finding
+from transporter.errors import HostFailed
+from transporter.pipeline.address import split_address
+from transporter.spark.java_runtime import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_STANDALONE: Final = "spark://"
+_SECONDS: Final = 5.0
+
+
+def probe_spark(master: str, cache: Path, *, local: bool) -> Iterator[Finding]:
+    """Yield whether there is a Java for Spark, and whether the *master* of a cluster answers.
+
+    *cache* is where a launcher is made for the Java of a wheel.
+    """
+    try:
+        yield Finding(f"Java at {find_java(os.environ, cache)}")
+    except HostFailed as error:
+        yield Finding(str(error), "problem")
+    if local:
+        return
+    if not master.startswith(_STANDALONE):
+        yield Finding(f"{master}: not looked at; Spark connects when the engine starts", "warning")
+        return
+    for place in master.removeprefix(_STANDALONE).split(","):
+        yield _answers(place)
+
+
+def _answers(place: str) -> Finding:
+    try:
+        with socket.create_connection(split_address(place), _SECONDS):
+            return Finding(f"the master at {place} takes connections")
+    except (OSError, ValueError) as error:
+        return Finding(f"the master at {place} does not answer: {error}", "problem")

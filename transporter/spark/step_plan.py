@@ -1,0 +1,200 @@
+"""The steps of a route as one Spark plan: runs of Python steps, and queries between them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+from transporter.errors import RouteFault
+from transporter.message import ENTRY_SCHEMA
+from transporter.pipeline.steps import compile_steps
+from transporter.pipeline.steps.sql import SQL, SqlSettings
+from transporter.process_limits import limited
+from transporter.spark.job_failures import EntryFailed
+from transporter.spark.slice_dataframes import ENTRIES, map_in_arrow
+from transporter.spark.task_spec import spec_of
+from transporter.worker.user_modules import at_hand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from transporter.pipeline.steps.step import StepConfig
+    from transporter.protocol.messages import Ticket, WorkerSpec
+
+    Batches = Iterator[pa.RecordBatch]
+    Source = Callable[[Callable[[Batches], Batches], str], DataFrame]
+
+VIEW: Final = "entries"
+_TEXT: Final = ("key", "data")
+_IS_TEXT: Final = "__transporter_is_text"
+"""A column that no query sees: whether key and data of the whole batch are UTF-8.
+
+Arrow finds that out many times faster than Spark, which checks the text of a row only where
+Arrow has found something else, and only if the query comes to that row.
+"""
+_MARKED: Final = f"{ENTRIES}, {_IS_TEXT} BOOLEAN"
+
+
+def planned(spec: WorkerSpec, ticket: Ticket, source: Source) -> DataFrame:
+    """Return what the steps of *spec* make of what *source* gives; tasks ask for it by *ticket*.
+
+    Raises:
+        RouteFault: a query drops ``offset``, or what Python needs after it.
+
+    """
+    numbers = groupby(range(len(spec.steps)), lambda number: _is_query(spec.steps[number]))
+    runs = [(is_query, tuple(run)) for is_query, run in numbers]
+    before = runs.pop(0)[1] if runs and not runs[0][0] else ()
+    first = partial(_marked, partial(_through, ticket, before))
+    frame = source(first, _MARKED)
+    for is_query, run in runs:
+        if is_query:
+            for number in run:
+                frame = _queried(frame, spec.steps[number])
+        else:
+            ordered = as_entries(frame).sortWithinPartitions("offset")
+            through = partial(_marked, partial(_through, ticket, run))
+            frame = map_in_arrow(ordered, through, _MARKED)
+    return frame.drop(_IS_TEXT)
+
+
+def as_entries(frame: DataFrame) -> DataFrame:
+    """Return *frame* with the columns of ENTRY_SCHEMA and no others, ready for Python.
+
+    Raises:
+        RouteFault: a column is missing, too many, or of a type that no message has.
+
+    """
+    wanted, found = ENTRY_SCHEMA.names, frame.columns
+    if missing := [name for name in wanted if name not in found]:
+        raise RouteFault(
+            f"the query leaves out {', '.join(missing)}: a step in Python or its writer needs "
+            "every column of a message; select them too"
+        )
+    if extra := [name for name in found if name not in wanted]:
+        raise RouteFault(
+            f"the query makes columns that no message has: {', '.join(extra)}; put them into the "
+            "document: to_json(struct(…)) AS data"
+        )
+    return frame.select(*[_message_column(frame, name) for name in wanted])
+
+
+def _is_query(step: StepConfig) -> bool:
+    return step.name == SQL
+
+
+def _queried(frame: DataFrame, step: StepConfig) -> DataFrame:
+    settings = SqlSettings.model_validate(step.settings)
+    _shown(frame, settings).createOrReplaceTempView(VIEW)
+    made = frame.sparkSession.sql(settings.query)
+    if "offset" not in made.columns or not isinstance(made.schema["offset"].dataType, LongType):
+        raise RouteFault(
+            "the query must keep the column offset: it tells which entries went on; "
+            f"it returns {', '.join(made.columns)}"
+        )
+    return made
+
+
+def _shown(frame: DataFrame, settings: SqlSettings) -> DataFrame:
+    """Return *frame* as the query of *settings* sees it."""
+    for name in _TEXT:
+        if name in frame.columns and not settings.bytes_ and _is(frame, name, BinaryType):
+            frame = frame.withColumn(name, _text(frame, name))
+    if settings.schema_ is not None:
+        # Whatever does not fit fails, and is found and treated as its route says (Invariant 5).
+        read = F.from_json(F.col("data"), settings.schema_, {"mode": "FAILFAST"})
+        frame = frame.withColumn("data", read)
+    return frame.drop(_IS_TEXT)
+
+
+def _text(frame: DataFrame, name: str) -> Column:
+    """Return the bytes of *name* as text; a row that is none fails, if it is looked at."""
+    text = F.col(name).cast("string")
+    checked = F.validate_utf8(text)
+    if _IS_TEXT not in frame.columns:
+        return checked
+    return F.when(F.col(_IS_TEXT), text).otherwise(checked)
+
+
+def _message_column(frame: DataFrame, name: str) -> Column:
+    wanted = StructType.fromDDL(ENTRIES)[name].dataType
+    if frame.schema[name].dataType == wanted:
+        return F.col(name)
+    if name in _TEXT and _is(frame, name, StringType):
+        return F.col(name).cast("binary").alias(name)
+    hint = "; write to_json(data) AS data" if name == "data" else ""
+    raise RouteFault(
+        f"the query makes {name} a {frame.schema[name].dataType.simpleString()}, "
+        f"but messages have {wanted.simpleString()} there{hint}"
+    )
+
+
+def _is(frame: DataFrame, name: str, kind: type) -> bool:
+    return isinstance(frame.schema[name].dataType, kind)
+
+
+def _through(ticket: Ticket, numbers: tuple[int, ...], batches: Batches) -> Batches:
+    """Lead *batches* through the steps of these *numbers*.
+
+    The first entry that fails fails the job, by its name.
+    """
+    spec = spec_of(ticket)
+    try:
+        yield from _stepped(spec, [spec.steps[number] for number in numbers], batches)
+    except BaseException as error:
+        # Spark writes what we raise into its own log (Invariant 20).
+        spec.secrets.hide_in(error)
+        raise
+
+
+def _marked(through: Callable[[Batches], Batches], batches: Batches) -> Batches:
+    """Lead *batches* through *through*, and say of each that comes out whether it is text."""
+    for batch in through(batches):
+        marks = pa.repeat(is_text(batch), batch.num_rows)
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, marks], names=[*batch.schema.names, _IS_TEXT]
+        )
+
+
+def is_text(batch: pa.RecordBatch) -> bool:
+    """Tell whether every key and all data of *batch* are UTF-8."""
+    try:
+        for name in _TEXT:
+            batch.column(name).cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _stepped(spec: WorkerSpec, steps: Sequence[StepConfig], batches: Batches) -> Batches:
+    with (
+        limited(spec.slice_timeout, spec.memory),
+        # Without steps nothing of the user's is imported, and no folder is looked through.
+        at_hand(Path(spec.folder), spec.modules) if steps else nullcontext(Path()) as folder,
+    ):
+        chain = compile_steps(steps, folder)
+        last = bool(steps) and steps[-1] is spec.steps[-1]
+        apply = chain.apply_before_failure if last else chain.run_through
+        for batch in batches:
+            made, failed = apply(entries_of(batch))
+            if failed is not None:
+                raise EntryFailed(failed.offset, spec.secrets.hide(failed.problem))
+            yield made
+
+
+def entries_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return what Spark gives, in ENTRY_SCHEMA."""
+    if batch.schema.equals(ENTRY_SCHEMA):
+        return batch
+    table = pa.Table.from_batches([batch]).cast(ENTRY_SCHEMA).combine_chunks()
+    found: list[pa.RecordBatch] = table.to_batches()
+    return found[0] if found else ENTRY_SCHEMA.empty_table().to_batches()[0]

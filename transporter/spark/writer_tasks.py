@@ -1,0 +1,199 @@
+"""A DataFrame on its way to a writer in Python: one task a shard, in the order of the log."""
+
+from __future__ import annotations
+
+import io
+import json
+from bisect import bisect_right
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from transporter.adaptor import StoredOffset
+from transporter.message import Entries, concat
+from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.steps.documents import clear_false_json
+from transporter.process_limits import limited
+from transporter.protocol.messages import Failure, FailureKind
+from transporter.spark.slice_dataframes import bounds, map_in_arrow
+from transporter.spark.step_plan import as_entries, entries_of
+from transporter.spark.task_spec import spec_of
+from transporter.worker.delivery import write
+from transporter.worker.shard_lock import lock_path, locked
+from transporter.worker.user_modules import at_hand
+from transporter.worker.writers import context_of, make_writer, reached
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+
+    from transporter.adaptor import Writer
+    from transporter.protocol.messages import Ticket, WorkerSpec
+
+    Batches = Iterator[pa.RecordBatch]
+
+_ANSWER: Final = "said STRING"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of the rows: how many entries went out, and before which offset it stopped."""
+
+    delivered: int = 0
+    stopped: int | None = None
+    failure: Failure | None = None
+    printed: str = ""
+
+    def to_json(self) -> str:
+        """Return one line."""
+        failure = self.failure
+        told = failure and [failure.kind.value, failure.text, failure.offset, failure.wait]
+        return json.dumps([self.delivered, self.stopped, told, self.printed])
+
+    @classmethod
+    def from_json(cls, text: str) -> Written:
+        """Return what :meth:`to_json` wrote."""
+        delivered, stopped, told, printed = json.loads(text)
+        failure = Failure(FailureKind(told[0]), *told[1:]) if told else None
+        return cls(delivered, stopped, failure, printed)
+
+
+def writing(frame: DataFrame, spec: WorkerSpec, ticket: Ticket) -> DataFrame:
+    """Return the DataFrame whose rows tell what became of those of *frame*, once it is collected.
+
+    A key's entries go to one task, in the order of their offsets (Invariant 9).
+    """
+    rows = as_entries(frame)
+    rows = rows.repartition(1) if spec.shards == 1 else rows.repartition(spec.shards, "key")
+    return map_in_arrow(rows.sortWithinPartitions("offset"), partial(_deliver, ticket), _ANSWER)
+
+
+def written(frame: DataFrame) -> Written:
+    """Run *frame*, made by :func:`writing`, and return what became of the whole slice."""
+    found = [Written.from_json(row.said) for row in frame.collect()]
+    stopped = min((each for each in found if each.failure), key=_place, default=Written())
+    return Written(
+        sum(each.delivered for each in found),
+        stopped.stopped,
+        stopped.failure,
+        "".join(each.printed for each in found),
+    )
+
+
+def stored_offset(numbers: DataFrame, spec: WorkerSpec, ticket: Ticket) -> StoredOffset | None:
+    """Open the writer of *spec* in a task, and return what its sink remembers.
+
+    Raises:
+        SinkError: it cannot be opened.
+
+    """
+    answer = json.loads(map_in_arrow(numbers, partial(_open, ticket), _ANSWER).collect()[0].said)
+    if answer[0] == "failed":
+        raise Failure(FailureKind(answer[1]), answer[2]).error()
+    # One shard's offset says nothing of what the others have.
+    return StoredOffset(**answer[1]) if answer[1] and spec.shards == 1 else None
+
+
+def _place(part: Written) -> int:
+    return -1 if part.stopped is None else part.stopped
+
+
+def _open(ticket: Ticket, numbers: Batches) -> Batches:
+    for _ in numbers:
+        pass
+    spec = spec_of(ticket)
+    with (
+        limited(spec.slice_timeout, spec.memory),
+        at_hand(Path(spec.folder), spec.modules) as folder,
+        _alone(spec),
+    ):
+        writer = None
+        try:
+            writer = make_writer(spec, folder)
+            stored = writer.open(context_of(spec, spec.generation))
+            answer: list[object] = ["opened", asdict(stored) if stored else None]
+        except Exception as error:  # noqa: BLE001 - it is the route's failure, not the task's
+            failure = Failure.of(error).without(spec.secrets)
+            answer = ["failed", failure.kind.value, failure.text]
+        finally:
+            if writer is not None:
+                writer.close()
+    yield _said(json.dumps(answer))
+
+
+def _deliver(ticket: Ticket, batches: Batches) -> Batches:
+    spec = spec_of(ticket)
+    task = TaskContext.get()
+    if spec.shards > 1 and task is not None:
+        # A key's entries come to the task of one number, and each task has a sink of its own.
+        spec = replace(spec, shard=task.partitionId())
+    whole = concat([entries_of(batch) for batch in batches])
+    if not whole.num_rows:
+        return
+    # A query makes of data what it likes, and of its content type mostly nothing else.
+    whole = clear_false_json(whole, Namespace())
+    # A writer may print text, or bytes by way of the buffer.
+    printed = io.BytesIO()
+    text = io.TextIOWrapper(printed, encoding="utf-8", newline="\n", write_through=True)
+    with (
+        limited(spec.slice_timeout, spec.memory),
+        at_hand(Path(spec.folder), spec.modules) as folder,
+        _alone(spec),
+        redirect_stdout(text),
+    ):
+        done = _delivered(spec, whole, folder)
+    yield _said(replace(done, printed=printed.getvalue().decode(errors="replace")).to_json())
+
+
+def _delivered(spec: WorkerSpec, whole: pa.RecordBatch, folder: Path) -> Written:
+    first, last, generation = bounds()
+    offsets = whole.column("offset").to_pylist()
+    if offsets[0] < first or offsets[-1] > last:
+        strange = offsets[0] if offsets[0] < first else offsets[-1]
+        text = f"the query made offset {strange}, which is not in the slice {first}..{last}"
+        return Written(0, first, Failure(FailureKind.FAULT, text))
+    writer: Writer = make_writer(spec, folder)
+    done = 0
+    try:
+        done = _rows_done(offsets, writer.open(context_of(spec, generation)), spec, generation)
+        rest = Entries(whole.slice(done), spec.log_id, generation)
+        count, failure = write(rest, writer)
+        count += done
+    except Exception as error:  # noqa: BLE001 - whatever opening raises is the route's failure
+        count, failure = done, Failure.of(error)
+    finally:
+        writer.close()
+    delivered = len(set(offsets[:count]))
+    if failure is None:
+        return Written(delivered)
+    return Written(delivered, offsets[count], failure.without(spec.secrets))
+
+
+def _rows_done(
+    offsets: list[int], stored: StoredOffset | None, spec: WorkerSpec, generation: int
+) -> int:
+    """Return how many rows the sink has: a task may end between its commit and its answer.
+
+    Of several shards nobody knows: a query that was changed may have given an entry another key.
+    """
+    known = reached(spec, stored, generation, offsets[-1]) if spec.shards == 1 else -1
+    return bisect_right(offsets, known)
+
+
+@contextmanager
+def _alone(spec: WorkerSpec) -> Iterator[None]:
+    """Wait for a task of a JVM that is gone, or of a job that was given up, to end its slice."""
+    path = lock_path(spec, Path(spec.log_directory)).with_suffix(".task.lock")
+    # Tasks of a cluster may not see the log, and then no file can tell.
+    with locked(path) if path.parent.is_dir() else nullcontext():
+        yield
+
+
+def _said(text: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["said"])

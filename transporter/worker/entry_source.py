@@ -1,0 +1,144 @@
+"""Where a worker has its entries from: the log that it sees, or the engine that does."""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from transporter.errors import Corrupt, EnvironmentFault, TransporterError
+from transporter.log import format as layout
+from transporter.log.reader import LogReader, clip_entries
+from transporter.offsets.offset_log import route_folder
+from transporter.offsets.parked import Parked, ParkedStore
+from transporter.protocol.messages import Failure, Need
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from transporter.protocol.messages import Frames, Lent, Retry, Slice, WorkerSpec
+
+Read = tuple[list[pa.RecordBatch], Failure | None]
+"""The entries up to the first that cannot be read, and why that one cannot."""
+
+
+class EntrySource(Protocol):
+    """Gives a worker what it is to deliver, verified at each read (Invariant 3)."""
+
+    def read(self, asked: Slice) -> Read:
+        """Return the entries of the slice."""
+
+    def parked(self, asked: Retry) -> pa.RecordBatch:
+        """Return the parked entry; raises ``Corrupt`` when it is damaged."""
+
+
+class LocalEntries:
+    """Reads the log directory."""
+
+    def __init__(self, spec: WorkerSpec, log: LogReader) -> None:
+        """Read from *log*, and the parked entries of the route beside it."""
+        self._log = log
+        self._folder = route_folder(Path(spec.log_directory), spec.route)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, spec: WorkerSpec) -> Iterator[EntrySource]:
+        """Have the log open for the length of a ``with`` block."""
+        with LogReader(Path(spec.log_directory), own=spec.runs.own) as log:
+            yield cls(spec, log)
+
+    def read(self, asked: Slice) -> Read:
+        """Return the entries of the slice."""
+        batches: list[pa.RecordBatch] = []
+        try:
+            batches.extend(self._log.read(asked.first, asked.last))
+        except (TransporterError, OSError) as error:
+            return batches, Failure.of(error)
+        return batches, None
+
+    def parked(self, asked: Retry) -> pa.RecordBatch:
+        """Return the parked entry."""
+        return ParkedStore.read_entry(self._folder, asked.offset).entries
+
+
+class Lending(Protocol):
+    """An engine that can be asked for frames."""
+
+    def request(self, message: Need) -> None:
+        """Ask for more."""
+
+    def answer(self) -> Frames:
+        """Return what the last request brought."""
+
+    def fetch(self, size: int) -> pa.Buffer:
+        """Return the next *size* bytes of what follows the answer."""
+
+
+class RemoteEntries:
+    """Has the engine send what the log holds, and checks it here."""
+
+    def __init__(self, engine: Lending, own: int | None = None) -> None:
+        """Ask *engine*, whose run has written what lies from the offset *own* on."""
+        self._engine, self._own = engine, own
+
+    def read(self, asked: Slice) -> Read:
+        """Return the entries of the slice."""
+        batches: list[pa.RecordBatch] = []
+        try:
+            with closing(self._needed()) as needed:
+                for frames, payloads in needed:
+                    pairs = zip(frames.lent, payloads, strict=True)
+                    batches.extend(self._entries(*pair, asked) for pair in pairs)
+                    if frames.failure is not None:
+                        return batches, frames.failure
+        except TransporterError as error:
+            return batches, Failure.of(error)
+        return batches, None
+
+    def parked(self, asked: Retry) -> pa.RecordBatch:
+        """Return the parked entry."""
+        ((frames, payloads),) = self._needed()
+        if frames.failure is not None:
+            raise EnvironmentFault(frames.failure.text)
+        (lent,) = frames.lent
+        found = Parked.decode(payloads[0].to_pybytes(), lent.file)
+        if found.offset != asked.offset:
+            raise Corrupt("another entry is parked here", lent.file, 0, asked.offset)
+        return found.entries
+
+    def _needed(self) -> Generator[tuple[Frames, list[pa.Buffer]], None, None]:
+        self._engine.request(Need())
+        asked = True
+        try:
+            while asked:
+                asked = False
+                frames, payloads = self._received()
+                if not frames.done:
+                    # The engine reads on while these are looked at.
+                    self._engine.request(Need())
+                    asked = True
+                yield frames, payloads
+        finally:
+            if asked:
+                # What comes behind damage is in the way of the next message.
+                self._received()
+
+    def _received(self) -> tuple[Frames, list[pa.Buffer]]:
+        frames = self._engine.answer()
+        return frames, [self._engine.fetch(lent.size) for lent in frames.lent]
+
+    def _entries(self, lent: Lent, payload: pa.Buffer, asked: Slice) -> pa.RecordBatch:
+        """Return those of the frame's entries that belong to the slice, verified.
+
+        Raises:
+            Corrupt: the frame is not what was written (Invariant 2).
+
+        """
+        frame = layout.FrameHeader.decode(lent.head, None, lent.byte)
+        if frame is None:
+            raise Corrupt("a frame's header was damaged on its way", lent.file, lent.byte)
+        own = self._own is not None and frame.first >= self._own
+        entries = layout.entries_in(payload, frame, lent.file, own=own)
+        return clip_entries(entries, frame, asked.first, asked.last)

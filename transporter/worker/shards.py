@@ -1,0 +1,57 @@
+"""Which shard of a route an entry belongs to: its key decides, so a key's entries stay in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from transporter.protocol.messages import Slice
+
+
+def of_shard(entries: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch:
+    """Return those of *entries* that belong to *shard*, the same in every run (Invariant 9).
+
+    By CRC-32C of the key; entries without one are dealt out by their offsets.
+    """
+    if shards == 1:
+        return entries
+    keys = entries.column("key").dictionary_encode()
+    hashed = pa.array([crc32c(key) % shards for key in keys.dictionary.to_pylist()], pa.int64())
+    offsets, count = entries.column("offset"), pa.scalar(shards, pa.int64())
+    dealt = pc.subtract(offsets, pc.multiply(pc.divide(offsets, count), count))
+    found = pc.coalesce(hashed.take(keys.indices), dealt)
+    return entries.filter(pc.equal(found, pa.scalar(shard, pa.int64())))
+
+
+class Progress:
+    """How far one shard has come by itself, while another one holds the route's watermark back.
+
+    What it has delivered beyond the watermark comes again with the next slice, and is passed
+    over: a sink that stores its offset then has nothing twice. Only within one generation.
+    """
+
+    def __init__(self, generation: int, through: int) -> None:
+        """Begin where the sink says, or at -1."""
+        self._generation, self._through = generation, through
+
+    def rest(self, entries: pa.RecordBatch, asked: Slice) -> pa.RecordBatch:
+        """Return those of *entries* that this shard has not delivered yet."""
+        if asked.generation != self._generation or asked.first > self._through:
+            return entries
+        beyond = pc.greater(entries.column("offset"), pa.scalar(self._through, pa.int64()))
+        return entries.filter(beyond)
+
+    def ahead(self, asked: Slice) -> int | None:
+        """Return up to where *asked* holds what this shard has delivered; ``None`` for nothing."""
+        behind = asked.generation != self._generation or asked.first > self._through
+        return None if behind else self._through
+
+    def reached(self, asked: Slice, through: int) -> None:
+        """Take note that everything of the slice up to *through* is delivered."""
+        if asked.generation != self._generation:
+            self._generation, self._through = asked.generation, -1
+        self._through = max(self._through, through)

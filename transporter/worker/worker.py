@@ -1,0 +1,357 @@
+"""The worker's side of a route: reads slices, delivers them, answers.
+
+Runs as the body of a long-running Spark task; knows nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import os
+import sys
+import threading
+import time
+from contextlib import ExitStack, redirect_stdout, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from transporter.log.open_segments import SWEEP, sweep_open_segments
+from transporter.message import concat
+from transporter.pipeline.adaptor_registry import forget_modules
+from transporter.pipeline.namespace_filter import Namespace
+from transporter.pipeline.steps import compile_steps
+from transporter.process_limits import limit_memory
+from transporter.protocol.messages import (
+    Begin,
+    Failure,
+    Invitation,
+    Need,
+    Opened,
+    OpenFailed,
+    Outcome,
+    Output,
+    PartialOutcome,
+    Progress,
+    Retry,
+    Slice,
+    WorkerSpec,
+)
+from transporter.protocol.network import call, networked, sees, this_host
+from transporter.worker.delivery import Delivery, Reporter, deliver, deliver_singly
+from transporter.worker.entry_source import EntrySource, LocalEntries, RemoteEntries
+from transporter.worker.shard_lock import lock_path, locked
+from transporter.worker.shards import Progress as ShardProgress
+from transporter.worker.shards import of_shard
+from transporter.worker.user_modules import unpacked
+from transporter.worker.writers import context_of, make_writer, reached
+
+if TYPE_CHECKING:
+    from transporter.adaptor import StoredOffset, Writer
+    from transporter.protocol.channel import WorkerChannel
+
+
+_OUT_OF_MEMORY: Final = 71
+"""Exit code of a worker that reached its memory limit."""
+_PRINTED: Final = 1 << 20
+"""Characters of what was printed that go in one message."""
+_TOO_LATE: Final = 72
+"""Exit code of a worker whose leave to deliver was over before it knew of it."""
+
+
+def run(invitation: Invitation) -> None:
+    """Serve the shard that *invitation* is for until the engine closes the connection."""
+    directory = Path(invitation.log_directory)
+    # An engine that hangs up, in the middle of a slice even, is no error of the worker's.
+    with (
+        suppress(EOFError, ConnectionError, TimeoutError),
+        call(invitation.ticket) as connection,
+    ):
+        remote = networked(invitation.ticket.address) and not sees(invitation.place, directory)
+        connection.send(invitation.hello(os.getpid(), remote=remote))
+        # No other worker of the shard can be delivering once the engine says so.
+        begin = connection.recv()
+        try:
+            _begin(begin, connection, remote=remote)
+        except BaseException as error:
+            # Spark writes what we raise into its own log (Invariant 20).
+            begin.spec.secrets.hide_in(error)
+            raise
+
+
+def _begin(begin: Begin, connection: WorkerChannel, *, remote: bool) -> None:
+    spec = begin.spec
+    # This process may have served before, with what the user's files held then.
+    forget_modules(Path(spec.folder))
+    with ExitStack() as stack:
+        folder = stack.enter_context(unpacked(begin.modules)) if remote else Path(spec.folder)
+        if not remote:
+            stack.enter_context(locked(lock_path(spec, Path(spec.log_directory))))
+        stack.enter_context(redirect_stdout(_EngineOutput(connection)))
+        _open_and_serve(spec, connection, folder, remote=remote)
+
+
+def _open_and_serve(
+    spec: WorkerSpec, connection: WorkerChannel, folder: Path, *, remote: bool
+) -> None:
+    """Deliver for *spec* with the user's modules of *folder*."""
+    writer: Writer | None = None
+    limit_memory(spec.memory)
+    watch = _Watch(spec.slice_timeout)
+    watch.rearm()
+    engine = _Engine(connection, watch)
+    try:
+        if remote:
+            # To open a writer is to act on the sink: only by leave that is fresh.
+            engine.ask(Need())
+        try:
+            writer = make_writer(spec, folder)
+            stored = writer.open(context_of(spec, spec.generation))
+        except Exception as error:  # noqa: BLE001 - it is the route's failure, not the worker's
+            failure = Failure.of(error).without(spec.secrets)
+            where = f"on {this_host()}: " if remote else ""
+            _tell(connection, OpenFailed(replace(failure, text=f"{where}{failure.text}")))
+            return
+        _tell(connection, Opened(stored))
+        with ExitStack() as stack:
+            source: EntrySource = (
+                RemoteEntries(engine, spec.runs.own)
+                if remote
+                else stack.enter_context(LocalEntries.opened(spec))
+            )
+            Worker(spec, engine, writer, source, folder, stored).serve()
+    finally:
+        # The process may be used again, for another task.
+        faulthandler.cancel_dump_traceback_later()
+        if writer is not None:
+            writer.close()
+
+
+class _Watch:
+    """Ends this process when it is not re-armed in time, whatever holds the interpreter.
+
+    Arming starts a thread, which would cost a small slice half its time; so it
+    is done at most four times in *seconds*, and what hangs is ended after three
+    quarters of them at the earliest, and all of them at the latest.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._armed = seconds, float("-inf")
+        self.patience = seconds / 4
+
+    def rearm(self) -> None:
+        """Begin anew, if that is due."""
+        now = time.monotonic()
+        if now - self._armed >= self.patience:
+            faulthandler.dump_traceback_later(self.seconds, exit=True)
+            self._armed = now
+
+
+class _Engine:
+    """What a worker says to its engine, and what it may do by leave of the answer."""
+
+    def __init__(self, connection: WorkerChannel, watch: _Watch) -> None:
+        self.connection, self.watch = connection, watch
+        self._asked = _clock()
+
+    def ask(self, message: object) -> Any:  # noqa: ANN401 - what answers the message
+        """Return the engine's answer to *message*.
+
+        Armed before it asks: whatever the answer allows has ended ``slice_timeout``
+        later, which an engine that replaces this worker relies on.
+        """
+        self.request(message)
+        return self.answer()
+
+    def request(self, message: object) -> None:
+        """Send what :meth:`answer` returns the engine's answer to."""
+        self.watch.rearm()
+        self._asked = _clock()
+        self.connection.send(message)
+
+    def answer(self) -> Any:  # noqa: ANN401 - as above
+        """Return the engine's answer to the last request."""
+        answer = self.connection.recv()
+        if _clock() - self._asked > self.watch.seconds:
+            # The machine has slept, and with it the clock of the watch.
+            os._exit(_TOO_LATE)
+        return answer
+
+    def fetch(self, size: int) -> pa.Buffer:
+        """Return the next *size* bytes of what follows the answer."""
+        return self.connection.receive_raw(size)
+
+    def next(self) -> Slice | Retry | None:
+        """Return what is to be delivered next; ``None`` when the engine has closed."""
+        while not self.connection.poll(min(self.watch.patience, SWEEP)):
+            self.watch.rearm()
+            # An idle worker keeps no room on the disk that the engine has made free.
+            sweep_open_segments()
+        self.watch.rearm()
+        return received(self.connection)
+
+    def tell(self, message: object) -> None:
+        """Say *message*."""
+        self.connection.send(message)
+
+
+class EngineLine(Protocol):
+    """How a worker talks with its engine."""
+
+    def ask(self, message: object) -> Any:  # noqa: ANN401 - what answers the message
+        """Return the engine's answer to *message*."""
+
+    def next(self) -> Slice | Retry | None:
+        """Return what is to be delivered next; ``None`` when the engine has closed."""
+
+    def tell(self, message: object) -> None:
+        """Say *message*."""
+
+
+class Worker:
+    """Answers what the engine asks of one shard."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        engine: EngineLine,
+        writer: Writer,
+        source: EntrySource,
+        folder: Path,
+        stored: StoredOffset | None = None,
+    ) -> None:
+        self._spec, self._engine, self._writer, self._source = spec, engine, writer, source
+        self._route = Delivery(
+            namespace=Namespace(spec.namespace),
+            log_id=spec.log_id,
+            steps=compile_steps(spec.steps, folder) if spec.steps else None,
+            one_per_key=spec.one_per_key,
+        )
+        self._progress = ShardProgress(spec.generation, reached(spec, stored, spec.generation))
+
+    def serve(self) -> None:
+        """Answer until the engine closes the connection."""
+        while (asked := self._engine.next()) is not None:
+            outcome = self.answer(asked)
+            if outcome.failure is not None:
+                failure = outcome.failure.without(self._spec.secrets)
+                outcome = replace(outcome, failure=failure)
+            sys.stdout.flush()
+            self._engine.tell(outcome)
+
+    def answer(self, asked: Slice | Retry) -> Outcome:
+        """Return what became of *asked*."""
+        try:
+            if isinstance(asked, Retry):
+                return self._retry(asked)
+            return self._deliver(asked)
+        except MemoryError:
+            # Nothing of this process is to be trusted now; the engine sees it end.
+            os._exit(_OUT_OF_MEMORY)
+
+    def _deliver(self, asked: Slice) -> Outcome:
+        batches, damage = self._source.read(asked)
+        whole = _without(concat(batches), asked.without)
+        if asked.namespace:
+            whole = whole.filter(Namespace(asked.namespace).mask(whole.column("namespace")))
+        if self._sharded:
+            mine = of_shard(whole, self._spec.shard, self._spec.shards)
+            whole = self._progress.rest(mine, asked)
+        last = asked.last
+        if damage is not None:
+            # Invariant 3: the route halts at what is damaged, not where its slice began.
+            last = batches[-1].column("offset")[-1].as_py() if batches else asked.first - 1
+        ahead = self._progress.ahead(asked) if self._sharded and self._spec.one_per_key else None
+        if ahead is not None:
+            # Invariant 9: what is passed over is not settled yet, so nothing follows it.
+            damage = None if ahead < last else damage
+            whole, last = whole.slice(0, 0), min(last, ahead)
+        reporter = self._reporter() if whole.num_rows > 1 else None
+        if asked.single:
+            bounds = (asked.first, last, asked.generation)
+            outcome = deliver_singly(
+                whole, bounds, self._route, self._writer, self._announce, reporter
+            )
+        else:
+            outcome = deliver(whole, last, asked.generation, self._route, self._writer, reporter)
+        self._progress.reached(asked, outcome.through)
+        if damage is None or outcome.failure or outcome.through < last:
+            return outcome
+        return replace(outcome, failure=damage)
+
+    @property
+    def _sharded(self) -> bool:
+        """Whether other workers deliver the other keys; what Spark works on it deals out itself."""
+        return self._spec.shards > 1 and not self._spec.on_frames
+
+    def _retry(self, asked: Retry) -> Outcome:
+        entries = self._source.parked(asked)
+        bounds = (asked.offset, asked.offset, asked.generation)
+        return deliver_singly(entries, bounds, self._route, self._writer, self._announce)
+
+    def _reporter(self) -> Reporter | None:
+        """Return what reports parts of one slice; ``None`` where it has no parts."""
+        return Reporter(self._report)
+
+    def _report(self, part: Outcome) -> None:
+        sys.stdout.flush()
+        # Called while a writer writes: an engine that has hung up is no failure of the sink's.
+        with suppress(OSError):
+            self._engine.tell(PartialOutcome(part))
+
+    def _announce(self, offset: int) -> None:
+        sys.stdout.flush()
+        self._engine.ask(Progress(offset))
+
+
+def _tell(connection: WorkerChannel, message: object) -> None:
+    # An engine that has hung up is no fault of the task: the next receive finds it out.
+    with suppress(ConnectionError):
+        connection.send(message)
+
+
+def received(connection: WorkerChannel) -> Slice | Retry | None:
+    """Return what is asked next; ``None`` when the engine has hung up."""
+    try:
+        asked = connection.recv()
+    except (EOFError, ConnectionError):
+        return None
+    return asked if isinstance(asked, Slice | Retry) else None
+
+
+def _without(entries: pa.RecordBatch, offsets: tuple[int, ...]) -> pa.RecordBatch:
+    if not offsets:
+        return entries
+    settled = pc.is_in(entries.column("offset"), pa.array(offsets, pa.int64()))
+    return entries.filter(pc.invert(settled))
+
+
+def _clock() -> float:
+    """Return a time that goes on while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class _EngineOutput(io.TextIOWrapper):
+    """Standard output of a worker: what writers print reaches the engine's own."""
+
+    def __init__(self, connection: WorkerChannel) -> None:
+        self._connection, self._thread = connection, threading.get_ident()
+        self._held = io.BytesIO()
+        super().__init__(self._held, encoding="utf-8", newline="\n")
+
+    def flush(self) -> None:
+        super().flush()
+        if threading.get_ident() != self._thread:
+            # The connection is one thread's; it sends what others print with its next word.
+            return
+        if data := self._held.getvalue():
+            self._held.seek(0)
+            self._held.truncate()
+            text = data.decode(errors="replace")
+            # An engine that is gone shows nothing; the slice's own answer will find that out.
+            with suppress(OSError):
+                for at in range(0, len(text), _PRINTED):
+                    self._connection.send(Output(text[at : at + _PRINTED]))

@@ -1,0 +1,68 @@
+"""A route's writer where it is made: in a worker, or in a task of Spark's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transporter.accepts import apply_accepts
+from transporter.adaptor import WriterContext
+from transporter.pipeline.adaptor_registry import find_writer
+from transporter.units import FOLDER
+
+if TYPE_CHECKING:
+    from transporter.adaptor import StoredOffset
+    from transporter.log.runs import Runs
+    from transporter.protocol.messages import WorkerSpec
+
+
+def make_writer(spec: WorkerSpec, folder: Path) -> Any:  # noqa: ANN401 - a Writer or a FrameWriter
+    """Return the writer that *spec* names, whose module may be in *folder*; nothing is opened."""
+    kind = find_writer(spec.writer, folder)
+    # Paths stay relative to the pipeline file, wherever its modules have been unpacked.
+    beside = {FOLDER: Path(spec.folder)}
+    return apply_accepts(kind(kind.Config.model_validate(spec.settings, context=beside)))
+
+
+def context_of(spec: WorkerSpec, generation: int) -> WriterContext:
+    """Return what the writer of *spec* is told when it is opened."""
+    return WriterContext(
+        log_id=spec.log_id,
+        route=spec.route,
+        epoch=spec.epoch,
+        generation=generation,
+        shard=spec.shard,
+        shards=spec.shards,
+        # Below the watch's limit, so that a slow sink is a timeout and not a dead worker.
+        deadline=spec.slice_timeout / 2,
+        turns=spec.turns,
+        run=spec.runs.current,
+    )
+
+
+def is_of_a_forgotten(stored: StoredOffset, runs: Runs, declared: int) -> bool:
+    """Tell whether a route of this name that was forgotten since has *stored* that in a replay.
+
+    Its generations are given again from the epoch on in which the route was *declared*. What
+    generation 0 has stored is in the sink, whichever of the two it was.
+    """
+    return stored.generation > 0 and runs.precede(stored.run, stored.epoch, declared)
+
+
+def reached(
+    spec: WorkerSpec, stored: StoredOffset | None, generation: int, handed: int = -1
+) -> int:
+    """Return up to which offset this shard's sink has everything, as it says itself; else -1.
+
+    Nothing of what it says counts unless the log's own history proves it (Invariant 5).
+    *handed* is what has been handed to workers since *spec* was made.
+    """
+    if stored is None or not spec.runs.prove(
+        stored.run, stored.epoch, stored.offset, max(handed, spec.handed)
+    ):
+        return -1
+    if is_of_a_forgotten(stored, spec.runs, spec.declared):
+        return -1
+    told = (stored.log_id, stored.route, stored.generation, stored.shard, stored.shards)
+    mine = (spec.log_id, spec.route, generation, spec.shard, spec.shards)
+    return stored.offset if told == mine else -1
