@@ -49,8 +49,9 @@ format: $(VENV)/dev  ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/dev  ## Write docs/cli.md from the help texts of the commands
+docs: $(VENV)/dev  ## Write docs/cli.md from the help texts, docs/modules.md from the docstrings
 	PYTHONPATH=. $(BIN)/python ops/cli_page.py docs/cli.md
+	PYTHONPATH=. $(BIN)/python ops/modules_page.py docs/modules.md
 
 bench: $(VENV)/bench  ## Measure against floors and rivals, into build/bench.json and docs/benchmarks.md
 	$(BIN)/python -m benchmarks $(BENCH)
