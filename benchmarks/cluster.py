@@ -1,4 +1,4 @@
-"""What a worker on another host delivers, which has every entry sent, against one on this host."""
+"""Delivery by a worker on another host, which receives every entry, against one on this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What repeated measurements say: the typical value, the spread, the ratio of pairs. Pure."""
+"""Statistics of repeated measurements: typical value, spread, ratio of pairs. Pure."""
 
 from __future__ import annotations
 

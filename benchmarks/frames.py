@@ -1,4 +1,4 @@
-"""What a slice costs that goes through Spark as a DataFrame into Parquet, and how fast rows go."""
+"""The cost of a slice as a DataFrame into Parquet, and its rows a second."""
 
 from __future__ import annotations
 

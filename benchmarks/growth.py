@@ -1,4 +1,4 @@
-"""What grows: how the time of each thing grows with how much there is of it."""
+"""Growth curves: the time of each thing against its size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a topic: the reader against a bare loop of ``consume``."""
+"""The Kafka reader against a bare loop of ``consume``."""
 
 from __future__ import annotations
 

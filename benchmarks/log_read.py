@@ -1,4 +1,4 @@
-"""Reading the log against reading and checking its bytes."""
+"""The log reader against reading and checking the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent through a benchmark: JSON documents of about 200 bytes, the same in every run."""
+"""Messages for benchmarks: JSON documents of about 200 bytes, the same in every run."""
 
 from __future__ import annotations
 

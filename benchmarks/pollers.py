@@ -1,4 +1,4 @@
-"""What one would write by hand between an outbox and Kafka; the rivals of ``outbox-kafka-backlog``.
+"""Hand-written relays from an outbox to Kafka; the rivals of ``outbox-kafka-backlog``.
 
 ``python -m benchmarks.pollers SHAPE DSN BOOTSTRAP_SERVERS TOPIC``: connects, says ``ready``, and
 for each line of standard input takes the rows that are there until there are none.

@@ -1,4 +1,4 @@
-"""What one would write by hand between two topics of Kafka; the rivals of ``kafka-kafka``.
+"""Hand-written relays between two topics of Kafka; the rivals of ``kafka-kafka``.
 
 ``python -m benchmarks.relays SHAPE BOOTSTRAP_SERVERS SOURCE TARGET``: joins a group, says
 ``ready`` when it has the partitions, and relays until it is killed.

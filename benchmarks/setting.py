@@ -1,4 +1,4 @@
-"""What a benchmark runs in: how much it should do, where, and beside which services."""
+"""The setting of a benchmark: amount of work, folder, and services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What handing a slice to a worker in Spark costs, against an echo over the same kind of socket."""
+"""The cost of handing a slice to a worker in Spark, against an echo over such a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each kind of step makes of messages in a second, against a bare loop that does the same."""
+"""Messages a second through each kind of step, against a bare loop that does the same."""
 
 from __future__ import annotations
 

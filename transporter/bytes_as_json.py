@@ -1,4 +1,4 @@
-"""How bytes are shown in JSON, by sinks and by commands."""
+"""Bytes as JSON values, for sinks and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running pipelines inside of another program: ``from transporter import Pipeline``.
+"""Pipelines inside another program: ``from transporter import Pipeline``.
 
 Never touches signal handlers, logging handlers or standard output of its host;
 imports no Spark into this process.

@@ -1,4 +1,4 @@
-"""What may be told of a log to those who must not read it."""
+"""Metadata of a log that is shown to users who must not read its payloads."""
 
 from __future__ import annotations
 

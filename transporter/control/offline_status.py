@@ -1,4 +1,4 @@
-"""How a log is, as the disk tells it: takes no lock, and imports no more than that needs."""
+"""Log status read from disk, without the lock. Imports stay light for the start of commands."""
 
 from __future__ import annotations
 

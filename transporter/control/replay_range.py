@@ -1,4 +1,4 @@
-"""What a replay would deliver again, and whether the log still holds all of it."""
+"""The entries that a replay would redeliver, and gaps in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator may ask for, and what carries it out. Pure."""
+"""Requests of operators, and the interface that carries them out. Pure."""
 
 from __future__ import annotations
 

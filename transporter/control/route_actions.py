@@ -1,4 +1,4 @@
-"""What operators do to one route, whoever owns its offset log at that moment.
+"""Operator actions on one route, on its open offset log.
 
 Each action is checked, then recorded in the audit file, then done: whatever an action
 changed, the audit file has it.

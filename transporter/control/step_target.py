@@ -1,4 +1,4 @@
-"""Which entry a paused route would deliver next."""
+"""The entry that a paused route delivers next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""Exponential backoff with jitter between retries."""
 
 from __future__ import annotations
 

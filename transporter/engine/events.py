@@ -1,4 +1,4 @@
-"""What the engine tells its surroundings while it runs: its events, and its status."""
+"""Events and status of the engine, for observers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start sees when names have changed: a pipeline's, its file's, a route's."""
+"""Checks at a start for changed names of the pipeline, its file or its routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs in an engine: its readers and its routes, of which a reload may change any.
+"""The running readers and routes, which a reload adds, changes and removes.
 
 How one that is removed leaves, and where each step is upheld:
 

@@ -1,4 +1,4 @@
-"""What the engine reports to whoever traces single entries; by default nobody does."""
+"""Interface to a tracer of single entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the log by offsets: slices for routes and workers, views for operators.
+"""Reader of the log by offsets: slices for routes and workers, views for operators.
 
 Takes no lock and changes nothing, so it works beside a running engine and from other
 processes. It never looks beyond the durable offset that it is given.

@@ -1,1 +1,1 @@
-"""What an engine shows of itself over HTTP: metrics, health and readiness."""
+"""Metrics, health and readiness of an engine over HTTP."""

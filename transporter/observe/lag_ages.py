@@ -1,4 +1,4 @@
-"""How far behind a route is in time: when its oldest unsettled entry was logged."""
+"""The lag of a route in time: the log time of its oldest unsettled entry."""
 
 from __future__ import annotations
 

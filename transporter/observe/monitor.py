@@ -1,4 +1,4 @@
-"""What watches one engine: counts its events, and serves its metrics and its health."""
+"""The monitor of one engine: counts its events, and serves metrics and health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an engine gets on with its work, and if not, what holds it up. Pure."""
+"""Readiness of an engine: whether it makes progress, and the reasons if not. Pure."""
 
 from __future__ import annotations
 

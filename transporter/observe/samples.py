@@ -1,4 +1,4 @@
-"""What every metric stands at: the table filled in from one look at the engine. Pure."""
+"""Samples of all metrics, from one status of the engine. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator can learn about the installed adaptors and their settings."""
+"""Descriptions of the installed adaptors and their settings, for operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds adaptors by name: installed ones by entry point, your own beside the pipeline file.
+"""The registry of adaptors: installed ones by entry point, yours beside the pipeline file.
 
 An installed adaptor has a short name in the entry point group
 ``transporter.readers`` or ``transporter.writers``. ``module:Class`` names a

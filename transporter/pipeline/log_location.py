@@ -1,4 +1,4 @@
-"""What an operator needs to know of a pipeline file: where its log is, which routes it names.
+"""The log directory and the route names of a pipeline file, without validating the rest.
 
 Apart from the rest, for that takes a tenth of a second to import.
 """

@@ -1,4 +1,4 @@
-"""Which entries a route takes: a regular expression over namespaces."""
+"""The namespace filter of a route: a regular expression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline file may say about how its engine is watched."""
+"""The section ``observe`` of a pipeline file: endpoint, tokens, tracing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this machine has room for the paths of a pipeline: found out without opening any."""
+"""Checks that this machine can hold the paths of a pipeline, without opening any."""
 
 from __future__ import annotations
 

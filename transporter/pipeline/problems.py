@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline file: every problem at once, each with its place."""
+"""Problems of a pipeline file: all at once, each with its file and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a pipeline file again for an engine that runs: what may change, and what may not."""
+"""The changes between a running pipeline and its file, and those that a reload refuses."""
 
 from __future__ import annotations
 

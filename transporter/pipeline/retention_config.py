@@ -1,4 +1,4 @@
-"""What a pipeline file may say about how long the log keeps entries, and how much of them."""
+"""The section ``log`` of a pipeline file: retention, compaction and budget."""
 
 from __future__ import annotations
 

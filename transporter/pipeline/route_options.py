@@ -1,4 +1,4 @@
-"""What a route may be told besides its filter and its writer: the types of its options.
+"""Types of a route's options besides its filter and its writer.
 
 All of them are frozen and live through pickling.
 """

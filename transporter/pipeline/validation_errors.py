@@ -1,4 +1,4 @@
-"""Turns what pydantic refuses into problems of a pipeline file: place, key, and what to write.
+"""Problems of a pipeline file from the errors of pydantic: place, key and remedy.
 
 A value is shown only when it is a plain scalar, stands in the file itself (not
 in a variable), and its setting does not look like a secret (Invariant 20).

@@ -1,4 +1,4 @@
-"""What the engine, its Spark host and its workers say to each other.
+"""Messages between the engine, its Spark host and its workers.
 
 Plain frozen values, sent over an ``engine.channel`` once each side has proved itself.
 A worker is started with an ``Invitation`` and knows nothing else. Its conversation is

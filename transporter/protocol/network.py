@@ -1,4 +1,4 @@
-"""How an engine and its workers reach each other where they share no host.
+"""Connections between an engine and workers on other hosts: addresses and TLS.
 
 An address that is a text is a unix socket; a host and a port are TCP, with TLS.
 """

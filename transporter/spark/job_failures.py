@@ -1,4 +1,4 @@
-"""What a failed job means for its slice: an entry's doing, the sink's, or the configuration's."""
+"""Causes of a failed Spark job: an entry, the sink, or the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting the Spark host: a child process in a session of its own.
+"""The launcher of the Spark host: a child process in a session of its own.
 
 Imports neither pyspark nor py4j, so the engine process stays small and starts
 at once.

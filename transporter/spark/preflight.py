@@ -1,4 +1,4 @@
-"""Whether Spark can be started, as far as that shows without starting it."""
+"""Checks that Spark can be started, without starting it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What adaptor authors test with: doubles, hostile messages and contracts.
+"""Tools for authors of adaptors: doubles, hostile messages and contracts.
 
 The contracts are in ``transporter.testing.contracts``, which needs pytest; the
 rest does not.

@@ -1,4 +1,4 @@
-"""What every reader and every writer must keep, as pytest mix-ins. Needs pytest.
+"""Contracts of readers and writers, as pytest mix-ins. Needs pytest.
 
 Derive a class named ``Test…`` from one of them and say how to make the adaptor
 and how to look into the system behind it.

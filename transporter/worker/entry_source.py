@@ -1,4 +1,4 @@
-"""Where a worker has its entries from: the log that it sees, or the engine that does."""
+"""The source of a worker's entries: the log directory, or the engine."""
 
 from __future__ import annotations
 

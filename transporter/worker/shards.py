@@ -1,4 +1,4 @@
-"""Which shard of a route an entry belongs to: its key decides, so a key's entries stay in order."""
+"""The shard of an entry, by its key, so that a key's entries stay in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every route has delivered, for readers whose sources are told only of that.
+"""The delivery progress of all routes, for ``release: delivered``.
 
 The order on which ``release: delivered`` rests, and where each step is upheld:
 

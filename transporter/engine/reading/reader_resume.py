@@ -1,4 +1,4 @@
-"""What the log remembers of one reader, and what a reader may ask of the engine."""
+"""The state of one reader in the log, and the services that a reader may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passing what a source gives again: a term, or a reader, has ended before it was delivered."""
+"""Superseding: entries of an ended term that its source redelivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one reader has logged and its source was not told of yet. Pure."""
+"""Batches of one reader that are logged and not acknowledged to the source yet. Pure."""
 
 from __future__ import annotations
 

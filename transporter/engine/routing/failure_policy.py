@@ -1,4 +1,4 @@
-"""What an outcome means for its route: go on, try again later, set an entry aside, or halt.
+"""Decisions after each outcome of a slice: continue, retry, park an entry, or halt.
 
 Writes down what was settled; decides nothing about workers or threads.
 """

@@ -1,4 +1,4 @@
-"""What a route is asked to do on its own thread, between two slices."""
+"""Calls that a route runs on its own thread, between two slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Setting entries aside that a route cannot deliver, and keeping their keys in order."""
+"""Parking of entries that a route cannot deliver, with the order of their keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a route may deliver: ``max_rate``."""
+"""Rate limit of a route: ``max_rate``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which offsets a route hands over next, and how, after something has failed. Pure.
+"""The delivery plan: the offsets that a route delivers next after a failure. Pure.
 
 The plan (DESIGN.md, "When a slice fails"): in bulk until a failure; then in shorter
 slices, and what is suspected one entry at a time, each announced before it is

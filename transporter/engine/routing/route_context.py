@@ -1,4 +1,4 @@
-"""What every reader and route of an engine has around it."""
+"""The engine's services that readers and routes share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a route hands to its worker next: slices of the log, cut as its settings say."""
+"""Slices: the next range of the log that a route hands to its worker."""
 
 from __future__ import annotations
 

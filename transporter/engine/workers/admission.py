@@ -1,4 +1,4 @@
-"""When a worker that has called over a network may begin, and what it is given then."""
+"""Admission of remote workers: when they may begin, and with which settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker that does not see the log is given of it: frames and parked files, as they are.
+"""Frames and parked files for workers that do not see the log directory.
 
 The engine checks no payload: the worker does, as if it had read the file itself
 (Invariant 3).

@@ -1,4 +1,4 @@
-"""Where the Spark host and the workers call back."""
+"""The listener to which the Spark host and the workers connect."""
 
 from __future__ import annotations
 

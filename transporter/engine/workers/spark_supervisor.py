@@ -1,4 +1,4 @@
-"""Carries slices to Spark: keeps one Spark host alive and gives routes their workers."""
+"""The supervisor of the Spark host: keeps one running, and requests workers for routes."""
 
 from __future__ import annotations
 

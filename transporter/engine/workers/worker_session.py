@@ -1,4 +1,4 @@
-"""What a route and its worker say to each other."""
+"""The session of a route with its workers: requests, answers, and waiting for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers are told when they are asked for."""
+"""The specification that a route's workers are started with."""
 
 from __future__ import annotations
 

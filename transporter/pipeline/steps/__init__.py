@@ -1,4 +1,4 @@
-"""What a route does to its entries between the log and its writer."""
+"""Steps of a route: changes to entries between the log and the writer."""
 
 from transporter.pipeline.steps.chain import Steps, compile_steps
 

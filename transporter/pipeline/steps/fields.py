@@ -1,4 +1,4 @@
-"""Which fields of a document a step is about, and what becomes of each."""
+"""The fields of a document that a step keeps, omits or renames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bytes of a document change: a walk over its members that copies nothing."""
+"""Edits of a JSON document's bytes: a walk over its members that copies nothing."""
 
 from __future__ import annotations
 

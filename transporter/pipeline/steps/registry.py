@@ -1,4 +1,4 @@
-"""Which steps there are, and how an item of ``steps:`` becomes one."""
+"""The registry of steps, and the parsing of an item of ``steps:``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step is: its settings in the pipeline file, and what it does to a batch."""
+"""The interface of a step: its settings, and its effect on a batch."""
 
 from __future__ import annotations
 
