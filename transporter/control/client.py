@@ -1,4 +1,4 @@
-"""The operator's side: the running engine is asked, else the log is taken under its lock."""
+"""Client of an engine's control socket, or of the log itself when no engine runs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _ANSWER: Final = 120.0
 
 
 class NoEngine(Exception):
-    """Nobody serves the control socket; nothing was asked."""
+    """No process serves the control socket, so nothing was requested."""
 
 
 class EngineEnded(EnvironmentFault):
-    """The engine was killed, or ended, before it answered: nobody knows what it has done."""
+    """The engine ended before it answered, so the outcome is unknown."""
 
 
 class Engine:
@@ -46,8 +46,8 @@ class Engine:
         """Connect.
 
         Raises:
-            NoEngine: there is nobody.
-            EngineUnreachable: it does not take this client now.
+            NoEngine: no process listens.
+            EngineUnreachable: the engine does not accept this client now.
 
         """
         with ExitStack() as stack:
@@ -67,7 +67,7 @@ class Engine:
             self._close = stack.pop_all()
 
     def ask(self, request: Request) -> dict[str, Any]:
-        """Return what the engine answers, or raise what it raised."""
+        """Return the engine's answer, or raise its error."""
         try:
             self._lines.send(encode(request))
             answer = self._lines.receive()
@@ -101,13 +101,13 @@ def _connect(peer: socket.socket, directory: Path) -> None:
 
 
 def perform(directory: Path, request: Request, patience: float = PATIENCE) -> dict[str, Any]:
-    """Have *request* carried out, by the engine that runs on *directory* or without one.
+    """Perform *request* through the engine that runs on *directory*, or without one.
 
     An engine that starts or stops just now is waited for, *patience* seconds long.
 
     Raises:
-        EngineUnreachable: the log is in use, and nobody answers.
-        TransporterError: what the request came to.
+        EngineUnreachable: the log is in use, and its owner does not answer.
+        TransporterError: the request was refused or failed.
 
     """
     deadline = time.monotonic() + patience
@@ -120,7 +120,7 @@ def perform(directory: Path, request: Request, patience: float = PATIENCE) -> di
         except EngineUnreachable:
             if time.monotonic() > deadline:
                 raise
-        # Nobody tells another process that an engine has begun to listen.
+        # No event tells another process that an engine has begun to listen.
         time.sleep(_PAUSE)
 
 
@@ -129,7 +129,7 @@ def _once(directory: Path, request: Request) -> dict[str, Any]:
         try:
             return engine.ask(request) | {"live": True}
         except EngineEnded:
-            # A look has done nothing, so it may be had again, from what the disk tells.
+            # A read-only request has no effect, so it may be repeated, on the disk.
             if not isinstance(request, Status | LogMetadata):
                 raise
     return _alone(directory, request) | {"live": False}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transporter.control.requests import LogMetadata, Operations, Request
 
 MOST: Final = 1_000
-"""Entries that one request is told of."""
+"""Entries in one answer at most."""
 _HIDDEN: Final = "something is wrong; the engine's user is shown what"
 _COLUMNS: Final = ("offset", "logged_at", "namespace", "op", "phase")
 
@@ -27,8 +27,8 @@ _COLUMNS: Final = ("offset", "logged_at", "namespace", "op", "phase")
 def metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, Any]:
     """Return offset, log time (µs UTC), namespace, op, phase and size of entries.
 
-    Not their keys, ids, headers and data; and how many compaction has dropped of the range.
-    Raises ``ActionRefused`` for too many.
+    Keys, ids, headers and data are left out. The answer also counts the entries of the range
+    that compaction has dropped. Raises ``ActionRefused`` for too many.
     """
     if not 1 <= request.most <= MOST:
         raise ActionRefused(f"{request.most} entries; ask for 1 to {MOST}")
@@ -49,19 +49,19 @@ def metadata(directory: Path, durable: int, request: LogMetadata) -> dict[str, A
 
 
 class ReadOnly:
-    """Operations that change nothing and tell no payload; implements ``requests.Operations``."""
+    """Read-only operations that show no payload; implements ``requests.Operations``."""
 
     def __init__(self, operations: Operations) -> None:
-        """Ask *operations*."""
+        """Forward to *operations*."""
         self._operations = operations
 
     def perform(
         self, request: Request, by: Operator, gone: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
-        """Do what *request* says, if it only reads; see ``requests.Operations``.
+        """Perform *request* if it only reads; see ``requests.Operations``.
 
         Raises:
-            ActionRefused: it would change something.
+            ActionRefused: the request would change something.
 
         """
         if not isinstance(request, requests.Status | requests.LogMetadata):
@@ -72,6 +72,6 @@ class ReadOnly:
         found = self._operations.perform(request, by, gone)
         for part in (*found.get("readers", ()), *found.get("routes", ())):
             if part.get("problem"):
-                # An error may quote what a message holds.
+                # An error may quote a payload.
                 part["problem"] = _HIDDEN
         return found

@@ -36,7 +36,7 @@ def progress(state: RouteState) -> dict[str, Any]:
 
 
 def status(directory: Path) -> dict[str, Any]:
-    """Return how a log is on which no engine runs, as the disk tells it; takes no lock."""
+    """Return the status of a log without an engine, from disk and without the lock."""
     found = inspect(directory, proved_offset(directory))
     return {
         "running": False,

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Plan:
     """The offsets ``first`` to ``last``.
 
-    ``missing`` are the ranges of them that are gone; of the rest compaction has ``dropped``
-    so many entries.
+    ``missing`` are the ranges among them that retention has removed. ``dropped`` counts the
+    entries that compaction has removed from the rest.
     """
 
     first: int
@@ -33,7 +33,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a range holds: how many entries of the wanted namespaces, and when they were logged."""
+    """Entries of the requested namespaces in a range: their count and their log times."""
 
     entries: int
     oldest: int | None
@@ -51,13 +51,13 @@ def plan(
     request: Replay,
     seen: Callable[[int], object] = lambda _: None,
 ) -> Plan:
-    """Find the range that *request* means in a log whose last durable offset is *durable*.
+    """Resolve the range of *request* in a log whose last durable offset is *durable*.
 
-    *seen* is called with the offset up to which the log has been looked at, and may raise.
+    *seen* is called with the offset up to which the log has been searched, and may raise.
 
     Raises:
-        ActionRefused: parts of it are gone, and it does not say ``partial``.
-        OffsetRefused: there is nothing of it.
+        ActionRefused: parts of it are gone, and ``partial`` is not set.
+        OffsetRefused: nothing of it is in the log.
 
     """
     _refuse_bad_pattern(request.namespace)
@@ -85,7 +85,7 @@ def plan(
 def contents(
     reader: LogReader, planned: Plan, seen: Callable[[int], object] = lambda _: None
 ) -> Contents:
-    """Count what *planned* would deliver again, before the route's own filter.
+    """Count the entries that *planned* would redeliver, before the route's own filter.
 
     *seen* is called with the offset up to which the log has been read, and may raise.
     """

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Tell how everything is."""
+    """Status of readers and routes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogMetadata:
-    """Tell of the newest ``most`` entries from ``first`` to ``last``, without what they hold."""
+    """Metadata of the newest ``most`` entries from ``first`` to ``last``, without payloads."""
 
     first: int = 0
     last: int = 1 << 62
@@ -37,9 +37,9 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Deliver a range again: from ``first``, or what was logged ``since`` (µs UTC) on.
+    """Redelivery of a range: from ``first``, or from the log time ``since`` (µs UTC).
 
-    It ends with ``last``, or with what was logged ``until``, or at the watermark.
+    It ends with ``last``, with the log time ``until``, or at the watermark.
     """
 
     route: str
@@ -194,9 +194,9 @@ class Operations(Protocol):
     def perform(
         self, request: Request, by: Operator, gone: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
-        """Do what *request* says, audited as done *by* somebody; return plain values.
+        """Perform *request*, audited as done *by* an operator; return plain values.
 
-        What was done is durable on return. Raise a
-        :class:`~transporter.errors.TransporterError` when nothing was done. What only looks,
-        and takes long, ends once nobody waits for it any more: *gone* is asked now and then.
+        The effect is durable on return. A :class:`~transporter.errors.TransporterError` means
+        that nothing was changed. A long read-only request ends early when *gone* returns true:
+        its client no longer waits.
         """

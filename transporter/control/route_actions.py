@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 _MOST_OFFSETS: Final = 10_000
 """Parked entries that one request may name: as many as a route parks by default."""
 _MOST_NAMED: Final = 20
-"""Offsets that the text of an answer names; as JSON it has all of them."""
+"""Offsets that the text of an answer lists; the JSON has all of them."""
 
 
 def answer(log: OffsetLog, done: str, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
-    """Return what an action has come to."""
+    """Return the result of an action."""
     return _answer(log.route, log.state, done, **more)
 
 
 def ack(log: CommitLog, offsets: OffsetLog, request: Ack, by: Operator) -> dict[str, Any]:
-    """Settle a range undelivered; a replay that is in it goes on behind it."""
+    """Settle a range without delivery. A replay inside it continues after it."""
     part = Range(request.first, request.last, "operator")
     offsets.refuse_settling(part, log.durable)
     with offsets.audit_change("ack", by, first=part.first, last=part.last, reason=request.reason):
@@ -76,9 +76,10 @@ def preview(
     upserts: bool | None,
     seen: Callable[[int], object] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return what a replay would deliver again.
+    """Return the plan of a replay.
 
-    Reads all of it and holds nobody meanwhile; *seen* is called at each frame, and may raise.
+    Reads all of the range without blocking other requests. *seen* is called at each frame,
+    and may raise.
     """
     with LogReader(directory) as reader:
         planned = plan(reader, durable, state.watermark, request, seen)
@@ -90,14 +91,14 @@ def preview(
 def replay(
     log: CommitLog, offsets: OffsetLog, request: Replay, by: Operator, *, upserts: bool | None
 ) -> dict[str, Any]:
-    """Have a range delivered again.
+    """Begin the redelivery of a range.
 
-    *upserts* tells whether the sink keeps the newest value of a key; ``None``: not known.
+    *upserts* is whether the sink keeps the newest value of a key, ``None`` if unknown.
     """
     rewritten = log.gate.rewritten
     planned = _planned(log, offsets, request)
     with log.gate:
-        # Invariant 11: what was planned is still there, and is held from now on.
+        # Invariant 11: the planned range is still there, and held from now on.
         if log.gate.rewritten != rewritten:
             planned = _planned(log, offsets, request)
         _refuse_what_is_gone(log, offsets, planned)
@@ -150,9 +151,9 @@ def simple(
     by: Operator,
     store: Callable[[], ParkedStore],
 ) -> dict[str, Any]:
-    """Do what needs the log and the offset log only, whether an engine runs or not.
+    """Perform a request that needs only the log and the offset log, with or without an engine.
 
-    *store* opens the parked entries, for what needs them.
+    *store* opens the parked entries on demand.
     """
     match request:
         case requests.Ack():
@@ -231,7 +232,7 @@ def _with_those_behind(
     followers: Sequence[int],
     left: Sequence[int],
 ) -> dict[str, Any]:
-    """Return the answer to what was done to *chosen*, with the entries behind them named."""
+    """Return the answer for the *chosen* entries, with the entries that follow them."""
     for behind, fate in (followers, "behind will follow"), (left, "behind stay parked"):
         if behind:
             named = ", ".join(map(str, behind[:_MOST_NAMED]))

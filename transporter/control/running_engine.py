@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NOTICE: Final = 5.0
-"""Seconds that an action waits until it can tell what it came to."""
+"""Seconds that an action waits for its outcome."""
 SLICE: Final = 30.0
 """Seconds that an action waits for the slice that a route is at."""
 _LOOK: Final = 0.05
@@ -58,8 +58,8 @@ _ELSEWHERE: Final = "it was acked, released or superseded meanwhile, or its repl
 class Live:
     """Operates *engine*; implements ``requests.Operations``. Thread-safe.
 
-    Whatever needs a route to stand still is done by the route's own thread
-    between two slices; all else at once, however long a slice takes.
+    Actions that need an idle route run on the route's own thread between two slices. All
+    others run at once, however long a slice takes.
     """
 
     def __init__(self, engine: Engine, environ: Mapping[str, str], observe: Observer) -> None:
@@ -71,7 +71,7 @@ class Live:
     def perform(
         self, request: Request, by: Operator, gone: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
-        """Do what *request* says; see :class:`~transporter.control.requests.Operations`."""
+        """Perform *request*; see :class:`~transporter.control.requests.Operations`."""
         if isinstance(request, requests.Status):
             return running_status(self._engine)
         if isinstance(request, requests.LogMetadata):
@@ -99,7 +99,7 @@ class Live:
         self._tell(request, by)
         return done
 
-    def _act(self, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - what is left of Request
+    def _act(self, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - the rest of Request
         route, offsets = self._running(request.route)
         with self._locks[request.route]:
             done = self._done(route, offsets, request, by)
@@ -122,7 +122,7 @@ class Live:
         )
 
     def _refuse_unwanted(self, gone: Callable[[], bool], _: int) -> None:
-        """End a long look that nobody waits for any more; a stop waits for none."""
+        """End a long read-only request whose client has gone; a stop waits for none."""
         if self._engine.stopping or gone():
             raise EngineUnreachable("the engine is stopping; nothing was changed")
 
@@ -183,7 +183,7 @@ class Live:
     def _outcome(
         self, route: Route, offsets: OffsetLog, through: int, generation: int
     ) -> tuple[str | None, str]:
-        """Return the outcome of a stepped entry and the reason; ``None`` while it is not known."""
+        """Return the outcome of a stepped entry and the reason; ``None`` while it is pending."""
         if offsets.state.generation != generation:
             return "failed", "a replay began before it was delivered; step again"
         if offsets.state.next_offset() <= through:
@@ -293,7 +293,7 @@ class Live:
         }
 
     def _problems(self, readers: Sequence[str], deadline: float) -> dict[str, str]:
-        """Wait until it is known what comes of *readers* that are being opened; return what fails.
+        """Wait for *readers* that are being opened; return the problems by reader.
 
         Those that are paused, or not open by the *deadline*, have no problem yet.
         """
@@ -331,7 +331,7 @@ class Live:
 
 
 def running_status(engine: Engine) -> dict[str, Any]:
-    """Return what everything in *engine* is doing now, as plain values."""
+    """Return the current status of *engine* as plain values."""
     status = engine.status()
     return {
         "running": True,
@@ -354,7 +354,7 @@ def _reader_status(status: ReaderStatus) -> dict[str, Any]:
 
 
 def _route_statuses(engine: Engine, routes: Iterable[RouteStatus]) -> Iterator[dict[str, Any]]:
-    """Yield the status of each of *routes*; one that a reload has removed may be gone by now."""
+    """Yield the status of each route. A route that a reload has removed may be gone."""
     for each in routes:
         if (offsets := engine.offsets(each.name)) is not None:
             yield _route_status(each, offsets.state)
@@ -372,7 +372,7 @@ _SHOWN: Final = (
 
 
 def _paused(offsets: OffsetLog) -> RouteState:
-    """Return the state of a paused route; raise :class:`ActionRefused` for another one."""
+    """Return the state of a paused route; raise :class:`ActionRefused` for others."""
     state = offsets.state
     if not state.paused:
         raise ActionRefused(f"route {offsets.route} is not paused; pause it, then step")
@@ -380,15 +380,15 @@ def _paused(offsets: OffsetLog) -> RouteState:
 
 
 def _upserts(route: Route) -> bool:
-    """Tell whether the route's sink keeps the newest value of a key, as its writer declares."""
+    """Return whether the route's sink keeps the newest value of a key, as its writer declares."""
     return bool(route.config.writer.config.upserts)
 
 
 def _within(answer: Future[T], seconds: float) -> T | None:
-    """Return what becomes of *answer* within *seconds*; ``None``: it was withdrawn."""
+    """Return the result of *answer* within *seconds*, or ``None`` if it was withdrawn."""
     with suppress(TooLong):
         return _result(answer, seconds)
-    # What has begun is waited for.
+    # A call that has begun cannot be withdrawn.
     return None if answer.cancel() else _result(answer, None)
 
 

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from transporter.engine.events import Observer
 
 CLIENTS: Final = 32
-"""Operators at once; one more is told to come again."""
+"""Concurrent clients; further ones are refused and may retry."""
 _SILENCE: Final = 60.0
-"""Seconds that a client may say nothing, or not listen."""
+"""Seconds that a client may send nothing, or read nothing."""
 _GRACE: Final = 2.0
 ROOM: Final = 5.0
 """Seconds between two tries to listen while the disk is full."""
@@ -53,15 +53,14 @@ ROOM: Final = 5.0
 class ControlServer:
     """Serves operators on ``control.sock``; implements ``engine.Service``.
 
-    Only the engine's own user, and root, may speak. A client that hangs holds
-    nobody but its own thread. The caller owns the log's lock, so a socket that
-    is there already is that of a dead engine.
+    Only the engine's own user and root are served. A client that hangs blocks only its own
+    thread. The caller owns the log's lock, so an existing socket is that of a dead engine.
     """
 
     name: ClassVar[str] = SOCKET
 
     def __init__(self, operations: Operations, directory: Path, observe: Observer) -> None:
-        """Serve *operations* in the log *directory*; nothing is there before :meth:`start`."""
+        """Prepare to serve *operations* in the log *directory*; :meth:`start` makes the socket."""
         self._operations, self._directory, self._observe = operations, directory, observe
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._lock = threading.Lock()
@@ -73,7 +72,7 @@ class ControlServer:
         self._thread = threading.Thread(target=self._accept, name=self.name)
 
     def start(self, on_failure: Callable[[BaseException], None]) -> None:
-        """Listen; an engine that cannot runs without, and says so.
+        """Listen. An engine that cannot listen runs without a socket and reports it.
 
         On a full disk it listens as soon as there is room for the socket's name.
         """
@@ -102,7 +101,7 @@ class ControlServer:
     def _bind(self) -> None:
         with suppress(FileNotFoundError):
             self._path.unlink()
-        # Before there is a name, so that nobody else ever finds it open.
+        # Before the socket has a name, so that no other user ever finds it open.
         os.fchmod(self._listener.fileno(), 0o600)
         with address_of(self._directory, self.name) as address:
             self._listener.bind(address)
@@ -119,7 +118,7 @@ class ControlServer:
         return by.uid in {0, os.getuid()}
 
     def _make_way(self) -> None:
-        """Do what is to be done for a client for whom there is no place; the lock is held."""
+        """Make room for one more client, or refuse it; the lock is held."""
 
     def _remove_socket(self) -> None:
         """Remove the socket's name, unless it is another engine's by now (Invariant 12)."""
@@ -183,7 +182,7 @@ class ControlServer:
                 self._clients.pop(threading.current_thread(), None)
 
     def _is_gone(self, peer: socket.socket) -> bool:
-        """Tell whether nobody waits for an answer: the client has hung up, or the engine ends."""
+        """Return whether no client waits for an answer: it has closed, or the engine ends."""
         look = select.poll()
         look.register(peer, 0)
         return self._stopping.is_set() or bool(look.poll(0))
@@ -214,7 +213,7 @@ class ControlServer:
             return {"ok": False, "error": encode_error(bug)}
 
     def _part_from_clients(self) -> None:
-        # First from those that have nothing to say any more, then from those that do not listen.
+        # First from idle clients, then from those that do not read.
         for how in (socket.SHUT_RD, socket.SHUT_RDWR):
             with self._lock:
                 clients = dict(self._clients)
@@ -226,10 +225,10 @@ class ControlServer:
 
 
 class StatusServer(ControlServer):
-    """Serves those who may only look, on ``status.sock``; its operations change nothing.
+    """Serves read-only requests on ``status.sock``.
 
-    The system lets the group of the log directory connect, where that may enter it.
-    Who only holds a place loses it to those who come to ask.
+    The system lets the group of the log directory connect, where it may enter the directory.
+    An idle client loses its place to a new one.
     """
 
     name = READ_SOCKET
@@ -244,7 +243,7 @@ class StatusServer(ControlServer):
             return
         os.chmod(place, 0o660)  # noqa: PTH101 - as above
 
-    def _may_ask(self, by: Operator) -> bool:  # noqa: ARG002 - who could connect may ask
+    def _may_ask(self, by: Operator) -> bool:  # noqa: ARG002 - every client that could connect is served
         return True
 
     def _make_way(self) -> None:
@@ -256,7 +255,7 @@ class StatusServer(ControlServer):
 
 @contextmanager
 def _held(path: Path) -> Iterator[str]:
-    """Yield a name for the socket at *path* that stays its own, whoever replaces *path*."""
+    """Yield a name for the socket at *path* that stays valid when *path* is replaced."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
@@ -273,11 +272,10 @@ def _operator(peer: socket.socket) -> Operator:
 
 
 def attach_control(engine: Engine, environ: Mapping[str, str], observe: Observer) -> None:
-    """Let operators reach *engine* for as long as it runs; to be called before it starts.
+    """Serve operators' requests to *engine* while it runs; call this before it starts.
 
-    Those of the log directory's group may look at it, and change nothing.
-
-    Variables of a pipeline file that is read again come from *environ*.
+    The log directory's group has read-only access. Variables of a reloaded pipeline file
+    come from *environ*.
     """
     operations = Live(engine, environ, observe)
     engine.attach(ControlServer(operations, engine.log.directory, observe))

@@ -24,11 +24,11 @@ def next_entry(
 ) -> int:
     """Return the offset of the next entry that a route of this *namespace* filter delivers.
 
-    What is settled above the watermark already is passed. *seen* is called with the offset
-    up to which the log has been read, and may raise.
+    Entries that are already settled above the watermark are skipped. *seen* is called with
+    the offset up to which the log has been read, and may raise.
 
     Raises:
-        ActionRefused: there is none yet.
+        ActionRefused: the log has no such entry yet.
 
     """
     filters = [Namespace(namespace)]

@@ -45,9 +45,9 @@ class Offline:
         self,
         request: Request,
         by: Operator,
-        gone: Callable[[], bool] = lambda: False,  # noqa: ARG002 - whoever asks is this process
+        gone: Callable[[], bool] = lambda: False,  # noqa: ARG002 - the client is this process
     ) -> dict[str, Any]:
-        """Do what *request* says; see :class:`~transporter.control.requests.Operations`.
+        """Perform *request*; see :class:`~transporter.control.requests.Operations`.
 
         Raises besides:
             LogLocked: an engine runs.
@@ -102,7 +102,7 @@ class Offline:
 
     @contextmanager
     def _opened(self, route: str) -> Iterator[tuple[CommitLog, OffsetLog]]:
-        """Open log and offset log; both must be there."""
+        """Open the log and the offset log, which must both exist."""
         directory = self._directory
         inspect(directory, proved_offset(directory))
         read_state(directory, route)
@@ -137,7 +137,7 @@ def rename(directory: Path, route: str, new: str, by: Operator, reason: str) -> 
             rename_route(directory, route, new)
 
 
-def _done(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - what is left of Request
+def _done(log: CommitLog, offsets: OffsetLog, request: Any, by: Operator) -> dict[str, Any]:  # noqa: ANN401 - the rest of Request
     match request:
         case requests.Replay():
             return route_actions.replay(log, offsets, request, by, upserts=None)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 SOCKET: Final = "control.sock"
 READ_SOCKET: Final = "status.sock"
-"""What only reads is answered here, for the group of the log directory."""
+"""The socket of read-only requests, for the group of the log directory."""
 MAX_REQUEST: Final = 64 << 10
 MAX_ANSWER: Final = 8 << 20
 _LONGEST_PATH: Final = 107
@@ -68,10 +68,10 @@ class Lines:
         self._peer.sendall(json.dumps({"v": VERSION, **content}, default=str).encode() + b"\n")
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next object; ``None`` once the other side has ended.
+        """Return the next object, or ``None`` after the other side has closed.
 
         Raises:
-            ActionRefused: it is too long, no object, or of another version.
+            ActionRefused: it is too long, not an object, or of another version.
 
         """
         while (end := self._held.find(b"\n")) < 0:
@@ -107,7 +107,7 @@ def encode(request: Request) -> dict[str, Any]:
 
 
 def decode(message: dict[str, Any]) -> Request:
-    """Return the request in *message*; raise :class:`ActionRefused` for what is none."""
+    """Return the request in *message*; raise :class:`ActionRefused` if it is not one."""
     operation, arguments = message.get("op"), message.get("args", {})
     kind = KINDS.get(operation) if isinstance(operation, str) else None
     if kind is None:
@@ -131,7 +131,7 @@ def _checked(kind: type[Any], arguments: dict[str, Any]) -> Request:
 
 @cache
 def _adapters() -> dict[type[Any], TypeAdapter[Any]]:
-    """Return what checks each kind of request: to make one takes longer than most answers."""
+    """Return the validators of all requests, cached: building one is slow."""
     from pydantic import TypeAdapter  # noqa: PLC0415 - as above
 
     return {kind: TypeAdapter(kind) for kind in KINDS.values()}

@@ -1,6 +1,6 @@
-"""Spans of single entries: which entries are traced, and what is known of them until the ack.
+"""Spans of single entries: sampling, and the journal of sampled entries until their acks.
 
-Pure of OpenTelemetry, which only the thread that exports spans needs.
+Free of OpenTelemetry, which only the exporting thread needs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from transporter.trace_context import TraceContext
 
 PENDING: Final = 10_000
-"""Traced entries that may wait for acks; for one more the oldest is forgotten."""
+"""Traced entries that may wait for acks. One more evicts the oldest."""
 _RECENT: Final = 64
-"""Outcomes of a route that are kept for entries that it settles before they are known here."""
+"""Outcomes of a route that are kept for entries that are settled before they are recorded here."""
 _PARENT: Final = pa.scalar(PARENT, pa.string())
 
 
@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Traced:
-    """An entry on its way: what the spans behind its append need."""
+    """An entry on its way, with the data for its further spans."""
 
     offset: int
     namespace: str
@@ -62,7 +62,7 @@ class Traced:
 
 
 class Settled(NamedTuple):
-    """What a route has settled of a slice, and when."""
+    """The entries that a route has settled of a slice, and the time."""
 
     namespace: str
     first: int
@@ -82,11 +82,11 @@ class Sample(NamedTuple):
 def sampled(
     messages: pa.RecordBatch, share: float, chance: random.Random, most: int
 ) -> tuple[list[Sample], int]:
-    """Return which of *messages* are traced, *most* of them, and how many there are beyond.
+    """Return the sampled *messages*, at most *most*, and the number of those beyond.
 
-    A source that has decided is followed: rows with a ``traceparent`` are traced if its flag
-    says that the trace is recorded. Of the others it is *share*, drawn by *chance*. Headers are
-    not looked at beyond *most*, so an overload costs as little as it can.
+    The decision of a source is followed: rows with a ``traceparent`` are sampled if its flag
+    is set. Of the others *share* are, drawn by *chance*. Headers are not read beyond *most*,
+    so an overload costs little.
     """
     found, told, beyond = list[Sample](), set[int](), 0
     rows = _rows_with_parent(messages.column("headers"))
@@ -141,7 +141,7 @@ class Journal:
         return len(self._entries)
 
     def add(self, entry: Traced) -> Iterator[tuple[str, int]]:
-        """Follow *entry*; yield route and time of each ack that has come already."""
+        """Record *entry*; yield route and time of each ack that arrived before it."""
         entry.waiting = set(self._recent)
         self._entries[entry.offset] = entry
         insort(self._offsets, entry.offset)
@@ -172,7 +172,7 @@ class Journal:
                 yield entry
 
     def _settles(self, route: str, entry: Traced, settled: Settled) -> bool:
-        """Take note that *route* has passed *entry*; tell whether it was delivered."""
+        """Record that *route* has settled *entry*; return whether it was delivered."""
         within = settled.first <= entry.offset <= settled.through
         if not within or route not in entry.waiting or entry.offset in settled.without:
             return False

@@ -1,4 +1,4 @@
-"""Counts of what the engine tells: retries, restarts, what was given up, what was freed."""
+"""Counts of engine events: retries, restarts, skipped entries, freed bytes."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ class Counts:
         self._observe(event, **details)
 
     def of(self, metric: str, *labels: str) -> int:
-        """Return what was counted under *metric* with these *labels*."""
+        """Return the count of *metric* with these *labels*."""
         with self._lock:
             return self._counted[metric, labels]

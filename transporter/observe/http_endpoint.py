@@ -1,6 +1,6 @@
-"""A small HTTP server for probes and scrapes: plain GET, bounded in time and in callers.
+"""HTTP server for probes and scrapes: GET only, bounded in time and in clients.
 
-With a certificate it speaks TLS, with a token it answers only who knows that.
+It uses TLS with a certificate, and requires the token if one is set.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from transporter.pipeline.observe_config import Address, TlsConfig, Token
 
 CALLERS: Final = 16
-"""Callers that are answered at once; for one more, who has been here longest is hung up on."""
+"""Concurrent clients. One more closes the connection of the oldest."""
 PATIENCE: Final = 5.0
-"""Seconds that a caller may take to ask and to take the answer."""
+"""Seconds for a request and for reading its response."""
 
 
 class Answer(NamedTuple):
-    """What a caller gets."""
+    """A response."""
 
     code: int
     content_type: str
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 class PortTaken(EnvironmentFault):
-    """Somebody else listens where we should."""
+    """Another process listens on the address."""
 
 
 class Endpoint:
@@ -49,11 +49,11 @@ class Endpoint:
     def __init__(
         self, address: Address, tls: TlsConfig | None = None, token: Token | None = None
     ) -> None:
-        """Take the *address*, so that nobody else can; callers wait until :meth:`start`.
+        """Bind the *address*. Clients wait until :meth:`start`.
 
         Raises:
-            PortTaken: somebody else listens there.
-            EnvironmentFault: nobody can listen there, or the certificate cannot be used.
+            PortTaken: another process listens there.
+            EnvironmentFault: the address or the certificate cannot be used.
 
         """
         self._pages: dict[str, Callable[[str], Answer]] = {}
@@ -70,12 +70,12 @@ class Endpoint:
         return f"{self._scheme}://{f'[{text}]' if ':' in text else text}:{port}"
 
     def start(self, pages: Mapping[str, Callable[[str], Answer]]) -> None:
-        """Begin to answer; a page makes its answer from the caller's ``Accept`` header."""
+        """Begin to serve. A page makes its response from the ``Accept`` header."""
         self._pages.update(pages)
         self.thread.start()
 
     def stop(self) -> None:
-        """Close, hanging up on whoever is still asking."""
+        """Close, with all open connections."""
         if self.thread.is_alive():
             self._server.shutdown()
             self.thread.join()
@@ -98,8 +98,8 @@ class _Certificate:
             ) from error
 
     def wrap(self, caller: socket.socket) -> ssl.SSLSocket:
-        """Return *caller* with TLS, of which nothing is said yet."""
-        # One that cannot be used, or is written just now, is not taken up: what was loaded stays.
+        """Wrap *caller* in TLS; the handshake follows later."""
+        # A certificate that cannot be used, or is being written, is ignored: the loaded one stays.
         with suppress(OSError):
             if (looked := self._looked()) != self._seen:
                 self._context, self._seen = self._loaded(), looked
@@ -108,7 +108,7 @@ class _Certificate:
     def _loaded(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # A key with a passphrase is refused, not asked for at the terminal.
+        # A key with a passphrase is refused; a prompt would block.
         context.load_cert_chain(self._files.cert, self._files.key, password="")
         return context
 
@@ -146,7 +146,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        # Not HTTPServer's, which asks the name service for our name: that may take seconds.
+        # Not HTTPServer's, which resolves our host name: that may take seconds.
         TCPServer.server_bind(self)
 
     def get_request(self) -> tuple[Any, Any]:
@@ -155,7 +155,7 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - socketserver's
         with self._lock:
-            # Whoever only holds a place loses it to those who come to ask.
+            # An idle client loses its place to a new one.
             while len(self._callers) >= CALLERS:
                 self._hang_up(next(iter(self._callers)))
             self._callers[request] = time.monotonic()
@@ -174,20 +174,20 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def hang_up(self) -> None:
-        """Let nobody who asks slowly keep the end waiting."""
+        """Keep slow clients from delaying the shutdown."""
         with self._lock:
             for caller in list(self._callers):
                 self._hang_up(caller)
 
     def _hang_up(self, caller: socket.socket) -> None:
-        """End the connection of *caller*; its thread finds out, and closes it."""
+        """Shut the connection of *caller* down; its thread closes it."""
         del self._callers[caller]
         with suppress(OSError):
             # Not that of a TLS socket, which first makes it a plain one for its thread.
             socket.socket.shutdown(caller, socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
-        """Say nothing: a caller that hangs up is no news."""
+        """Log nothing: a client that disconnects is not an event."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         if isinstance(self.request, ssl.SSLSocket):
-            # In the caller's own thread: the one that accepts waits for nobody.
+            # In the client's own thread, because the accepting thread must not block.
             self.request.do_handshake()
 
     def do_GET(self) -> None:
@@ -217,10 +217,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(answer)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Say nothing: a probe every second would fill the log."""
+        """Log nothing: a probe every second would fill the log."""
 
     def _is_known(self) -> bool:
-        """Tell whether the caller has the token, in a time that tells nothing of it."""
+        """Compare the token in constant time."""
         if self.server.token is None:
             return True
         wanted = self.server.token.current()

@@ -30,20 +30,20 @@ class Ages:
     """Looks log times up, once for each offset that a route waits at. Thread-safe."""
 
     def __init__(self, directory: Path, clock: Callable[[], int]) -> None:
-        """Read the log in *directory*; *clock* gives the wall time, µs UTC (Invariant 16)."""
+        """Read the log in *directory*. *clock* returns the wall time in µs UTC (Invariant 16)."""
         self._reader, self._clock = LogReader(directory), clock
         self._lock = threading.Lock()
         self._known: dict[str, tuple[int, int]] = {}
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close open files."""
         with self._lock:
             self._reader.close()
 
     def of(self, route: RouteStatus, last: int) -> Age | None:
-        """Return how old *route*'s lag is, in a log that ends at *last*.
+        """Return the age in seconds of *route*'s lag, in a log that ends at *last*.
 
-        ``None`` when its oldest entry cannot be read: that its route will tell.
+        ``None`` if its oldest entry cannot be read, which the route will report.
         """
         if route.lag <= 0:
             return Age()
@@ -63,7 +63,7 @@ class Ages:
         try:
             frame = next(self._reader.frames(offset, last)).frame
         except (TransporterError, StopIteration):
-            # Segments may have been replaced or removed: the next look begins anew.
+            # Segments may have been replaced or removed: the next call reopens them.
             self._reader.forget()
             return None
         self._known[who] = offset, frame.logged_at

@@ -28,20 +28,20 @@ _JSON: Final = "application/json"
 
 
 class Monitor:
-    """Watches one engine: made before it, and stopped after it.
+    """The observer of one engine, created before it and stopped after it.
 
-    ``observe`` is the observer that the engine gets, and ``tracer`` what traces its entries, if
-    the pipeline asks for that.
+    ``observe`` is the engine's observer. ``tracer`` traces its entries if the pipeline
+    configures tracing.
     """
 
     def __init__(self, pipeline: Pipeline, observe: Observer, version: str) -> None:
-        """Take the address that *pipeline* names; events go on to *observe*.
+        """Bind the address of *pipeline*; events are forwarded to *observe*.
 
-        The default address may be taken, by another engine most likely: then this
-        one is not watched over HTTP, and says so. One that the pipeline names must be free.
+        If the default address is in use, mostly by another engine, this engine runs without
+        an endpoint and reports it. An address that the pipeline names must be free.
 
         Raises:
-            EnvironmentFault: it cannot be listened at, or what traces needs is not installed.
+            EnvironmentFault: the address is not usable, or the extra for tracing is not installed.
 
         """
         self.observe = Counts(observe)
@@ -54,7 +54,7 @@ class Monitor:
 
     @property
     def url(self) -> str | None:
-        """Where metrics and health are served; ``None`` where they are not."""
+        """The address of metrics and health, or ``None`` without an endpoint."""
         return self._endpoint.url if self._endpoint is not None else None
 
     def start(self, engine: Engine) -> None:
@@ -81,7 +81,7 @@ class Monitor:
         self.stop()
 
     def stop(self) -> None:
-        """End; may be called in any state."""
+        """Stop. May be called in any state."""
         if self._endpoint is not None:
             self._endpoint.stop()
         if self.tracer is not None:

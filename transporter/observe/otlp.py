@@ -56,7 +56,7 @@ class OtlpExporter:
         self._scope = InstrumentationScope("transporter", version)
 
     def export(self, spans: Sequence[Span]) -> bool:
-        """Send *spans*; tell whether the collector has taken them."""
+        """Send *spans*; return whether the collector accepted them."""
         found = [self._readable(span) for span in spans]
         return self._exporter.export(found) is SpanExportResult.SUCCESS
 

@@ -28,13 +28,13 @@ _FAMILIES = {
 
 
 class Readings(Collector):
-    """Asks *look* for readings at every scrape; nothing is counted twice, or in between."""
+    """Collects samples from *look* at every scrape, and keeps none."""
 
     def __init__(self, pipeline: str, look: Callable[[], Iterable[Reading]]) -> None:
         self._pipeline, self._look = pipeline, look
 
     def collect(self) -> Iterator[Family]:
-        """Yield the families of the table, in its order, with what they stand at."""
+        """Yield the metric families of the table, in its order, with their samples."""
         families = {metric.name: _family(metric) for metric in METRICS}
         for name, labels, value in self._look():
             whole = [self._pipeline, *labels]
@@ -46,14 +46,14 @@ class Readings(Collector):
 
 
 def registry(collector: Collector) -> CollectorRegistry:
-    """Return a registry of its own with *collector* and what is known of this process."""
+    """Return a registry with *collector* and the metrics of this process."""
     found = CollectorRegistry()
     found.register(collector)
     ProcessCollector(registry=found)
     return found
 
 
-def _family(metric: Metric) -> Any:  # noqa: ANN401 - their add_metric differ in what they take
+def _family(metric: Metric) -> Any:  # noqa: ANN401 - their add_metric differ in their arguments
     # Without the unit: the library would demand it as the name's end, which for some is "_info".
     return _FAMILIES[metric.kind](metric.name, metric.help, labels=[PIPELINE, *metric.labels])
 

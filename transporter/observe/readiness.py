@@ -29,9 +29,9 @@ _STUCK: Final = "it settles nothing although there is something to do"
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why an engine is not ready: who gets nowhere, in which state, since how many seconds.
+    """A reason why an engine is not ready: the part, its state, and for how many seconds.
 
-    In words of ours and counts: an error may quote a message, and anybody may ask (Invariant 20).
+    Fixed texts and counts only, because an error may quote a message (Invariant 20).
     """
 
     kind: Literal["reader", "route"]
@@ -43,11 +43,11 @@ class Reason:
 
 
 def reasons(status: EngineStatus, patience: float) -> tuple[Reason, ...]:
-    """Return why the engine is not ready; nothing when it is.
+    """Return the reasons why the engine is not ready; empty if it is ready.
 
-    Who is stopped, or has not started yet, counts at once; who tries again, waits
-    for space or seems stuck counts after *patience* seconds. Who is paused was
-    paused by somebody who knows: that is shown, and no reason. Nor is one that was removed.
+    A part that is stopped or starting counts at once. One that retries, waits for space or
+    makes no progress counts after *patience* seconds. A paused or a removed one does not
+    count.
     """
     return (
         *(found for each in status.readers for found in _reader(each, patience)),
@@ -62,7 +62,7 @@ def paused(status: EngineStatus) -> list[str]:
 
 
 def report(status: EngineStatus, patience: float) -> dict[str, Any]:
-    """Return what ``/readyz`` says, as plain values."""
+    """Return the body of ``/readyz`` as plain values."""
     found = reasons(status, patience)
     return {
         "ready": not found,

@@ -28,7 +28,7 @@ def readings(
     version: str,
     spans: SpanCounts | None = None,
 ) -> Iterator[Reading]:
-    """Yield what every metric of the table stands at."""
+    """Yield the samples of every metric of the table."""
     yield "transporter_info", (version,), 1
     yield "transporter_ready", (), ready
     yield "transporter_dead_threads", (), len(status.dead)

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from transporter.protocol.messages import Outcome, Slice
 
 QUEUED: Final = 4096
-"""Spans that wait for the exporter; what comes beyond is dropped and counted."""
+"""Spans that wait for the exporter. Further ones are dropped and counted."""
 BATCH: Final = 512
 """Spans of one request."""
 INTERVAL: Final = 1.0
 """Seconds that a span waits for others."""
 GRACE: Final = 2.0
-"""Seconds that a stop gives to what is queued, and once more to a request that is under way."""
+"""Seconds that a stop gives to queued spans, and once more to a running request."""
 _THREAD: Final = "tracing"
 
 
 class Exporter(Protocol):
-    """What sends spans."""
+    """A sender of spans."""
 
     def export(self, spans: Sequence[Span]) -> bool:
-        """Send *spans*; tell whether they have arrived. Takes some seconds at most."""
+        """Send *spans*; return whether they arrived. Takes some seconds at most."""
 
     def shutdown(self) -> None:
         """End an :meth:`export` that waits for its next try."""
@@ -62,7 +62,7 @@ class Tracing:
     def __init__(
         self, pipeline: Pipeline, config: TracingConfig, observe: Observer, exporter: Exporter
     ) -> None:
-        """Trace *pipeline* as *config* says."""
+        """Trace *pipeline* by *config*."""
         self._pipeline, self._share = pipeline, config.sample
         self._observe, self._exporter = observe, exporter
         self._chance = random.SystemRandom()
@@ -79,7 +79,7 @@ class Tracing:
         self.thread.start()
 
     def stop(self) -> None:
-        """Export what is queued, for as long as :data:`GRACE`, and end."""
+        """Export the queued spans for at most :data:`GRACE` seconds, and stop."""
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
@@ -90,7 +90,7 @@ class Tracing:
                 self.thread.join(GRACE)
 
     def counts(self) -> SpanCounts:
-        """Return what has become of spans so far."""
+        """Return the counts of spans so far, by result."""
         with self._lock:
             return SpanCounts(self._exported, self._dropped)
 
@@ -108,7 +108,7 @@ class Tracing:
                     self._follow(sample, first + sample.row, namespace, (time, now), reader)
 
     def settled(self, route: RouteConfig, asked: Slice, outcome: Outcome) -> None:
-        """Queue the spans of what *route* has delivered."""
+        """Queue the spans of entries that *route* has delivered."""
         now = wall_clock()
         with self._guarded(), self._lock:
             for entry in list(self._journal.settle(route, asked, outcome, now)):
@@ -119,7 +119,7 @@ class Tracing:
         """Have whatever goes wrong in a block cost a span, and not a reader or a route."""
         try:
             yield
-        except Exception:  # noqa: BLE001 - what is traced goes on, traced or not
+        except Exception:  # noqa: BLE001 - tracing must not fail the pipeline
             with self._lock:
                 self._dropped += 1
 
@@ -179,7 +179,7 @@ class Tracing:
                 self._note(len(batch), problem, sent=sent)
 
     def _next(self) -> list[Span] | None:
-        """Return the next spans to export, once there are enough of them; ``None`` at the end."""
+        """Return the next spans to export, once there are enough, or ``None`` at the end."""
         with self._lock:
             while not (self._queue or self._stopping):
                 self._lock.wait()
@@ -192,7 +192,7 @@ class Tracing:
                 self._exported += count
             else:
                 self._dropped += count
-        # Once an outage: the metrics tell how much it costs.
+        # Once an outage: the metrics count the lost spans.
         if not (sent or self._failing):
             hidden = self._pipeline.secrets.hide(problem)
             self._observe("tracing-unavailable", problem=hidden)
@@ -200,10 +200,10 @@ class Tracing:
 
 
 class _Quiet(logging.Filter):
-    """Keeps what OpenTelemetry logs in one thread from the host's logging.
+    """Keeps log records of OpenTelemetry in one thread from the host's logging.
 
-    ``first`` is its first warning. What other threads of the process log, which may be the
-    host's own tracing, is not touched.
+    ``first`` is the first warning. Records of other threads, which may be the host's own
+    tracing, are not touched.
     """
 
     def __init__(self, thread: str) -> None:
@@ -235,7 +235,7 @@ _LOGGERS: Final = (
 
 
 def tracing_of(pipeline: Pipeline, observe: Observer, version: str) -> Tracing | None:
-    """Return what traces *pipeline*; ``None`` where its file does not ask for that.
+    """Return the tracer of *pipeline*, or ``None`` if its file configures none.
 
     Raises:
         EnvironmentFault: the extra ``otel`` is not installed, or ``ca_file`` cannot be used.
@@ -249,7 +249,7 @@ def tracing_of(pipeline: Pipeline, observe: Observer, version: str) -> Tracing |
 
 
 def refuse_without_extra(config: TracingConfig | None) -> None:
-    """Raise :class:`EnvironmentFault` if *config* asks for what is not installed."""
+    """Raise :class:`EnvironmentFault` if *config* needs an extra that is not installed."""
     if config is not None:
         _exporter_class()
 
