@@ -1,6 +1,6 @@
-"""The certificate of the engine's door: made at each start, known to workers by its digest.
+"""The certificate of the engine's listener: created at each start, verified by its digest.
 
-No authority vouches for it, and none is needed: whoever is given a job is told the digest with it.
+No authority signs it, and none is needed: each job carries the digest.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 
 _NAME: Final = "transporter"
 _VALID: Final = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC))
-"""Nobody looks at the dates: a certificate lives as long as its engine, and clocks differ."""
+"""The dates are not verified: a certificate lives as long as its engine, and clocks differ."""
 
 
 def server_context() -> tuple[ssl.SSLContext, str]:
-    """Return what a door needs to speak TLS with a new certificate, and that one's digest."""
+    """Return a server context with a new certificate, and the certificate's digest."""
     # Heavy, and needed on clusters only.
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
@@ -44,7 +44,7 @@ def server_context() -> tuple[ssl.SSLContext, str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # each connection is a new one
-    # The module reads files only; this one is this user's alone, and gone at once.
+    # The module reads only files. This one is private to the user, and removed at once.
     with tempfile.NamedTemporaryFile(prefix="transporter-") as file:
         file.write(secret + certificate.public_bytes(serialization.Encoding.PEM))
         file.flush()
@@ -53,7 +53,7 @@ def server_context() -> tuple[ssl.SSLContext, str]:
 
 
 def client_context() -> ssl.SSLContext:
-    """Return what calls such a door; the caller compares the digest."""
+    """Return a client context. The client compares the digest."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,9 +1,9 @@
 """The two ends of a connection between the engine and its Spark host, or a worker.
 
-What the engine hears is JSON, checked against the types of the protocol's messages: whoever
-sends it, it can run no code here. What it says is pickled, for it tells others what to do, and
-that comes with code of the user's anyway; they unpickle only what an engine says that has
-proved itself. TLS, where a connection has it, is below both.
+The engine receives JSON, validated against the types of the protocol's messages, so that no
+sender can run code in it. It sends pickles, because its requests carry the user's code anyway.
+The other side unpickles only messages of an engine that has proved its identity. TLS, where a
+connection has it, is below both.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _LENGTH: Final = struct.Struct(">Q")
 class Channel:
     """Messages, and bytes as they are, over a connected socket.
 
-    Used by one thread at a time where it has TLS. The other side's end is an ``EOFError``
-    between two messages; whatever else goes wrong is a ``ConnectionError`` or another ``OSError``.
+    With TLS it is used by one thread at a time. The other side's end is an ``EOFError``
+    between two messages. Every other failure is a ``ConnectionError`` or another ``OSError``.
     """
 
     def __init__(self, line: socket.socket) -> None:
-        """Take *line* over; it blocks."""
+        """Take over *line*, in blocking mode."""
         self._line = line
         self._tls = line if isinstance(line, ssl.SSLSocket) else None
         self._poll = select.poll()
@@ -51,7 +51,7 @@ class Channel:
         self.close()
 
     def fileno(self) -> int:
-        """Return the descriptor; with TLS there may be more to receive than it tells."""
+        """Return the descriptor. With TLS there may be buffered data that it does not show."""
         return self._line.fileno()
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Channel:
         self._line.close()
 
     def poll(self, timeout: float = 0.0) -> bool:
-        """Wait up to *timeout* seconds; return whether there is something to receive, or an end."""
+        """Wait up to *timeout* seconds; return whether data or an end can be received."""
         if self._line.fileno() < 0:
             raise OSError("the connection is closed")
         pending = self._tls is not None and self._tls.pending() > 0
@@ -115,10 +115,10 @@ class Channel:
 
 
 def _await_record(line: ssl.SSLSocket) -> None:
-    """Wait until there is something to receive; raise what the kernel tells of an end.
+    """Wait for data; raise the kernel's error if the connection failed.
 
-    Python takes OpenSSL's report of a connection that was reset, or has timed out, for an
-    end of file, and so for the end of a worker that may still be delivering.
+    Python treats OpenSSL's report of a reset or a timed-out connection as an end of file, and
+    so as the end of a worker that may still be delivering.
     """
     if not line.pending() and not socket.socket.recv(line, 1, socket.MSG_PEEK):
         raise EOFError
@@ -128,11 +128,11 @@ class EngineChannel(Channel):
     """The engine's end."""
 
     def send(self, message: object) -> None:
-        """Say *message*."""
+        """Send *message*."""
         self.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
-    def recv(self) -> Any:  # noqa: ANN401 - whatever is said
-        """Return what the other side says; ``ConnectionError`` when it is no message of ours."""
+    def recv(self) -> Any:  # noqa: ANN401 - any message
+        """Receive a message. Raises ``ConnectionError`` if it is not one of the protocol."""
         return decoded(self.recv_bytes())
 
 
@@ -140,18 +140,18 @@ class WorkerChannel(Channel):
     """The end of a worker, or of the Spark host."""
 
     def send(self, message: object) -> None:
-        """Say *message*, one of those that an engine hears."""
+        """Send *message*, one of those that an engine receives."""
         self.send_bytes(encoded(message))
 
-    def recv(self) -> Any:  # noqa: ANN401 - whatever is said
-        """Return what the engine says."""
+    def recv(self) -> Any:  # noqa: ANN401 - any message
+        """Receive a message of the engine."""
         return pickle.loads(self.recv_bytes())  # noqa: S301 - it has proved itself
 
 
 def encoded(message: Any) -> bytes:  # noqa: ANN401 - a dataclass of the protocol
     """Return *message* as its name and JSON."""
     text = json.dumps(asdict(message), ensure_ascii=False, default=_plain)
-    # Half a surrogate, in an error's text say, is nothing that JSON can hold.
+    # JSON cannot hold a lone surrogate, which an error's text may have.
     return f"{type(message).__name__} {text}".encode(errors="replace")
 
 
@@ -178,5 +178,5 @@ def _plain(value: object) -> object:
 
 @cache
 def _adapter(kind: type) -> TypeAdapter[Any]:
-    """Return what checks messages of this *kind*: making one takes some milliseconds."""
+    """Return the validator of this *kind* of message, cached: building one takes milliseconds."""
     return TypeAdapter(kind)

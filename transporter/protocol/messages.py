@@ -1,12 +1,12 @@
 """Messages between the engine, its Spark host and its workers.
 
-Plain frozen values, sent over an ``engine.channel`` once each side has proved itself.
-A worker is started with an ``Invitation`` and knows nothing else. Its conversation is
+Plain frozen values, sent over a :mod:`~transporter.protocol.channel` after each side has
+proved its identity. A worker is started with an ``Invitation`` alone. Its conversation is
 ``Hello``, answered by ``Begin`` once no other worker of the shard can be delivering,
 ``Opened | OpenFailed``, then for each ``Slice`` or ``Retry`` any number of ``Output``,
 ``PartialOutcome`` and ``Progress`` (answered by ``Proceed``) and one ``Outcome``, until
-the engine closes. A worker that does not see the log asks with ``Need`` for what it is
-to deliver, which comes as ``Frames``.
+the engine closes. A worker that does not see the log requests entries with ``Need``, and
+receives them as ``Frames``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from transporter.adaptor import StoredOffset  # noqa: TC001 - what is heard is checked by it
+from transporter.adaptor import StoredOffset  # noqa: TC001 - received messages are validated by it
 from transporter.errors import (
     DiskUnavailable,
     Rejected,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class FailureKind(Enum):
-    """What a failure asks for."""
+    """The kind of a failure, which decides the reaction to it."""
 
     UNAVAILABLE = "unavailable"
     TIMEOUT = "timeout"
@@ -51,17 +51,17 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a slice was not delivered to its end, and at which offset, if that is known."""
+    """The reason why a slice was not delivered to its end, and the offset if known."""
 
     kind: FailureKind
     text: str
     offset: int | None = None
     wait: float = 0.0
-    """Seconds for which the sink asks not to be tried again."""
+    """Seconds that the sink asks to wait before a retry."""
 
     @classmethod
     def of(cls, error: BaseException, offset: int | None = None) -> Self:
-        """Classify what a writer raised or reported."""
+        """Classify an error that a writer raised or reported."""
         match error:
             case SinkUnavailable():
                 return cls(FailureKind.UNAVAILABLE, str(error), offset, error.wait)
@@ -78,7 +78,7 @@ class Failure:
                 return cls(FailureKind.REJECTED, f"{type(error).__name__}: {error}", offset)
 
     def error(self) -> SinkError:
-        """Return what a writer would have raised for it."""
+        """Return the error that a writer would have raised for it."""
         match self.kind:
             case FailureKind.UNAVAILABLE:
                 return SinkUnavailable(self.text, self.wait)
@@ -96,7 +96,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """By which one process calls the engine, and each knows the other."""
+    """The credentials of one process for one connection to the engine."""
 
     address: Any
     claim: str
@@ -109,10 +109,10 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What the job of a worker holds: where to call, as whom, and where the log is.
+    """The contents of a worker's job: the engine's address, a ticket, and the log's place.
 
-    No secret of the pipeline's, nor any key but one that is good for this worker's call and
-    no other: Spark keeps jobs, and sends them to whoever executes them (Invariant 20).
+    It has no secret of the pipeline, and only a key for this worker's one connection, because
+    Spark keeps jobs and sends them to executors (Invariant 20).
     """
 
     ticket: Ticket
@@ -122,11 +122,11 @@ class Invitation:
     attempt: int
     log_directory: str
     place: str = ""
-    """Which directory of which machine the log is; see ``engine.network.place_of``."""
+    """Directory and machine of the log; see :func:`~transporter.protocol.network.place_of`."""
     on_frames: bool = False
 
     def hello(self, pid: int, *, remote: bool = False) -> Hello:
-        """Return what the worker says first."""
+        """Return the worker's first message."""
         return Hello(self.route, self.shard, self.epoch, pid, self.attempt, remote)
 
 
@@ -155,19 +155,19 @@ class WorkerSpec:
     memory: int | None = None
     secrets: Secrets = field(default=Secrets(), repr=False)
     attempt: int = 0
-    """Which worker of this shard it is: one that was asked for before may call late."""
+    """Number of the worker, because an earlier one may connect late."""
     modules: bytes | None = field(default=None, repr=False)
-    """Those beside the pipeline file, zipped, for tasks that do not see it; see ``engine.kit``."""
+    """Modules beside the pipeline file, zipped, for tasks that do not see it."""
     on_frames: bool = False
     """Whether its slices are Spark DataFrames, in the driver, and not served by a task."""
     turns: str = ""
-    """Names the pipeline when engines take turns at its source; see ``adaptor.WriterContext``."""
+    """Name of the pipeline where engines take turns at its source; see ``WriterContext``."""
     runs: Runs = field(default=Runs(), repr=False)
-    """The history by which a stored offset is proved; the last of them is that of the engine."""
+    """The history that proves a stored offset. The last run is that of the engine."""
     handed: int = -1
     """The highest offset that this run of the engine has handed to workers of the route."""
     declared: int = 0
-    """The epoch in which the route was declared: what sinks stored before says nothing of it."""
+    """The epoch in which the route was declared. Offsets that sinks stored before do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +190,17 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The worker may open its writer; *modules* are those beside the pipeline file, zipped."""
+    """Permission to open the writer. *modules* are those beside the pipeline file, zipped."""
 
     spec: WorkerSpec = field(repr=False)
     modules: bytes = field(default=b"", repr=False)
     tasks: Ticket | None = None
-    """By what the tasks of a DataFrame route call, for the same spec."""
+    """The invitation for the tasks of a DataFrame route, for the same spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskHello:
-    """A task of a DataFrame route wants the spec; answered by ``Begin``, and that is all."""
+    """A task of a DataFrame route requests the spec. ``Begin`` is the answer, and the end."""
 
     route: str
     epoch: int
@@ -214,16 +214,16 @@ class TaskHello:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The worker's writer is open; *stored* is what its sink remembers."""
+    """The worker's writer is open. *stored* is the sink's stored offset."""
 
     stored: StoredOffset | None
     shards: tuple[StoredOffset, ...] = ()
-    """What the sink of each shard remembers, where several workers make up the route."""
+    """The stored offset of each shard's sink, where several workers serve the route."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFailed:
-    """The worker's writer could not be opened; the worker ends."""
+    """The worker's writer could not be opened, and the worker ends."""
 
     failure: Failure
 
@@ -232,9 +232,9 @@ class OpenFailed:
 class Slice:
     """Deliver the offsets ``first`` to ``last``.
 
-    With ``single`` one entry at a time, each announced before it is delivered.
-    The offsets in ``without`` are settled already, and passed over; so is what the
-    regular expression ``namespace`` of a replay does not match.
+    With ``single`` one entry at a time, each announced before it is delivered. Offsets in
+    ``without`` are settled already and skipped. So are entries that the regular expression
+    ``namespace`` of a replay does not match.
     """
 
     first: int
@@ -249,8 +249,8 @@ class Slice:
 class Retry:
     """Deliver the parked entry at ``offset``.
 
-    In a generation of its own: a sink that stores this offset does not say with
-    it how far the route, or its replay, has come.
+    It has a generation of its own, so that this offset, stored by a sink, is not taken for
+    the progress of the route or of its replay.
     """
 
     offset: int
@@ -266,20 +266,20 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Proceed:
-    """The engine has heard the announcement."""
+    """The engine has received the announcement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Send what comes next of what I am to deliver; answered by ``Frames``."""
+    """A request for the next entries of the slice, answered by ``Frames``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
     """A frame of the log, or a parked file, as it stands at *byte* of *file*.
 
-    *head* is its header, and *size* the bytes of its payload, which follow the
-    message as they are; a parked file is a payload altogether.
+    *head* is its header, and *size* the bytes of its payload, which follow the message
+    unchanged. A parked file has a payload only.
     """
 
     file: str
@@ -290,7 +290,7 @@ class Lent:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Some frames of a slice, in order; *failure* says why what follows cannot be read."""
+    """Some frames of a slice, in order. *failure* is the reason why the rest cannot be read."""
 
     lent: tuple[Lent, ...] = ()
     done: bool = True
@@ -306,12 +306,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a slice.
+    """The outcome of a slice.
 
-    Everything up to ``through`` was delivered or skipped; ``through`` is the
-    slice's last offset unless ``failure`` says why not. ``size`` counts the
-    bytes of ``data`` delivered; ``namespaces`` gives the newest settled offset of each.
-    Counts and namespaces leave out all that a ``PartialOutcome`` has reported before.
+    All entries up to ``through`` were delivered or skipped. ``through`` is the slice's last
+    offset, unless there is a ``failure``. ``size`` counts the delivered bytes of ``data``, and
+    ``namespaces`` has the newest settled offset of each namespace. Counts and namespaces leave
+    out earlier parts, which a ``PartialOutcome`` has reported.
     """
 
     through: int
@@ -324,14 +324,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class PartialOutcome:
-    """The outcome of a further part of a slice whose delivery goes on; never has a failure."""
+    """The outcome of a part of a slice whose delivery continues. It never has a failure."""
 
     outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class HostHello:
-    """The Spark host is there, as this process; Spark is not up yet."""
+    """The Spark host runs as this process. Spark is not up yet."""
 
     claim: ClassVar[str] = "host"
     pid: int
@@ -354,10 +354,10 @@ class StartWorker:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """The task of this shard has ended; *problem* is empty when it ended as asked.
+    """The task of this shard has ended. *problem* is empty if it ended on request.
 
-    ``gone`` is whether its process has ended for certain: Spark may also have lost
-    sight of the executor, and the worker still run there.
+    ``gone`` is whether its process has certainly ended. Otherwise Spark may have lost the
+    executor, and the worker may still run there.
     """
 
     route: str
@@ -394,4 +394,4 @@ HEARD: Final = (
     Need,
     TaskHello,
 )
-"""What an engine hears."""
+"""The messages that an engine receives."""

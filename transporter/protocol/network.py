@@ -32,12 +32,12 @@ _PAUSES: Final = (0.1, 0.5, 2.0)
 """Seconds, at most, between two tries of a caller that the engine has hung up on."""
 _TIMEVAL: Final = struct.Struct("@ll")
 _SILENT: Final = 10
-"""Seconds of silence after which the other side is asked whether it is there."""
+"""Seconds of silence after which a keep-alive probe is sent."""
 _PROBES: Final = 3
 _BETWEEN: Final = 5
 _UNANSWERED: Final = (_SILENT + _PROBES * _BETWEEN) * 1000
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-_ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - what a user may write, never our default
+_ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - a user may write it; it is never our default
 _NOWHERE: Final = ("192.0.2.1", "2001:db8::1")
 _PORT: Final = 7077
 
@@ -54,10 +54,10 @@ class Network:
 
 
 def network_of(spark: SparkConfig) -> Network | None:
-    """Return how workers of *spark*'s master reach this host; ``None`` when they run on it.
+    """Return the host name or address for workers of *spark*'s master; ``None`` if they run here.
 
     Raises:
-        HostFailed: this host has no address that the master could be reached from.
+        HostFailed: this host has no address on a network of the master.
 
     """
     if spark.local:
@@ -74,7 +74,7 @@ def _own_address(towards: str) -> str:
     """Return the address of this host that packets *towards* a master, or anywhere, carry."""
     for host in (*_hosts(towards), *_NOWHERE):
         try:
-            # Nothing is sent: a datagram socket only asks the routing table.
+            # Nothing is sent: connecting a datagram socket only consults the routing table.
             with socket.socket(family_of(host), socket.SOCK_DGRAM) as asking:
                 asking.connect((host, _PORT))
                 return str(asking.getsockname()[0])
@@ -87,7 +87,7 @@ def _own_address(towards: str) -> str:
 
 
 def _hosts(master: str) -> list[str]:
-    """Return the hosts that *master* names; none for ``yarn``."""
+    """Return the hosts in the address *master*; none for ``yarn``."""
     _, scheme, rest = master.rpartition("://")
     named = rest.partition("/")[0].split(",") if scheme else []
     return [split_address(each)[0] for each in named if each]
@@ -101,22 +101,22 @@ def family_of(host: str) -> socket.AddressFamily:
         return socket.AF_INET
 
 
-def networked(address: Any) -> bool:  # noqa: ANN401 - what multiprocessing takes
-    """Tell whether *address* is one of TCP: then its workers may be on any host."""
+def networked(address: Any) -> bool:  # noqa: ANN401 - as multiprocessing declares it
+    """Return whether *address* is one of TCP, so that its workers may be on any host."""
     return not isinstance(address, str)
 
 
 def call(ticket: Ticket) -> WorkerChannel:
     """Return a connection to the engine of *ticket*; each has proved itself to the other.
 
-    Tries again a few times when it is hung up on before that: where many call at once, some
-    have to make way.
+    Retries a few times if the engine closes the connection before that, as it does to some
+    where many connect at once.
 
     Raises:
-        OSError: nobody answers there.
-        EOFError: it hangs up.
-        AuthenticationError: one of the two does not know the key.
-        HostFailed: it is not the engine that the ticket is of.
+        OSError: no process answers there.
+        EOFError: the engine closes the connection.
+        AuthenticationError: one side does not have the key.
+        HostFailed: it is not the engine of the ticket.
 
     """
     for pause in _PAUSES:
@@ -141,15 +141,15 @@ def _called(ticket: Ticket) -> WorkerChannel:
 
 
 def prove(channel: Channel, key: bytes, *, first: bool) -> None:
-    """Have each side prove that it knows *key*; with *first* the other side begins.
+    """Prove to each other that both sides have *key*. With *first* the other side begins.
 
     Raises:
-        AuthenticationError: it does not.
+        AuthenticationError: the other side does not have it.
 
     """
     steps = [deliver_challenge, answer_challenge]
     for step in steps if first else reversed(steps):
-        # What it needs of a connection a channel has.
+        # A channel has the methods of a connection that it needs.
         step(cast("Any", channel), key)
 
 
@@ -196,11 +196,10 @@ def watch_over(reached: socket.socket) -> None:
 
 
 def place_of(directory: Path) -> str:
-    """Return which directory of which running machine this is; empty when that cannot be told.
+    """Return the identity of a directory on a running machine, or an empty text if unknown.
 
-    Equal places are one directory under one kernel: what is read and locked there
-    is what the other one reads and locks, which a copy, a snapshot or a network
-    file system of the same path is not.
+    Equal places are one directory under one kernel: both sides read and lock the same files.
+    A copy, a snapshot or a network file system at the same path has another place.
     """
     try:
         found = directory.stat()
@@ -210,7 +209,7 @@ def place_of(directory: Path) -> str:
 
 
 def sees(place: str, directory: Path) -> bool:
-    """Tell whether *directory*, here, is the one at *place*."""
+    """Return whether *directory*, on this host, is the one at *place*."""
     return bool(place) and place_of(directory) == place
 
 

@@ -1,4 +1,4 @@
-"""Delivering one slice: filter, write, and find out what really arrived.
+"""Delivery of one slice: filter, steps, writer, and the entries that really arrived.
 
 A plain function of a record batch, the same in a Spark worker, in a unit test
 and in a dry run.
@@ -39,7 +39,7 @@ _ERROR: Final = pa.scalar(ERROR_HEADER, pa.string())
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a route does to every slice."""
+    """The filter and the steps that a route applies to every slice."""
 
     namespace: Namespace
     log_id: str
@@ -70,10 +70,10 @@ class Reporter:
 
 
 class Acks:
-    """Collects what a writer acks and fails of one batch; implements ``adaptor.Ack``.
+    """Collects acks and failures of one batch; implements ``adaptor.Ack``.
 
-    Acks in the order of the rows, as nearly every writer gives them, are counted by
-    comparing lists; any others are looked up one by one.
+    Acks in the order of the rows, the usual case, are counted by comparing lists. Others are
+    looked up one by one.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Acks:
         reporter: Reporter | None = None,
         part: Callable[[int], Outcome] | None = None,
     ) -> None:
-        """Expect *offsets*, ascending; *reporter* sends each *part*, which ends at so many rows."""
+        """Expect *offsets*, ascending. *reporter* sends each *part*, which ends at a row count."""
         self._offsets = offsets
         self._reporter, self._part = reporter, part
         self._in_order = self._prefix = self._reported = 0
@@ -106,11 +106,11 @@ class Acks:
         self._all = True
 
     def fail(self, error: SinkError, offset: int | None = None) -> None:
-        """Take the entry at *offset* as failed; of several failures the first offset counts."""
+        """Record the entry at *offset* as failed. Of several failures the lowest offset counts."""
         self.record(Failure.of(error, offset))
 
     def record(self, failure: Failure) -> None:
-        """Keep *failure* if it comes before the one known."""
+        """Keep *failure* if it precedes the recorded one."""
         known = self._failure
         if known is None or (
             failure.offset is not None and (known.offset is None or failure.offset < known.offset)
@@ -118,10 +118,10 @@ class Acks:
             self._failure = failure
 
     def result(self) -> tuple[int, Failure | None]:
-        """Return how many entries of the acked prefix there are, and why not more.
+        """Return the length of the acked prefix in rows, and the failure that ends it.
 
-        Only the prefix counts (Invariant 9): what was acked behind a failure is
-        delivered again rather than overtaken.
+        Only the prefix counts (Invariant 9): entries that were acked after a failure are
+        redelivered, so that none overtakes it.
         """
         if self._all and self._failure is None:
             return len(self._offsets), None
@@ -172,7 +172,7 @@ class Acks:
         return replace(failure, offset=None) if row < self._reported else failure
 
     def _row_of(self, offset: int) -> int:
-        """Return the first row of the entry at *offset*; the number of rows if it is not here."""
+        """Return the first row of the entry at *offset*, or the number of rows if it is absent."""
         row = bisect_left(self._offsets, offset)
         here = row < len(self._offsets) and self._offsets[row] == offset
         return row if here else len(self._offsets)
@@ -180,8 +180,8 @@ class Acks:
     def _whole(self, count: int) -> int:
         """Leave out the last of *count* rows' entry unless each output of it was acked.
 
-        A writer that acks row by row may have failed between two of them; one
-        that acks entries is asked to deliver this one again, which loses nothing.
+        A writer that acks row by row may have failed between two of them. The entry is then
+        redelivered as a whole, which loses nothing.
         """
         if not count:
             return 0
@@ -202,9 +202,9 @@ def deliver(
 ) -> Outcome:
     """Deliver *entries*, a slice that ends at offset *last*, through *writer*.
 
-    The outcome's counts leave out what *reporter* has reported. Never raises for what a
-    step or a writer does: that is the outcome's failure. Only running out of memory is
-    raised, because the process is not to be trusted then.
+    The outcome's counts leave out the parts that *reporter* has sent. Errors of steps and
+    writers become the outcome's failure. Only running out of memory is raised, because the
+    process cannot be trusted afterwards.
     """
     accepted = _accepted(entries, route)
     good, failure = _before_poison(accepted)
@@ -213,7 +213,7 @@ def deliver(
     settled = _Settled(entries, made)
 
     def part(rows: int) -> Outcome:
-        # What was filtered out before the next row is settled, too.
+        # Entries that were filtered out before the next row are settled, too.
         return settled.delivered(made.column("offset")[rows].as_py() - 1, rows)
 
     count, refused = write(Entries(made, route.log_id, generation), writer, reporter, part)
@@ -237,8 +237,8 @@ def deliver_singly(
 ) -> Outcome:
     """Deliver *entries* one at a time, each announced before; the first failure ends it.
 
-    *asked* are the slice's first and last offset and its generation. Whatever
-    fails is named, even where it kills the process.
+    *asked* are the slice's first and last offset and its generation. A failing entry is
+    identified even if it kills the process.
     """
     first, last, generation = asked
     accepted = _accepted(entries, route)
@@ -264,7 +264,7 @@ def _accepted(entries: pa.RecordBatch, route: Delivery) -> pa.RecordBatch:
 
 
 class _Settled:
-    """Counts what of a slice is settled, and what of that was delivered, part by part."""
+    """Counts the settled and the delivered entries of a slice, part by part."""
 
     __slots__ = ("_entries", "_made", "_made_rows", "_rows")
 
@@ -298,7 +298,7 @@ def _before(failure: Failure) -> int:
 
 
 def _stepped(entries: pa.RecordBatch, route: Delivery) -> tuple[pa.RecordBatch, Failure | None]:
-    """Return what the route's steps make of the entries before the first that fails, and why."""
+    """Return the steps' output for the entries before the first that fails, and its failure."""
     if route.steps is None:
         return entries, None
     made, failed = route.steps.apply_before_failure(entries)
@@ -322,9 +322,9 @@ def write(
     reporter: Reporter | None = None,
     part: Callable[[int], Outcome] | None = None,
 ) -> tuple[int, Failure | None]:
-    """Give *entries* to *writer*; return how many rows count as delivered, and why not more.
+    """Pass *entries* to *writer*; return the number of delivered rows, and the failure.
 
-    Whenever *reporter* is due it sends the *part* that ends at the rows acked until then.
+    Whenever *reporter* is due it sends the *part* that ends at the rows acked by then.
     """
     if not len(entries):
         return 0, None

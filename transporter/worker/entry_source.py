@@ -25,13 +25,13 @@ Read = tuple[list[pa.RecordBatch], Failure | None]
 
 
 class EntrySource(Protocol):
-    """Gives a worker what it is to deliver, verified at each read (Invariant 3)."""
+    """Provides a worker's entries, verified at each read (Invariant 3)."""
 
     def read(self, asked: Slice) -> Read:
         """Return the entries of the slice."""
 
     def parked(self, asked: Retry) -> pa.RecordBatch:
-        """Return the parked entry; raises ``Corrupt`` when it is damaged."""
+        """Return the parked entry. Raises ``Corrupt`` if it is damaged."""
 
 
 class LocalEntries:
@@ -64,23 +64,23 @@ class LocalEntries:
 
 
 class Lending(Protocol):
-    """An engine that can be asked for frames."""
+    """An engine that sends frames on request."""
 
     def request(self, message: Need) -> None:
-        """Ask for more."""
+        """Request more."""
 
     def answer(self) -> Frames:
-        """Return what the last request brought."""
+        """Return the response to the last request."""
 
     def fetch(self, size: int) -> pa.Buffer:
-        """Return the next *size* bytes of what follows the answer."""
+        """Return the next *size* bytes after the response."""
 
 
 class RemoteEntries:
-    """Has the engine send what the log holds, and checks it here."""
+    """Requests frames from the engine, and verifies them here."""
 
     def __init__(self, engine: Lending, own: int | None = None) -> None:
-        """Ask *engine*, whose run has written what lies from the offset *own* on."""
+        """Read from *engine*, whose run wrote the entries from the offset *own* on."""
         self._engine, self._own = engine, own
 
     def read(self, asked: Slice) -> Read:
@@ -122,7 +122,7 @@ class RemoteEntries:
                 yield frames, payloads
         finally:
             if asked:
-                # What comes behind damage is in the way of the next message.
+                # Bytes after damage would precede the next message.
                 self._received()
 
     def _received(self) -> tuple[Frames, list[pa.Buffer]]:
@@ -130,10 +130,10 @@ class RemoteEntries:
         return frames, [self._engine.fetch(lent.size) for lent in frames.lent]
 
     def _entries(self, lent: Lent, payload: pa.Buffer, asked: Slice) -> pa.RecordBatch:
-        """Return those of the frame's entries that belong to the slice, verified.
+        """Return the frame's entries that belong to the slice, verified.
 
         Raises:
-            Corrupt: the frame is not what was written (Invariant 2).
+            Corrupt: the frame differs from what was written (Invariant 2).
 
         """
         frame = layout.FrameHeader.decode(lent.head, None, lent.byte)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def of_shard(entries: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch:
-    """Return those of *entries* that belong to *shard*, the same in every run (Invariant 9).
+    """Return the *entries* that belong to *shard*, the same in every run (Invariant 9).
 
-    By CRC-32C of the key; entries without one are dealt out by their offsets.
+    The shard is CRC-32C of the key modulo the shards. Entries without a key go by offset.
     """
     if shards == 1:
         return entries
@@ -28,14 +28,14 @@ def of_shard(entries: pa.RecordBatch, shard: int, shards: int) -> pa.RecordBatch
 
 
 class Progress:
-    """How far one shard has come by itself, while another one holds the route's watermark back.
+    """The progress of one shard beyond the route's watermark, which another shard holds back.
 
-    What it has delivered beyond the watermark comes again with the next slice, and is passed
-    over: a sink that stores its offset then has nothing twice. Only within one generation.
+    Its entries beyond the watermark come again with the next slice and are skipped, so that a
+    sink that stores its offset has none twice. Valid within one generation.
     """
 
     def __init__(self, generation: int, through: int) -> None:
-        """Begin where the sink says, or at -1."""
+        """Begin at the sink's stored offset, or at -1."""
         self._generation, self._through = generation, through
 
     def rest(self, entries: pa.RecordBatch, asked: Slice) -> pa.RecordBatch:
@@ -46,7 +46,7 @@ class Progress:
         return entries.filter(beyond)
 
     def ahead(self, asked: Slice) -> int | None:
-        """Return up to where *asked* holds what this shard has delivered; ``None`` for nothing."""
+        """Return the last offset of *asked* that this shard has delivered, or ``None``."""
         behind = asked.generation != self._generation or asked.first > self._through
         return None if behind else self._through
 

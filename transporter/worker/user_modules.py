@@ -31,7 +31,7 @@ def packed(folder: Path) -> bytes:
     """Return the modules beside the pipeline file in *folder*, as a zip file.
 
     These are every ``*.py`` there, and every file of each package there (a folder with an
-    ``__init__.py``): what can be imported from that folder, and nothing else of it.
+    ``__init__.py``): everything importable from that folder, and nothing else.
 
     Raises:
         HostFailed: they cannot be read, or take more than :data:`MOST`.
@@ -110,6 +110,6 @@ def at_hand(folder: Path, modules: bytes | None) -> Iterator[Path]:
         with unpacked(modules) as place:
             yield place
         return
-    # This process may have served before, with what the user's files held then.
+    # This process may have served before, with older contents of the user's files.
     forget_modules(folder)
     yield folder

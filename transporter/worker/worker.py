@@ -1,6 +1,6 @@
-"""The worker's side of a route: reads slices, delivers them, answers.
+"""The worker process of a route: reads slices, delivers them, and answers.
 
-Runs as the body of a long-running Spark task; knows nothing of Spark.
+Runs as the body of a long-running Spark task, and does not import Spark.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _OUT_OF_MEMORY: Final = 71
 """Exit code of a worker that reached its memory limit."""
 _PRINTED: Final = 1 << 20
-"""Characters of what was printed that go in one message."""
+"""Characters of printed output in one message."""
 _TOO_LATE: Final = 72
 """Exit code of a worker whose leave to deliver was over before it knew of it."""
 
@@ -65,26 +65,26 @@ _TOO_LATE: Final = 72
 def run(invitation: Invitation) -> None:
     """Serve the shard that *invitation* is for until the engine closes the connection."""
     directory = Path(invitation.log_directory)
-    # An engine that hangs up, in the middle of a slice even, is no error of the worker's.
+    # An engine that closes the connection, even within a slice, is not an error here.
     with (
         suppress(EOFError, ConnectionError, TimeoutError),
         call(invitation.ticket) as connection,
     ):
         remote = networked(invitation.ticket.address) and not sees(invitation.place, directory)
         connection.send(invitation.hello(os.getpid(), remote=remote))
-        # No other worker of the shard can be delivering once the engine says so.
+        # After the engine's answer no other worker of the shard can be delivering.
         begin = connection.recv()
         try:
             _begin(begin, connection, remote=remote)
         except BaseException as error:
-            # Spark writes what we raise into its own log (Invariant 20).
+            # Spark writes raised errors into its own log (Invariant 20).
             begin.spec.secrets.hide_in(error)
             raise
 
 
 def _begin(begin: Begin, connection: WorkerChannel, *, remote: bool) -> None:
     spec = begin.spec
-    # This process may have served before, with what the user's files held then.
+    # This process may have served before, with older contents of the user's files.
     forget_modules(Path(spec.folder))
     with ExitStack() as stack:
         folder = stack.enter_context(unpacked(begin.modules)) if remote else Path(spec.folder)
@@ -131,11 +131,11 @@ def _open_and_serve(
 
 
 class _Watch:
-    """Ends this process when it is not re-armed in time, whatever holds the interpreter.
+    """Ends this process unless it is re-armed in time, even if the interpreter hangs.
 
-    Arming starts a thread, which would cost a small slice half its time; so it
-    is done at most four times in *seconds*, and what hangs is ended after three
-    quarters of them at the earliest, and all of them at the latest.
+    Arming starts a thread, which would cost a small slice half its time. It is therefore done
+    at most four times in *seconds*, and a hung process ends after three quarters of them at
+    the earliest, and after all of them at the latest.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -143,7 +143,7 @@ class _Watch:
         self.patience = seconds / 4
 
     def rearm(self) -> None:
-        """Begin anew, if that is due."""
+        """Re-arm, if that is due."""
         now = time.monotonic()
         if now - self._armed >= self.patience:
             faulthandler.dump_traceback_later(self.seconds, exit=True)
@@ -151,23 +151,23 @@ class _Watch:
 
 
 class _Engine:
-    """What a worker says to its engine, and what it may do by leave of the answer."""
+    """The conversation of a worker with its engine; each answer permits the next action."""
 
     def __init__(self, connection: WorkerChannel, watch: _Watch) -> None:
         self.connection, self.watch = connection, watch
         self._asked = _clock()
 
-    def ask(self, message: object) -> Any:  # noqa: ANN401 - what answers the message
+    def ask(self, message: object) -> Any:  # noqa: ANN401 - the answer's type depends on the message
         """Return the engine's answer to *message*.
 
-        Armed before it asks: whatever the answer allows has ended ``slice_timeout``
-        later, which an engine that replaces this worker relies on.
+        The watchdog is armed before the request: everything that the answer permits has ended
+        ``slice_timeout`` later. An engine that replaces this worker relies on that.
         """
         self.request(message)
         return self.answer()
 
     def request(self, message: object) -> None:
-        """Send what :meth:`answer` returns the engine's answer to."""
+        """Send *message*, to which :meth:`answer` returns the engine's answer."""
         self.watch.rearm()
         self._asked = _clock()
         self.connection.send(message)
@@ -181,11 +181,11 @@ class _Engine:
         return answer
 
     def fetch(self, size: int) -> pa.Buffer:
-        """Return the next *size* bytes of what follows the answer."""
+        """Return the next *size* bytes after the answer."""
         return self.connection.receive_raw(size)
 
     def next(self) -> Slice | Retry | None:
-        """Return what is to be delivered next; ``None`` when the engine has closed."""
+        """Return the next request, or ``None`` after the engine has closed."""
         while not self.connection.poll(min(self.watch.patience, SWEEP)):
             self.watch.rearm()
             # An idle worker keeps no room on the disk that the engine has made free.
@@ -194,25 +194,25 @@ class _Engine:
         return received(self.connection)
 
     def tell(self, message: object) -> None:
-        """Say *message*."""
+        """Send *message*."""
         self.connection.send(message)
 
 
 class EngineLine(Protocol):
     """How a worker talks with its engine."""
 
-    def ask(self, message: object) -> Any:  # noqa: ANN401 - what answers the message
+    def ask(self, message: object) -> Any:  # noqa: ANN401 - the answer's type depends on the message
         """Return the engine's answer to *message*."""
 
     def next(self) -> Slice | Retry | None:
-        """Return what is to be delivered next; ``None`` when the engine has closed."""
+        """Return the next request, or ``None`` after the engine has closed."""
 
     def tell(self, message: object) -> None:
-        """Say *message*."""
+        """Send *message*."""
 
 
 class Worker:
-    """Answers what the engine asks of one shard."""
+    """Performs the engine's requests for one shard."""
 
     def __init__(
         self,
@@ -243,13 +243,13 @@ class Worker:
             self._engine.tell(outcome)
 
     def answer(self, asked: Slice | Retry) -> Outcome:
-        """Return what became of *asked*."""
+        """Return the outcome of *asked*."""
         try:
             if isinstance(asked, Retry):
                 return self._retry(asked)
             return self._deliver(asked)
         except MemoryError:
-            # Nothing of this process is to be trusted now; the engine sees it end.
+            # This process cannot be trusted any more; the engine sees it end.
             os._exit(_OUT_OF_MEMORY)
 
     def _deliver(self, asked: Slice) -> Outcome:
@@ -262,11 +262,11 @@ class Worker:
             whole = self._progress.rest(mine, asked)
         last = asked.last
         if damage is not None:
-            # Invariant 3: the route halts at what is damaged, not where its slice began.
+            # Invariant 3: the route halts at the damaged entry, not at the start of its slice.
             last = batches[-1].column("offset")[-1].as_py() if batches else asked.first - 1
         ahead = self._progress.ahead(asked) if self._sharded and self._spec.one_per_key else None
         if ahead is not None:
-            # Invariant 9: what is passed over is not settled yet, so nothing follows it.
+            # Invariant 9: a skipped entry is not settled yet, so nothing follows it.
             damage = None if ahead < last else damage
             whole, last = whole.slice(0, 0), min(last, ahead)
         reporter = self._reporter() if whole.num_rows > 1 else None
@@ -284,7 +284,7 @@ class Worker:
 
     @property
     def _sharded(self) -> bool:
-        """Whether other workers deliver the other keys; what Spark works on it deals out itself."""
+        """Whether other workers deliver the other keys. Spark partitions DataFrames itself."""
         return self._spec.shards > 1 and not self._spec.on_frames
 
     def _retry(self, asked: Retry) -> Outcome:
@@ -293,12 +293,12 @@ class Worker:
         return deliver_singly(entries, bounds, self._route, self._writer, self._announce)
 
     def _reporter(self) -> Reporter | None:
-        """Return what reports parts of one slice; ``None`` where it has no parts."""
+        """Return the reporter of a slice's parts, or ``None`` if it has no parts."""
         return Reporter(self._report)
 
     def _report(self, part: Outcome) -> None:
         sys.stdout.flush()
-        # Called while a writer writes: an engine that has hung up is no failure of the sink's.
+        # Called while a writer writes: a closed engine is not a failure of the sink.
         with suppress(OSError):
             self._engine.tell(PartialOutcome(part))
 
@@ -308,13 +308,13 @@ class Worker:
 
 
 def _tell(connection: WorkerChannel, message: object) -> None:
-    # An engine that has hung up is no fault of the task: the next receive finds it out.
+    # A closed engine is not a fault of the task: the next receive detects it.
     with suppress(ConnectionError):
         connection.send(message)
 
 
 def received(connection: WorkerChannel) -> Slice | Retry | None:
-    """Return what is asked next; ``None`` when the engine has hung up."""
+    """Return the next request, or ``None`` after the engine has closed."""
     try:
         asked = connection.recv()
     except (EOFError, ConnectionError):
@@ -335,7 +335,7 @@ def _clock() -> float:
 
 
 class _EngineOutput(io.TextIOWrapper):
-    """Standard output of a worker: what writers print reaches the engine's own."""
+    """Standard output of a worker, which is forwarded to the engine's own."""
 
     def __init__(self, connection: WorkerChannel) -> None:
         self._connection, self._thread = connection, threading.get_ident()
@@ -345,13 +345,13 @@ class _EngineOutput(io.TextIOWrapper):
     def flush(self) -> None:
         super().flush()
         if threading.get_ident() != self._thread:
-            # The connection is one thread's; it sends what others print with its next word.
+            # The connection belongs to one thread: it sends others' output with its next message.
             return
         if data := self._held.getvalue():
             self._held.seek(0)
             self._held.truncate()
             text = data.decode(errors="replace")
-            # An engine that is gone shows nothing; the slice's own answer will find that out.
+            # If the engine is gone, the slice's own answer detects it.
             with suppress(OSError):
                 for at in range(0, len(text), _PRINTED):
                     self._connection.send(Output(text[at : at + _PRINTED]))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_writer(spec: WorkerSpec, folder: Path) -> Any:  # noqa: ANN401 - a Writer or a FrameWriter
-    """Return the writer that *spec* names, whose module may be in *folder*; nothing is opened."""
+    """Return the writer of *spec*, not opened yet. Its module may be in *folder*."""
     kind = find_writer(spec.writer, folder)
     # Paths stay relative to the pipeline file, wherever its modules have been unpacked.
     beside = {FOLDER: Path(spec.folder)}
@@ -25,7 +25,7 @@ def make_writer(spec: WorkerSpec, folder: Path) -> Any:  # noqa: ANN401 - a Writ
 
 
 def context_of(spec: WorkerSpec, generation: int) -> WriterContext:
-    """Return what the writer of *spec* is told when it is opened."""
+    """Return the context with which the writer of *spec* is opened."""
     return WriterContext(
         log_id=spec.log_id,
         route=spec.route,
@@ -41,10 +41,10 @@ def context_of(spec: WorkerSpec, generation: int) -> WriterContext:
 
 
 def is_of_a_forgotten(stored: StoredOffset, runs: Runs, declared: int) -> bool:
-    """Tell whether a route of this name that was forgotten since has *stored* that in a replay.
+    """Return whether a forgotten route of this name *stored* that during a replay.
 
-    Its generations are given again from the epoch on in which the route was *declared*. What
-    generation 0 has stored is in the sink, whichever of the two it was.
+    Generations are reused from the epoch on in which the route was *declared*. Entries that
+    generation 0 stored are in the sink, whichever of the two routes it was.
     """
     return stored.generation > 0 and runs.precede(stored.run, stored.epoch, declared)
 
@@ -52,10 +52,10 @@ def is_of_a_forgotten(stored: StoredOffset, runs: Runs, declared: int) -> bool:
 def reached(
     spec: WorkerSpec, stored: StoredOffset | None, generation: int, handed: int = -1
 ) -> int:
-    """Return up to which offset this shard's sink has everything, as it says itself; else -1.
+    """Return the offset up to which this shard's sink reports to have everything, or -1.
 
-    Nothing of what it says counts unless the log's own history proves it (Invariant 5).
-    *handed* is what has been handed to workers since *spec* was made.
+    A report counts only if the log's own history proves it (Invariant 5). *handed* is the
+    last offset that was handed to workers since *spec* was made.
     """
     if stored is None or not spec.runs.prove(
         stored.run, stored.epoch, stored.offset, max(handed, spec.handed)
