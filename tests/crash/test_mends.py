@@ -343,8 +343,8 @@ MENDS = (
     Mend(
         "a paused leader's entries are superseded",
         "engine/reading/feed.py",
-        "        if self._shared:\n            # Invariant 10: whoever",
-        "        if False:\n            # Invariant 10: whoever",
+        "        if self._shared:\n            # Invariant 10: the next leader",
+        "        if False:\n            # Invariant 10: the next leader",
         "engine/test_delivered.py",
         (
             "test_a_paused_leader_leaves_what_is_not_delivered_to_the_next",

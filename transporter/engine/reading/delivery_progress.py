@@ -1,35 +1,37 @@
 """The delivery progress of all routes, for ``release: delivered``.
 
-The order on which ``release: delivered`` rests, and where each step is upheld:
+The steps of ``release: delivered`` in their order, and the code that upholds each:
 
 An entry on its way
- 1. The feed appends a batch and opens it (``feed``, ``open_batches``).
+ 1. The feed appends a batch and opens it (``feed``, ``unacknowledged``).
  2. A route delivers entries, or parks them: a copy is durable before the watermark passes its
-    entry (``parking``). So whoever reads watermarks first, and what is parked afterwards, takes no
+    entry (``parking``). A reader of watermarks first, and of parked entries afterwards, takes no
     parked entry for delivered: :attr:`Deliveries.through`, then :attr:`Deliveries.parked`.
- 3. The feed releases what every route has passed and none has parked (``OpenBatches.deliver``).
- 4. It tells the source (``DeliveredReader.delivered``, or ``commit`` of whole batches in order).
+ 3. The feed releases entries that every route has passed and none has parked
+    (``OpenBatches.deliver``).
+ 4. It acknowledges them to the source (``DeliveredReader.delivered``, or ``commit`` of whole
+    batches in order).
  5. Only then the reader's hold on the log moves, and routes with ``max_in_flight_per_key`` go on
     (``Feed.untold``, :meth:`Deliveries.told`).
 
 The end of a term, or of a reader that does not go on
- 1. What is delivered is noted before anything is passed: from then on a watermark tells no more
-    what was delivered (``LogResume.supersede``).
- 2. It is durable in each route's offset log that entries are to be passed, up to the last one that
-    the reader logged (``OffsetLog.begin_superseding``).
- 3. Only now may the reader log anything later; what was polled and not appended is dropped.
+ 1. The deliveries are recorded before any entry is passed, because watermarks do not show them
+    afterwards (``LogResume.supersede``).
+ 2. The request to pass entries, up to the last one that the reader logged, is durable in each
+    route's offset log (``OffsetLog.begin_superseding``).
+ 3. Only now may the reader log later entries. Polled entries that are not appended are dropped.
  4. Between two slices, and before any other, the route drops the parked copies, then passes the
-    entries in one record (``superseding``). A crash, or a failure, before that record has all of
-    it begun again: at the next open, or when the route goes on.
+    entries in one record (``superseding``). After a crash or a failure before that record the
+    whole step is repeated: at the next open, or when the route continues.
 
 A restart
- 1. Before any route runs: what was superseded is known (``LogResume.begin``), and a route that is
-    new to a reader is spared what others were told of (:meth:`Deliveries.keep`).
- 2. The reader decides, once it knows whether anybody else can have had the entries since: they
+ 1. Before any route runs, superseded entries are loaded (``LogResume.begin``), and entries that
+    were acknowledged without a new route are kept from it (:meth:`Deliveries.keep`).
+ 2. The reader decides once it is certain whether another engine can have had the entries: they
     are reopened where they are (``LogResume.reopen``), or superseded as above. Until then
     ``confirm`` returns ``False`` and no route of a shared reader delivers.
- 3. What is not delivered is looked up before what is: entries that are delivered in between are
-    in both answers, and in neither the other way round.
+ 3. Undelivered entries are looked up before delivered ones: an entry that is delivered in between
+    is then in both answers. In the other order it would be in neither.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Delivering(NamedTuple):
-    """A route: how far it has come, what it has parked, and how it is made to pass entries."""
+    """A route: its progress, its parked entries, and the way to make it pass entries."""
 
     offsets: OffsetLog
     parking: Parking
@@ -72,10 +74,10 @@ class Waiting(Protocol):
 
     @property
     def untold(self) -> int | None:
-        """The first offset that its source still has to be told of."""
+        """The first offset that is not acknowledged to the source yet."""
 
     def confirmed(self, unwanted: Callable[[], bool]) -> bool:
-        """Wait until the reader knows that it still leads; false when *unwanted* came first."""
+        """Wait until the reader has confirmed that it leads; false if *unwanted* came first."""
 
 
 class Deliveries:
@@ -85,7 +87,7 @@ class Deliveries:
     """
 
     def __init__(self, durable: Callable[[], int]) -> None:
-        """Begin without anybody; *durable* tells the log's last offset."""
+        """Begin without routes. *durable* returns the log's last offset."""
         self._durable = durable
         self.routes: Sequence[Delivering] = ()
         self.feeds: Sequence[Waiting] = ()
@@ -93,14 +95,14 @@ class Deliveries:
         self._changing = threading.RLock()
 
     def add(self, route: Delivering) -> None:
-        """Have every source wait for *route*, too, which has not begun to deliver.
+        """Make every source wait for *route* as well, which has not begun to deliver.
 
-        It delivers what the log holds of them already: they may have been told of that.
+        It also delivers their entries that are in the log and may be acknowledged already.
         """
         with self._changing:
             readers = [feed.name for feed in self.feeds]
             asked = {reader: self.superseded(reader) for reader in readers}
-            # In this order: a source that was told without it was told of nothing that is
+            # In this order: a source that was acknowledged without it has no entry that is
             # durable only later, so all of that is spared.
             self.routes = (*self.routes, route)
             for reader in readers:
@@ -123,10 +125,10 @@ class Deliveries:
 
     @property
     def released(self) -> tuple[Range, ...]:
-        """The ranges that some route gave up undelivered, to keep the log in its budget.
+        """The ranges that were released from some route undelivered, to keep the log in its budget.
 
-        Asked after :attr:`through`, they hold all of what that has passed so. States know the
-        newest of them only: what came before might have been released as well.
+        Read after :attr:`through`, they include all such ranges below it. States have only the
+        newest of them: entries before it may have been released as well.
         """
         ranges = [part for route in self.routes for part in route.offsets.state.released]
         full = [
@@ -146,10 +148,10 @@ class Deliveries:
         return min(self.routes, key=lambda route: route.offsets.state.watermark)
 
     def copy_of(self, offset: int) -> Parked | None:
-        """Return a copy of the parked entry at *offset*; ``None`` without one that can be read."""
+        """Return a copy of the parked entry at *offset*, or ``None`` without a readable one."""
         for route in self.routes:
             if offset in route.parking.known:
-                # Its route may remove it at this moment; what is damaged another may have whole.
+                # Its route may remove it at this moment, and another route may have an intact copy.
                 with suppress(EnvironmentFault, Corrupt):
                     return ParkedStore.read_entry(route.offsets.folder, offset)
         return None
@@ -166,10 +168,10 @@ class Deliveries:
         return max(route.offsets.state.superseding.get(reader, -1) for route in self.routes)
 
     def keep(self, reader: str) -> None:
-        """Let a route that *reader*'s source never waited for deliver what the log holds.
+        """Let a route for which *reader*'s source never waited deliver the log's entries.
 
-        That source gives nothing of it again: it was told without that route. Only to be
-        called before anything is read and delivered.
+        The source does not redeliver them, because they were acknowledged without that route.
+        Only to be called before anything is read and delivered.
         """
         with self._changing:
             asked = self.superseded(reader)
@@ -181,10 +183,10 @@ class Deliveries:
             route.offsets.spare(reader, self._durable(), asked)
 
     def supersede(self, reader: str, through: int) -> None:
-        """Have each route pass what *reader* has logged up to *through* and it has not delivered.
+        """Make each route pass its undelivered entries of *reader* up to *through*.
 
-        A route does so before its next slice. Returns when it is durable that it has to: what
-        is logged from now on is not among it, whatever crashes (Invariant 10).
+        A route does so before its next slice. The request is durable on return, so that later
+        entries are not among them after any crash (Invariant 10).
         """
         with self._changing:
             for route in self.routes:
@@ -192,12 +194,12 @@ class Deliveries:
                     route.supersede(reader, through)
 
     def told(self) -> None:
-        """Take note that a source was told of something."""
+        """Record that something was acknowledged to a source."""
         with self._told:
             self._told.notify_all()
 
     def wait_until_told(self, offset: int, timeout: float) -> bool:
-        """Wait up to *timeout* seconds until the sources know of all before *offset*."""
+        """Wait up to *timeout* seconds until all before *offset* is acknowledged to the sources."""
         with self._told:
             return self._told.wait_for(lambda: self._all_told(offset), timeout)
 
@@ -206,14 +208,15 @@ class Deliveries:
         return all(first is None or first >= offset for first in untold)
 
     def confirmed(self, unwanted: Callable[[], bool]) -> bool:
-        """Wait until every reader that leads has made sure of that; false if *unwanted* first."""
+        """Wait until every leading reader has confirmed it; false if *unwanted* came first."""
         return all(feed.confirmed(unwanted) for feed in self.feeds)
 
 
 def _has_left(route: Delivering, reader: str, through: int) -> bool:
-    """Tell whether *route* may have something of *reader*'s up to *through* to deliver.
+    """Return whether *route* may have undelivered entries of *reader* up to *through*.
 
-    Not without need is it asked to pass that: behind it nobody can tell what was delivered.
+    It is asked to pass them only if needed, because deliveries below that point are then lost
+    to view.
     """
     state = route.offsets.state
     known = max(state.superseded.get(reader, -1), state.superseding.get(reader, -1))
@@ -223,10 +226,10 @@ def _has_left(route: Delivering, reader: str, through: int) -> bool:
 
 
 def refuse_strangers(pipeline: Pipeline, declared: Sequence[str]) -> None:
-    """Let no source be told without a route that has begun in this log and may come back.
+    """Require every route that has begun in this log, where a source waits for deliveries.
 
-    *declared* are the routes that have begun. Raise ``EnvironmentFault`` when the pipeline
-    lacks one of them, and a source waits for delivery.
+    *declared* are the routes that have begun. Raises ``EnvironmentFault`` if the pipeline lacks
+    one of them and a source waits for delivery: it may come back.
     """
     strangers = pipeline.left_out(declared)
     if strangers and pipeline.waits_for_delivery:

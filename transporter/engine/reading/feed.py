@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 POLL: Final = 0.5
 """Seconds a poll may wait: how soon a stop is noticed."""
 HASTY: Final = 0.005
-"""Seconds a poll may wait at first while its source is to hear of what is being delivered."""
+"""Seconds that a poll may wait at first while acknowledgements to its source are pending."""
 PATIENT: Final = 0.1
-"""Seconds it may wait in the end: deliveries that take long need not be told at once."""
+"""Seconds that it may wait at most: acknowledgements of slow deliveries need not be prompt."""
 
 FULL: Final = 1.0
 """Seconds between two tries while the log is full, at most: room may be there at any moment."""
@@ -55,21 +55,21 @@ _LOOK_AGAIN: Final = 5.0
 """Seconds between two looks at the secret files of a reader that waits to lead."""
 
 LEADING: Final = ("leader-acquired", "leader-refreshed")
-"""What a reader tells when it has begun a term."""
+"""The event of a reader that has begun a term."""
 
 
 class _OpenAgain(Exception):
-    """The reader is to be opened anew, with nothing wrong."""
+    """The reader is to be reopened, without an error."""
 
 
 class Feed:
-    """Polls a reader, appends what it finds, and tells its source what it may forget.
+    """Polls a reader, appends its messages, and acknowledges them to its source.
 
-    That is what is durable, or, with ``release: delivered``, what every route has
-    delivered. A source that is unavailable is tried again for as long as it takes,
-    also at the very first open, unless that is to *fail fast*. Any other error stops this
-    reader and leaves the others, and all routes, running; at the very first open it ends the
-    engine, which so says what is wrong with its settings.
+    Messages are acknowledged when they are durable or, with ``release: delivered``, when every
+    route has delivered them. An unavailable source is retried without limit, also at the very
+    first open, unless that is to *fail fast*. Any other error stops this reader and leaves the
+    others and all routes running. At the very first open it ends the engine, because the
+    settings are wrong.
     """
 
     def __init__(  # noqa: PLR0913 - each is another part of the engine
@@ -87,13 +87,13 @@ class Feed:
         paused_behind: int | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """Read as *config* says; with *deliveries* the source waits for what they tell.
+        """Prepare to read by *config*. With *deliveries* the source waits for the routes.
 
         *superseded_through* is for :class:`LogResume`. *learn* is called with the secrets of
         files that were read again. With *fail_fast* a source that is away at the very first
-        open ends the engine; one that comes *late*, when the engine runs, never does. A reader that
-        is paused from the start needs nothing of the log up to *paused_behind*; ``None``: it is
-        not paused. *tracer* follows single entries.
+        open ends the engine. One that comes *late*, while the engine runs, never does. A reader
+        that is paused from the start needs nothing of the log up to *paused_behind*, which is
+        ``None`` if it is not paused. *tracer* follows single entries.
         """
         self._config, self._log = config, log
         self._observe, self._on_failure, self._learn = observe, on_failure, learn
@@ -121,7 +121,7 @@ class Feed:
         """Whether it was removed from the pipeline, and ends."""
         self._leave_by, self._parted = 0.0, False
         self._acting = threading.Lock()
-        """Held while something is appended, or the source is told: see :meth:`let_go`."""
+        """Held during an append or an acknowledgement: see :meth:`let_go`."""
         self._polled = False
         # Until something was opened, or put off, an error is of the start, and ends the engine.
         self._fresh, self._to_take_up = not late, deliveries is not None
@@ -131,7 +131,7 @@ class Feed:
         self._size, self._moved, self._haste = 0, time.monotonic(), HASTY
         self._open, self._stale = OpenBatches(), False
         self._by_rows: DeliveredReader | None = None
-        """The open reader, if it is told of single rows."""
+        """The open reader, if it takes acknowledgements of single rows."""
         self._kept_alive: KeepAliveReader | None = None
         """The open reader, if it has something to keep alive."""
         # A tenth of the shortest term: who leads goes on leading while it waits.
@@ -139,7 +139,7 @@ class Feed:
         # Once every route has delivered what was logged by then, the source gives again what was
         # released from one of them: nothing is taken from a route that delivers.
         self._again_behind = 0
-        # What the last run has logged and not told of is found again by the first poll, or told.
+        # Entries of the last run without an acknowledgement come again, or are acknowledged.
         self._recover_from = 0 if paused_behind is None else paused_behind + 1
         self._untold: int | None = self._recover_from
         self._appending: int | None = None
@@ -147,7 +147,7 @@ class Feed:
         self._gives_again = False
         self._confirming = threading.Condition()
         self._asked = self._sure = 0
-        # Until the reader has what the log holds superseded, or goes on with it.
+        # Until the reader supersedes its entries in the log, or continues with them.
         self._undecided = self._shared
         self._thread = self._made_thread()
 
@@ -157,12 +157,12 @@ class Feed:
         return threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to read; before any route begins to deliver."""
+        """Begin to read, before any route begins to deliver."""
         self.prepare()
         self.run()
 
     def prepare(self) -> None:
-        """Find out what earlier runs have left; before any route begins to deliver."""
+        """Load the state of earlier runs, before any route begins to deliver."""
         self._resume.begin()
 
     def run(self) -> None:
@@ -170,7 +170,7 @@ class Feed:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for the end of reading; what was polled is still appended."""
+        """Request the end of reading. Polled messages are still appended."""
         self._stopping.set()
         self._called.set()
 
@@ -203,23 +203,24 @@ class Feed:
         return True
 
     def configure(self, config: ReaderConfig) -> None:
-        """Go on as *config* says, with the reader opened anew, also one that has stopped."""
+        """Continue by *config* with the reader reopened, also if it has stopped."""
         self._settings = config
         self.restart()
 
     def leave(self) -> None:
-        """End as at a stop, for the engine goes on without this reader.
+        """End as at a stop, while the engine continues without this reader.
 
-        Its source is told what is delivered by now, and routes pass what other engines deliver.
+        Deliveries so far are acknowledged to its source, and routes pass entries that other
+        engines will deliver.
         """
         self.leaving, self._leave_by = True, time.monotonic() + GRACE
         self._finishing.set()
         self.stop()
 
     def let_go(self) -> bool:
-        """Tell whether one that was removed has ended, or does not answer and is left behind.
+        """Return whether a removed reader has ended, or hangs and is abandoned.
 
-        What it had logged and no route has delivered is superseded by then (Invariant 10).
+        Its undelivered entries are superseded by then (Invariant 10).
         """
         if not self.leaving:
             return False
@@ -232,7 +233,7 @@ class Feed:
         return True
 
     def _left_in_time(self) -> bool:
-        """Leave a thread behind that is late; from then on it appends and tells nothing more."""
+        """Abandon a late thread. From then on it appends and acknowledges nothing."""
         if time.monotonic() < self._leave_by or not self._acting.acquire(blocking=False):
             return False
         self._abandoned = True
@@ -240,7 +241,7 @@ class Feed:
         return True
 
     def _part_from_routes(self) -> None:
-        # Whoever leads next gives it again, and nobody decides here any more.
+        # The next leader redelivers it, and no decision is made here any more.
         self._resume.supersede()
         self._parted = True
 
@@ -250,12 +251,12 @@ class Feed:
         return self._settings is not None
 
     def wait_until_read(self) -> None:
-        """Wait until nothing more is appended; the source may still wait for deliveries."""
+        """Wait until nothing more is appended. The source may still wait for deliveries."""
         if self._thread.ident is not None and not self._over.wait(GRACE):
             self._left_behind()
 
     def finish(self) -> None:
-        """Tell the source what is delivered, and wait for the end."""
+        """Acknowledge the deliveries to the source, and wait for the end."""
         self._finishing.set()
         if self._thread.ident is None or self._abandoned:
             return
@@ -269,10 +270,10 @@ class Feed:
         self._observe("reader-stopped", reader=self._config.name, problem=problem)
 
     def confirmed(self, unwanted: Callable[[], bool]) -> bool:
-        """Wait until the reader knows that it still leads; false when *unwanted* came first.
+        """Wait until the reader has confirmed that it leads; false if *unwanted* came first.
 
-        One that does not lead any more has had all its entries superseded by then. Where
-        engines take no turns there is nothing to make sure of, also while the source is away.
+        The entries of a reader that no longer leads are superseded by then. Where engines take
+        no turns there is nothing to confirm, also while the source is away.
         """
         if not self._shared:
             return True
@@ -295,7 +296,7 @@ class Feed:
 
     @property
     def waits_for_delivery(self) -> bool:
-        """Whether its source is told only of what every route has delivered."""
+        """Whether its source waits for the delivery by every route."""
         return self._deliveries is not None
 
     @property
@@ -305,7 +306,7 @@ class Feed:
 
     @property
     def settled(self) -> bool:
-        """Whether what an operator has asked for is done, and what came of it is known."""
+        """Whether an operator's request is done, and its outcome certain."""
         if self._paused:
             return self._state in (State.PAUSED, State.STOPPED, State.ENDED)
         # Many sources show only to the first poll that they are not as they should be.
@@ -319,22 +320,22 @@ class Feed:
 
     @property
     def lost(self) -> bool:
-        """Whether its thread is gone although nobody has ended it."""
+        """Whether its thread is gone without a request to end."""
         return self._thread.ident is not None and not (self._thread.is_alive() or self.ended)
 
     @property
     def untold(self) -> int | None:
-        """The first offset of which the source was not told yet; ``None`` without any.
+        """The first offset that is not acknowledged to the source, or ``None``.
 
-        Also where engines take no turns: nobody else would deliver again what is behind it.
+        Also where engines take no turns, though no other engine would redeliver from there.
         """
         return self._untold if self._shared else None
 
     def hold(self) -> Hold | None:
-        """Return from where on the log is needed to recognise what the source still has.
+        """Return the first offset of the log that is needed to recognise redelivered messages.
 
-        Entries that were logged and of which the source was not told yet come again
-        after a crash; ``None`` when there are none.
+        Logged entries without an acknowledgement come again after a crash. ``None`` if there
+        are none.
         """
         ended = self._state is State.ENDED and not len(self._open)
         first = None if ended else self._untold
@@ -343,8 +344,8 @@ class Feed:
     def releasable(self) -> int | None:
         """Return the offset up to which a release of routes makes room; ``None``: anywhere.
 
-        A source that hears of single rows gives again what was released, so its reader lets go
-        of that. Of any other one, and of what a run before has left, the reader holds it all.
+        A source with acknowledgements of single rows redelivers released entries, so its reader
+        does not hold them. Other readers, and the entries of an earlier run, hold everything.
         """
         if self._gives_again:
             return None
@@ -352,7 +353,7 @@ class Feed:
         return None if hold is None else hold.through
 
     def status(self) -> ReaderStatus:
-        """Return what the reader is doing now."""
+        """Return the current status."""
         name, adaptor = self._config.name, self._config.adaptor
         still = time.monotonic() - self._moved
         waits = self._state is State.RUNNING and self._shared and self._term is None
@@ -380,7 +381,7 @@ class Feed:
 
     @property
     def _full(self) -> bool:
-        """Whether as much is logged and not delivered as may be; parked entries aside."""
+        """Whether ``max_in_flight`` is reached by undelivered entries, without parked ones."""
         return self._open.waiting >= self._config.max_in_flight
 
     def _waits_for(self) -> str:
@@ -393,7 +394,7 @@ class Feed:
         )
 
     def _told(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
-        """Pass on what the reader tells, and note by it whether it leads."""
+        """Forward the reader's events, and derive from them whether it leads."""
         if event.startswith("leader-"):
             self._term = details["term"] if event in LEADING else None
         self._observe(event, **details)
@@ -406,14 +407,14 @@ class Feed:
             if self.leaving and self._shared and not self._abandoned:
                 self._part_from_routes()  # Invariant 10
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
-            # Of one that was left behind that has been told; the log may be closed by now.
+            # For an abandoned thread this was reported before, and the log may be closed.
             if not self._abandoned:
                 self._halt(error)
         finally:
             self._over.set()
 
     def _halt(self, error: BaseException) -> None:
-        """Stop visibly; only what hurts everybody, or a start that failed, ends the engine."""
+        """Stop visibly. Only a fault of the log, or a failed start, ends the engine."""
         ours = isinstance(error, TransporterError)
         problem = str(error) if ours else f"{type(error).__name__}: {error}"
         self._problem = self._config.secrets.hide(problem)
@@ -422,7 +423,7 @@ class Feed:
         if self._fresh or isinstance(error, LogPoisoned):
             self._on_failure(error)
         elif self._undecided:
-            # Nobody will decide any more, and no route is to wait for that (Invariant 15).
+            # No decision will follow, and no route may wait for one (Invariant 15).
             try:
                 self._resume.supersede()
             except TransporterError as failure:
@@ -440,7 +441,7 @@ class Feed:
             if not self._renew():
                 continue
             reader = self._config.cls(self._config.config)
-            # Asked once: to ask a protocol at every poll costs more than an idle poll.
+            # Checked once: isinstance with a protocol costs more than an idle poll.
             self._by_rows = reader if isinstance(reader, DeliveredReader) else None
             self._kept_alive = reader if isinstance(reader, KeepAliveReader) else None
             try:
@@ -462,7 +463,7 @@ class Feed:
                 return
             finally:
                 reader.close()
-                # Whoever is closed leads no more.
+                # A closed reader does not lead.
                 self._measured, self._term = {}, None
 
     def _take_up_settings(self) -> None:
@@ -470,7 +471,7 @@ class Feed:
             self._config, self._settings = settings, None
 
     def _renew(self) -> bool:
-        """Read secret files again before a connection is made; wait where that cannot be done."""
+        """Read secret files again before a connection is made; wait if that fails."""
         try:
             config = self._config.renewed()
         except EnvironmentFault as error:
@@ -485,14 +486,14 @@ class Feed:
         return True
 
     def _stay_paused(self) -> None:
-        """Wait for the end of a pause, or of the engine; the reader is closed.
+        """Wait for the end of a pause, or of the engine, with the reader closed.
 
-        A closed reader leads no more, so another engine does. What this one has logged and not
-        delivered comes again, from whoever leads next, and no route waits for a decision.
+        A closed reader does not lead, so another engine does. Its undelivered entries come again
+        from the next leader, and no route waits for a decision.
         """
         self._fresh, self._by_rows, self._kept_alive = False, None, None
         if self._shared:
-            # Invariant 10: whoever leads next gives it again, and nobody decides here any more.
+            # Invariant 10: the next leader redelivers it, and no decision is made here any more.
             self._resume.supersede()
         self._state, self._problem = State.PAUSED, ""
         self._observe("reader-paused", reader=self._config.name)
@@ -505,15 +506,15 @@ class Feed:
             self._observe("reader-resumed", reader=self._config.name)
 
     def _rest(self, seconds: float) -> None:
-        """Wait up to *seconds*, or until something is asked for."""
+        """Wait up to *seconds*, or until a request arrives."""
         self._called.wait(seconds)
         # Cleared before anything is looked at again, so no call is missed.
         self._called.clear()
 
     def _refresh_candidate(self) -> None:
-        """Open a reader that cannot lead anew once its secret files have changed.
+        """Reopen a reader that cannot lead after its secret files have changed.
 
-        Its elector connects by itself, with what the reader was opened with.
+        Its elector connects by itself, with the settings of the open.
         """
         now = time.monotonic()
         if not self._shared or self._term is not None or now < self._look_again:
@@ -523,7 +524,7 @@ class Feed:
             raise _OpenAgain
 
     def _take_up(self) -> None:
-        """Open what earlier runs have logged, of a reader that is told of positions alone."""
+        """Open the entries of earlier runs, for a reader with acknowledgement by position only."""
         parts = list[tuple[int, int]]()
         for position, entries in self._resume.undelivered():
             parts += ranges_of(entries.offsets)
@@ -546,7 +547,7 @@ class Feed:
 
     def _retry_later(self, error: TransporterError) -> None:
         if self._stopping.is_set():
-            # What could not be told comes again, and is recognised then.
+            # Entries that could not be acknowledged come again, and are recognised then.
             return
         self._fresh = False
         self._state, self._problem = State.RETRYING, self._config.secrets.hide(str(error))
@@ -563,7 +564,7 @@ class Feed:
         by_rows = self._deliveries is not None and self._by_rows is not None
         while not self._stopping.is_set():
             if self._paused or self._reopen:
-                # All that was polled is appended, and its source told what it may be told.
+                # All polled messages are appended, and acknowledged where that is possible.
                 raise _OpenAgain
             self._attend(reader)
             self._refresh_candidate()
@@ -584,9 +585,9 @@ class Feed:
             self._take(reader, batch)
 
     def _take(self, reader: Reader, batch: Batch) -> None:
-        """Append all of *batch*; open it, or tell the source at once that it is durable."""
+        """Append all of *batch*; keep it open, or acknowledge it at once because it is durable."""
         self._stale = False
-        # A full log whose readers all wait for room must not be held for what is found again.
+        # A full log whose readers all wait for room must not be held for redelivered messages.
         self._recovering = False
         self._hold_from(None)
         parts = loggable(_as_batch(batch))
@@ -597,9 +598,9 @@ class Feed:
             self._hold_from(None)
 
     def _hold_from(self, appending: int | None) -> None:
-        """Take note of what the source is to be told of: what is open, and what is *appending*.
+        """Publish the first unacknowledged offset: of open batches, and of the one *appending*.
 
-        Whoever waits for that looks again (Invariant 9).
+        Waiting routes check it again (Invariant 9).
         """
         self._appending = appending
         oldest = self._recover_from if self._recovering else None
@@ -616,16 +617,16 @@ class Feed:
                 # Invariant 1: only now, when the frames are durable.
                 reader.commit(position)
         elif whole or self._by_rows is not None:
-            # Also of a batch that a stop has cut short single rows can be told.
+            # Single rows can be acknowledged also of a batch that a stop has cut short.
             self._open.add(position, logged)
             self._haste = HASTY
 
     def _append_all(
         self, reader: Reader, parts: list[pa.RecordBatch], batch: Batch
     ) -> list[tuple[int, int]]:
-        """Return the offsets of the parts; of the first ones when the stop came first.
+        """Return the offsets of the parts, or of the first ones if the stop came first.
 
-        Of none when they were superseded meanwhile.
+        Empty if they were superseded meanwhile.
         """
         logged = list[tuple[int, int]]()
         for part in parts:
@@ -648,12 +649,12 @@ class Feed:
     ) -> tuple[int, int] | None:
         """Append, waiting while the disk is full (Invariant 14).
 
-        ``None`` if the stop came first, or the batch was superseded meanwhile. What is logged of
-        the batch already begins at *begun*.
+        ``None`` if the stop came first, or the batch was superseded meanwhile. The part of the
+        batch that is logged already begins at *begun*.
         """
         while True:
-            # At least so far back: other readers may append before this one does. Anew after each
-            # wait, for what they have logged meanwhile must not be held by who waits for its room.
+            # At least so far back, because other readers may append first. Again after each wait,
+            # because a waiting reader must not hold entries that they logged meanwhile.
             self._hold_from(self._log.durable + 1 if begun is None else begun)
             try:
                 with self._acting:
@@ -687,25 +688,25 @@ class Feed:
         while not self._stale and (left := ends - time.monotonic()) > 0:
             if self._stopping.wait(min(left, self._part)):
                 return
-            # Somebody may wait for it, who alone can make room.
+            # A route may wait for it that alone can make room.
             self._attend(reader)
 
     def _attend(self, reader: Reader) -> None:
-        """Do what is due between two polls, or while nothing is polled."""
+        """Run the work that is due between two polls, or while polling pauses."""
         if self._kept_alive is not None:
             self._kept_alive.keep_alive()
         if self._deliveries is None:
             return
-        # Whoever waits for a route is not stuck himself.
+        # A reader that waits for a route is not stuck itself.
         self._moved = time.monotonic()
         self._make_sure()
         self._tell(reader, self._deliveries)
 
     def _tell(self, reader: Reader, deliveries: Deliveries) -> None:
-        """Tell the source what every route has delivered since."""
+        """Acknowledge the new deliveries of every route to the source."""
         with self._acting:
             if self._abandoned:
-                return  # It may be told without a route that was removed, too.
+                return  # It may be acknowledged without a removed route, too.
             # In this order: an entry is parked before a watermark passes it.
             through = deliveries.through
             known = self._open.given_up
@@ -719,18 +720,18 @@ class Feed:
         if told:
             self._haste = HASTY
         self._recovering = self._recovering and not told
-        # Also when all that was left is parked: then nothing is told, and nobody waits for it.
+        # Also if only parked entries are left: they are not acknowledged, and no wait is for them.
         self._hold_from(self._appending)
         if self._open.given_up > known:
             self._again_behind = self._log.durable
 
     def _ask_again(self, deliveries: Deliveries) -> None:
-        """Have the source give again what was released, once nobody else would pay for it."""
+        """Let the source redeliver released entries, once that costs no other route anything."""
         if self._open.given_up and deliveries.through >= self._again_behind:
             raise _OpenAgain
 
     def _make_sure(self) -> None:
-        """Have the reader look whether it still leads, if a route has asked for that."""
+        """Let the reader confirm that it leads, if a route has requested it."""
         if (asked := self._asked) > self._sure:
             if self._by_rows is not None and self._by_rows.confirm() is False:
                 return
@@ -740,7 +741,7 @@ class Feed:
                 self._confirming.notify_all()
 
     def _tell_the_rest(self, reader: Reader) -> None:
-        """Tell the source what is delivered until the engine ends, or nothing is left."""
+        """Acknowledge deliveries to the source until the engine ends, or nothing is left."""
         while len(self._open) and not self._finishing.is_set():
             self._attend(reader)
             self._wait_for_delivery(HASTY)
@@ -753,13 +754,13 @@ class Feed:
             self._finishing.wait(timeout)
 
     def _superseded(self) -> None:
-        """Forget what the source gives again; what was not appended yet is of that, too."""
+        """Drop entries that the source redelivers, with those that are not appended yet."""
         self._stale, self._undecided, self._recovering = True, False, False
         self._open.clear()
         self._hold_from(None)
 
     def _reopened(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
-        """Wait for the delivery of what is logged, in place of all that was open."""
+        """Wait for the delivery of the logged entries, in place of all open batches."""
         self._undecided = self._recovering = False
         self._open.clear()
         for position, offsets in batches:

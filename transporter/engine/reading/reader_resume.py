@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _MOST_LOOKS: Final = 32
-"""Ends of terms before which it is known what was delivered (Invariant 17)."""
+"""Ends of terms for which the deliveries are kept (Invariant 17)."""
 
 
 _SILENT_BLOCKS: Final = 64
@@ -34,7 +34,7 @@ _SILENT_BLOCKS: Final = 64
 
 
 class _Look(NamedTuple):
-    """What every route had delivered when ``last`` was the log's last offset."""
+    """The deliveries of every route when ``last`` was the log's last offset."""
 
     last: int
     through: int
@@ -42,7 +42,7 @@ class _Look(NamedTuple):
     released: tuple[Range, ...] = ()
 
     def delivered(self, offset: int) -> bool:
-        """Tell whether every route had delivered *offset*."""
+        """Return whether every route had delivered *offset*."""
         return (
             offset <= self.through
             and offset not in self.parked
@@ -50,9 +50,10 @@ class _Look(NamedTuple):
         )
 
     def left(self, offset: int) -> bool:
-        """Tell whether some route had *offset* to deliver still, or had parked it.
+        """Return whether some route had still to deliver *offset*, or had parked it.
 
-        What was released from a route is neither left nor delivered: its source gives it again.
+        An entry that was released from a route is neither left nor delivered: its source
+        redelivers it.
         """
         return offset > self.through or offset in self.parked
 
@@ -62,11 +63,11 @@ class _Nothing(Exception):
 
 
 class _Quiet:
-    """Finds, by what each block of the log says of positions, where a reader was silent.
+    """Finds blocks of the log without entries of a reader, by the positions in each block.
 
     A frame without a position belongs to a batch that ends in a later frame, or that a crash
-    has cut short: so only behind many silent blocks the next is passed over. What is missed
-    then would be read from its source again.
+    has cut short. Blocks are therefore skipped only after many silent ones. An entry that is
+    missed would be read from its source again.
     """
 
     def __init__(self, reader: str, position: str | None, known_after: int) -> None:
@@ -76,7 +77,7 @@ class _Quiet:
         self.blocks = 0
 
     def passes(self, first: Located) -> bool:
-        """Tell whether the block that begins with *first* is passed over; see ``backwards``."""
+        """Return whether the block that begins with *first* is skipped; see ``backwards``."""
         if self._known:
             raise _Nothing
         self._known = first.frame.last <= self._known_after
@@ -96,7 +97,7 @@ class _Quiet:
 class LogResume:
     """Implements ``adaptor.Resume`` for one reader. Belongs to its feed's thread."""
 
-    def __init__(  # noqa: PLR0913 - each is somebody else's to hear
+    def __init__(  # noqa: PLR0913 - each callback has another owner
         self,
         log: CommitLog,
         reader: str,
@@ -111,15 +112,15 @@ class LogResume:
         """Look at *log*.
 
         Args:
-            log: what *reader* is read into.
+            log: the log into which *reader* is read.
             reader: its name.
-            observe: hears what the reader tells.
-            deliveries: what the routes have delivered, when the source is told only of that.
-            superseded: called when what is logged and not delivered is superseded.
-            reopened: called with what the source still waits for, by position and offsets.
-            superseded_through: gives up to where any route has passed a reader's entries;
-                by default the offset logs are read for that.
-            measured: called with what the reader measures at its source.
+            observe: receives the reader's events.
+            deliveries: the deliveries of the routes, with ``release: delivered``.
+            superseded: called when undelivered entries are superseded.
+            reopened: called with the unacknowledged entries, by position and offsets.
+            superseded_through: returns the offset up to which any route has passed a reader's
+                entries; by default it is read from the offset logs.
+            measured: called with the reader's measures of its source.
 
         """
         self._log, self._reader, self._observe = log, reader, observe
@@ -129,12 +130,12 @@ class LogResume:
         self._known_after = self._passed = -1
         self.last = log.durable
         """The last offset that this reader may have logged."""
-        # A route that was asked to pass entries does so at any moment, and its watermark tells
-        # no more which of them were delivered. So that is kept from before it was asked.
+        # A route passes entries at any moment after the request, and its watermark no longer
+        # shows their deliveries. So these are recorded before the request.
         self._looks: deque[_Look] = deque()
 
     def begin(self) -> None:
-        """Take up what earlier runs have left; called once, before any route runs."""
+        """Load the state that earlier runs have left. Called once, before any route runs."""
         if self._deliveries is not None:
             self._known_after = self._passed = self._deliveries.superseded(self._reader)
             self._deliveries.keep(self._reader)
@@ -166,13 +167,13 @@ class LogResume:
         with LogReader(self._log.directory) as reader:
             for found, source in self._logged(reader, last):
                 if found.frame.first <= self._known_after:
-                    return None  # Passed, perhaps: nobody can tell any more.
+                    return None  # Passed, perhaps: it is no longer certain.
                 if found.frame.last <= last and source.position is not None:
                     return source.position
         return None
 
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
-        """Yield what the source may be told of, a frame each, newest first."""
+        """Yield the entries that may be acknowledged to the source, by frame, newest first."""
         now = self._look()
         with LogReader(self._log.directory) as reader:
             for found, source in self._logged(reader, now.last):
@@ -183,7 +184,7 @@ class LogResume:
                 yield source.position, Entries(entries, self._log.log_id)
 
     def _logged(self, reader: LogReader, last: int) -> Iterator[tuple[Located, Source]]:
-        """Yield what this reader has logged up to *last*, newest first."""
+        """Yield this reader's entries up to *last*, newest first."""
         quiet = _Quiet(self._reader, self.position, self._known_after)
         with suppress(_Nothing):
             for found in reader.backwards(last, quiet.passes):
@@ -193,9 +194,9 @@ class LogResume:
                     yield found, source
 
     def undelivered(self) -> Iterator[tuple[str | None, Entries]]:
-        """Yield what some route has to deliver still, or has parked, a frame each, oldest first.
+        """Yield entries that some route has yet to deliver or has parked, by frame, oldest first.
 
-        Without what was superseded. A frame that cannot be read is left out: the route that
+        Superseded ones are left out. So is a frame that cannot be read, because the route that
         needs it halts there (Invariant 3).
         """
         if self._deliveries is None:
@@ -217,9 +218,9 @@ class LogResume:
                     yield source.position, Entries(entries, self._log.log_id)
 
     def _parked(self, look: _Look, deliveries: Deliveries) -> Iterator[Entries]:
-        """Yield what is parked and behind every watermark, by its copies: the log may be shorter.
+        """Yield parked entries below every watermark, from their copies: the log may be shorter.
 
-        Copies of earlier versions do not name their reader: their entries come again.
+        Copies of earlier versions do not name their reader, so their entries come again.
         """
         for offset in sorted(each for each in look.parked if self._passed < each <= look.through):
             copy = deliveries.copy_of(offset)
@@ -235,9 +236,9 @@ class LogResume:
         return _Look(last, through, self._deliveries.parked, self._deliveries.released)
 
     def _told(self, found: Located, look: _Look, *, told: bool = True) -> pa.RecordBatch:
-        """Return the entries of a frame that every route had delivered; else the others.
+        """Return the entries of a frame that every route had delivered, or the others.
 
-        None that was superseded: compaction may have merged the frames of both.
+        Superseded ones are left out, because compaction may have merged the frames.
         """
         entries = found.entries()
         offsets = entries.column("offset").to_pylist()
@@ -247,32 +248,32 @@ class LogResume:
         return entries.filter(pa.array(mask, pa.bool_()))
 
     def supersede(self) -> None:
-        """Have every route pass what it has not delivered of this reader."""
+        """Make every route pass its undelivered entries of this reader."""
         if self._deliveries is not None:
             self._keep(self._look())
-            # In this order: a route that waited for the source finds what it is to pass first.
+            # In this order: a route that waited for the source finds the request first.
             self._deliveries.supersede(self._reader, self.last)
             self._passed = max(self._passed, self.last)
             self._superseded()
             self._deliveries.told()
 
     def reopen(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
-        """Go on with what is logged and not delivered: the source holds it, and waits for it."""
+        """Continue with the undelivered entries, which the source holds and waits for."""
         if self._deliveries is not None:
             self._reopened(batches)
 
     def _keep(self, look: _Look) -> None:
         if self._looks and look.last <= self._looks[-1].last:
-            # Nothing was logged since, and of what had been an earlier look knows better.
+            # Nothing was logged since, and an earlier scan had more information.
             return
         self._looks.append(look)
         if len(self._looks) > _MOST_LOOKS:
             self._known_after = max(self._known_after, self._looks.popleft().last)
 
     def measure(self, gauge: Gauge, value: float | None) -> None:
-        """Pass on what the reader has measured at its source."""
+        """Forward the reader's measures of its source."""
         self._measured(gauge, value)
 
     def tell(self, event: str, **details: object) -> None:
-        """Tell everybody who watches the engine."""
+        """Report the event to the engine's observers."""
         self._observe(event, reader=self._reader, **details)

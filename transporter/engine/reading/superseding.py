@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 def supersede(
     reader: str, through: int, log: LogReader, offsets: OffsetLog, parking: Parking
 ) -> None:
-    """Pass what *reader* has logged up to *through* and this route has not delivered.
+    """Pass this route's undelivered entries of *reader* up to *through*.
 
-    Durable on return; the offset log says already that it is to be done, so the next open
-    finishes what a crash, or a failure, has cut short. What it had looked through before is left
-    as it was. Parked entries of it are removed: their source gives them again, so a retry would
-    deliver them behind what has come since. Only to be called by the route's thread, between two
-    slices.
+    Durable on return. The offset log has the request already, so the next open finishes it after
+    a crash or a failure. Entries that were passed before are left as they were. Its parked entries
+    are removed, because the source redelivers them, and a retry would deliver them after later
+    entries of their key. Only to be called by the route's thread, between two slices.
     """
-    # What was logged when the route first heard of the source is not given again: see
+    # Entries that were logged before the route first served the source do not come again: see
     # Deliveries.keep. All that came later up to here was passed, or is delivered.
     known = offsets.state.superseded.get(reader, -1)
     first = max(offsets.state.next_live(), known + 1)
@@ -33,7 +32,7 @@ def supersede(
     if mine:
         offsets.audit("supersede", offsets=mine, reason="its source gives it again")
         parking.skip(mine)
-    # In this order: what a crash cuts short is begun again, and finds what is left.
+    # In this order: after a crash this is repeated, and finds the rest.
     offsets.supersede(reader, through, parts, through)
 
 

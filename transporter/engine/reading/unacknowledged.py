@@ -27,7 +27,7 @@ class Delivered(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """A range of offsets that was appended at once; ``row`` is the row at ``next``."""
+    """A range of offsets that was appended at once. ``row`` is the row at ``next``."""
 
     position: str
     row: int
@@ -51,10 +51,9 @@ def ranges_of(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
 class OpenBatches:
     """The batches of a reader that waits for their delivery, oldest first. Not thread-safe.
 
-    An entry that some route has parked is *withheld*: it is behind the watermark,
-    and not delivered, until it is parked no more; ``park_limit`` bounds how many there are. One
-    that was released from some route is *given up*: it counts among the entries, and only
-    :meth:`clear` ends that.
+    An entry that some route has parked is *withheld*: it is below the watermark and not
+    delivered while it is parked. ``park_limit`` bounds their number. An entry that was released
+    from some route is *given up*: it counts among the entries until :meth:`clear`.
     """
 
     def __init__(self) -> None:
@@ -62,7 +61,7 @@ class OpenBatches:
         self._ends: deque[tuple[str, int]] = deque()
         self._withheld: dict[int, tuple[str, int]] = {}
         self.given_up = 0
-        # Asked before each poll, and the parts may be as many as the entries.
+        # Read before each poll, and there may be as many parts as entries.
         self._count = self._kept = 0
 
     def __len__(self) -> int:
@@ -76,7 +75,7 @@ class OpenBatches:
 
     @property
     def first(self) -> int | None:
-        """The first offset that is neither delivered nor withheld; ``None`` without any."""
+        """The first offset that is neither delivered nor withheld, or ``None``."""
         return self._parts[0].next if self._parts else None
 
     def add(self, position: str, parts: Sequence[tuple[int, int]]) -> None:
@@ -91,10 +90,10 @@ class OpenBatches:
     def deliver(
         self, through: int, parked: AbstractSet[int], released: Sequence[Range] = ()
     ) -> list[Delivered]:
-        """Return what is delivered now that all routes passed *through*.
+        """Return the entries that are delivered now that all routes have passed *through*.
 
-        But for what is *parked*, and for what was *released* from some route. A row is
-        returned once.
+        Except those that are *parked*, and those that were *released* from some route. A row
+        is returned once.
         """
         found = []
         for offset in sorted(self._withheld.keys() - parked):
@@ -118,7 +117,7 @@ class OpenBatches:
 
     def whole(self) -> str | None:
         """Return the position up to which all is delivered, if that is further than before."""
-        # Not by a walk of the parts: this is asked before each poll.
+        # Not by a walk of the parts, because this is read before each poll.
         first = () if self.first is None else (self.first,)
         limit = min([*self._withheld, *first], default=None)
         position = None
@@ -129,9 +128,9 @@ class OpenBatches:
         return position
 
     def _thin(self) -> None:
-        """Forget positions that no commit can name: a later one comes before the next limit.
+        """Drop positions that no commit can name, because a later one comes before the next limit.
 
-        So what is kept is bounded by what is open and withheld (Invariant 17).
+        The kept positions are bounded by the open and withheld entries (Invariant 17).
         """
         limits = sorted([*self._withheld, *(part.next for part in self._parts)])
         places = [bisect_right(limits, last) for _, last in self._ends]

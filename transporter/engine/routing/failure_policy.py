@@ -1,6 +1,6 @@
 """Decisions after each outcome of a slice: continue, retry, park an entry, or halt.
 
-Writes down what was settled; decides nothing about workers or threads.
+Records settled entries. Decides nothing about workers or threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_ROOM: Final = (
 
 
 class Action(Enum):
-    """What the route does next."""
+    """The next action of the route."""
 
     GO = "go on"
     WAIT = "wait, then try again"
@@ -44,7 +44,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do, and what to tell people of it."""
+    """The next action, with the message for operators."""
 
     action: Action
     problem: str = ""
@@ -60,7 +60,7 @@ GO: Final = Verdict(Action.GO)
 class EntryOutcome:
     """How the entry at ``offset`` was settled: ``delivered``, ``parked`` or ``skipped``, and why.
 
-    Without an ``outcome`` nothing is known of it.
+    Without an ``outcome`` it is unknown.
     """
 
     offset: int = -1
@@ -71,7 +71,7 @@ class EntryOutcome:
 class Judge:
     """Judges the outcomes of one route. Belongs to the route's thread.
 
-    Owns the delivery ``plan``: what goes in bulk, and what one entry at a time.
+    Owns the delivery ``plan``: entries in bulk, and entries one at a time.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class Judge:
         self._plan, self._in_vain = Redelivery(), 0
 
     def judge(self, asked: Slice, outcome: Outcome) -> Verdict:
-        """Settle what was delivered of *asked*, and decide about the rest."""
+        """Settle the delivered part of *asked*, and decide about the rest."""
         failure = outcome.failure and _named_within(asked, outcome.failure)
         return self._paced(self._judged(asked, outcome, failure), failure)
 
     def settle(self, asked: Slice, outcome: Outcome) -> None:
-        """Settle what *outcome*, partial or not, says was delivered of *asked*."""
+        """Settle the part of *asked* that *outcome*, partial or not, reports as delivered."""
         self._write_settled(asked, outcome)
         self._plan = self._plan.settled(outcome.through)
         if outcome.through >= asked.first:
-            # What a shard passes over, because its sink has it, is counted as neither.
+            # Entries that a shard skips, because its sink has them, count as neither.
             left_out = outcome.skipped and not outcome.delivered
             self.newest = (
                 EntryOutcome(outcome.through, "skipped", _LEFT_OUT)
@@ -118,7 +118,7 @@ class Judge:
             )
 
     def died(self, asked: Slice, announced: int | None) -> Verdict:
-        """Decide after the worker died by itself while it delivered *asked*."""
+        """Decide after the worker died during the delivery of *asked*."""
         failure = Failure(FailureKind.REJECTED, _DIED, announced)
         return self._paced(self._after_death(asked, failure), failure)
 
@@ -173,7 +173,7 @@ class Judge:
             return self.not_its_fault(failure)
         first = state.next_offset()
         if asked.single and failure.offset is None:
-            # One at a time what fails is what comes next, whoever forgot to name it.
+            # One at a time, the failing entry is the next one, even if it was not named.
             failure = replace(failure, offset=first)
         plan = self._plan.failed(first, asked.last, failure.offset, single=asked.single)
         return self._replanned(asked, plan, failure)
@@ -187,7 +187,7 @@ class Judge:
         return self._replanned(asked, plan, failure)
 
     def _replanned(self, asked: Slice, plan: Redelivery, failure: Failure) -> Verdict:
-        """Go on by *plan*; say so where *failure* named no entry, for later all may succeed."""
+        """Continue by *plan*, and report a *failure* without an offset: all may succeed later."""
         divided = plan.suspects or plan.most, self._plan.suspects or self._plan.most
         self._plan = plan
         if failure.offset is None and divided[0] != divided[1]:
@@ -212,7 +212,7 @@ class Judge:
         return Verdict(Action.WAIT, f"offset {failure.offset}: {failure.text}")
 
     def _give_up(self, asked: Slice, failure: Failure, offset: int, attempts: int) -> Verdict:
-        """Do as ``on_error`` says; what its reader could not read is parked in any case."""
+        """Apply ``on_error``. An entry that its reader could not read is parked in any case."""
         if self._offsets.state.next_offset() > offset:
             # An operator acked it, or ended its replay, while it was being delivered.
             self._plan = self._plan.settled(offset)
@@ -228,7 +228,7 @@ class Judge:
             self._offsets.settle(Range(offset, offset, "skipped"), self._log.durable)
             self._offsets.sync()
         if self._offsets.state.replay is not None:
-            # Only that of *asked*: while the entry was set aside another one may have begun.
+            # Only the replay of *asked*: another one may have begun while the entry was parked.
             self._offsets.advance_replay(offset, asked.generation)
         self._plan = self._plan.settled(offset)
         parked = on_error == "park"
@@ -238,7 +238,7 @@ class Judge:
         return GO
 
     def _write_settled(self, asked: Slice, outcome: Outcome) -> None:
-        """Write down the settled prefix of *asked*, and nothing more (Invariant 5)."""
+        """Record the settled prefix of *asked*, and nothing more (Invariant 5)."""
         if outcome.through < asked.first:
             return
         state = self._offsets.state
@@ -250,9 +250,9 @@ class Judge:
             self._offsets.settle(part, self._log.durable, outcome.namespaces)
 
     def _begun_anew(self, asked: Slice, state: RouteState) -> bool:
-        """Tell whether a replay began while *asked* was delivered; if so, suspect nothing yet.
+        """Return whether a replay began while *asked* was delivered; if so, suspect nothing.
 
-        Whatever failed comes again, and is to be judged then.
+        The failed entry comes again, and is judged then.
         """
         if asked.generation == state.generation:
             return False
@@ -264,7 +264,7 @@ class Judge:
 
 
 def _named_within(asked: Slice, failure: Failure) -> Failure:
-    """Return *failure* without a name that is not of *asked*: it says nothing."""
+    """Return *failure*, without its offset if that is not of *asked*."""
     named = failure.offset
     if named is None or asked.first <= named <= asked.last:
         return failure

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Errands:
-    """A queue of things to do. Asked from any thread, run by the one that owns the queue."""
+    """A queue of calls. Filled from any thread, run by the thread that owns the queue."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """Call *wake* whenever there is something to do."""
@@ -34,7 +34,7 @@ class Errands:
         return self._over
 
     def ask(self, do: Callable[[], T]) -> Future[T]:
-        """Have *do* called soon; whoever does not want to wait any more cancels the future.
+        """Schedule *do*. A caller that no longer wants to wait cancels the future.
 
         Raises:
             EngineUnreachable: the owner has ended.
@@ -45,7 +45,7 @@ class Errands:
         return answer
 
     def order(self, do: Callable[[], object]) -> None:
-        """Have *do* called soon. Nobody waits for it, so what it raises is the owner's.
+        """Schedule *do* without a result. Its errors are raised to the owner.
 
         Raises:
             EngineUnreachable: the owner has ended.
@@ -61,7 +61,7 @@ class Errands:
         self._wake()
 
     def run(self) -> None:
-        """Do everything that was asked for; what is raised goes to whoever waits for it."""
+        """Run all scheduled calls. Their errors go to the callers that wait."""
         while self._waiting:
             answer, do = self._waiting.popleft()
             if answer is None:
@@ -73,7 +73,7 @@ class Errands:
                     answer.set_exception(error)
 
     def end(self) -> None:
-        """Do nothing more: what still waits is cancelled."""
+        """Run no more calls, and cancel those that wait."""
         with self._lock:
             self._over = True
             waiting, self._waiting = self._waiting, deque()

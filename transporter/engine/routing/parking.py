@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _TOGETHER: Final = 100
-"""Entries that are parked between two looks at what the route is asked to do."""
+"""Entries that are parked before the mailbox is checked again."""
 
 
 class Parking:
@@ -39,7 +39,7 @@ class Parking:
         offsets: OffsetLog,
         clock: Callable[[], int],
     ) -> None:
-        """Take up what is parked already."""
+        """Load the parked entries."""
         self._log, self._reader, self._offsets = log, reader, offsets
         self._clock = clock
         self.store = ParkedStore(offsets.folder, lenient=True, guard=log.check_lock)
@@ -55,11 +55,11 @@ class Parking:
 
     @property
     def known(self) -> frozenset[int]:
-        """The parked offsets; may be read by any thread."""
+        """The parked offsets. May be read by any thread."""
         return self.store.known_offsets
 
     def refuse_damaged(self) -> None:
-        """Raise what is wrong with a parked entry: its key is not known, so nothing may pass it."""
+        """Raise the fault of a damaged parked entry. Its key is unknown, so no entry may pass."""
         for offset, error in self.store.damaged.items():
             raise EnvironmentFault(
                 f"the parked entry {offset} cannot be read: {error}; 'transporter parked skip' "
@@ -78,12 +78,12 @@ class Parking:
         self._keep([Parked(offset, entries, Reason(error, attempts, self._clock()))])
 
     def screen(self, asked: Slice) -> Slice | None:
-        """Park those entries of *asked* whose key has a parked one; return what is left of it.
+        """Park the entries of *asked* whose key has a parked one; return the rest of the slice.
 
-        They are parked before the slice is delivered, not after: a sink that
-        stores its offset would otherwise claim them (Invariants 5 and 9). What is parked
-        already stays as it is. The slice ends before an entry for which there is no room, and
-        after so many that a stop need not wait for more; ``None`` when there is room for none.
+        They are parked before the slice is delivered, because a sink that stores its offset
+        would otherwise claim them (Invariants 5 and 9). Entries that are parked already stay as
+        they are. The slice ends before an entry without room, and after a bounded number, so
+        that a stop need not wait. ``None`` if there is no room at all.
         """
         held = list(islice(self._held(asked), _TOGETHER + 1))
         parked = self._with_room(held[:_TOGETHER])
@@ -96,8 +96,8 @@ class Parking:
         return replace(asked, last=last, without=tuple(sorted(aside)))
 
     def next_retry(self) -> int | None:
-        """Return the parked offset that an operator wants delivered next; drop what is gone."""
-        # A disk that failed may have left copies of what was skipped.
+        """Return the offset of the next requested retry; drop requests for missing entries."""
+        # A failed disk may have left copies of skipped entries.
         finish_skip(self.store, self._offsets)
         if self._offsets.state.paused:
             return None
@@ -109,11 +109,11 @@ class Parking:
         return None
 
     def skip(self, offsets: Sequence[int]) -> list[int]:
-        """Give the parked entries at *offsets* up; return those that were still parked."""
+        """Skip the parked entries at *offsets*; return those that were still parked."""
         return skip(self.store, self._offsets, offsets)
 
     def delivered(self, offset: int) -> None:
-        """Forget the parked entry at *offset*, whose retry was delivered; the next one follows."""
+        """Remove the parked entry at *offset*, whose retry was delivered. The next follows."""
         state = self._offsets.state
         if offset in state.retries and offset not in state.only:
             followers = set(self.store.followers({offset})).difference(state.retries)
@@ -144,9 +144,9 @@ class Parking:
         return offset
 
     def _held(self, asked: Slice) -> Iterator[Parked]:
-        """Yield, to be parked, what this route takes of *asked* behind a parked entry of its key.
+        """Yield the entries of *asked* that follow a parked entry of their key.
 
-        Without what is parked already.
+        Entries that are parked already are left out.
         """
         parked = self.store.keys() if self._config.park_order == "key" else {}
         if not parked:
@@ -188,7 +188,7 @@ class Parking:
         return replace(parked, reason=replace(parked.reason, reader=reader))
 
     def reader_of(self, offset: int) -> str | None:
-        """Return who has logged the parked entry at *offset*; ``None`` when nobody knows."""
+        """Return the reader of the parked entry at *offset*, or ``None`` if it is unknown."""
         return self.store.load(offset).reason.reader or self._logged_by(offset)
 
     def error_of(self, offset: int) -> str:

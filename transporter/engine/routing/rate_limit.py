@@ -10,21 +10,21 @@ _SPAN: Final = 1.0
 
 
 class Pace:
-    """Lets entries go at most at a rate, without saving up what was not used.
+    """Limits entries to a rate, without bursts after idle times.
 
-    Each delivered entry puts the next slice off by 1 / *rate* seconds, so a slice is one
-    second's worth at most, or a single entry. Belongs to the route's thread; :attr:`limited`
-    may be asked from any.
+    Each delivered entry delays the next slice by 1 / *rate* seconds. A slice has at most the
+    entries of one second, or a single one. Belongs to the route's thread, but :attr:`limited`
+    may be read by any.
     """
 
     def __init__(self, rate: float | None) -> None:
-        """Allow *rate* entries a second; ``None`` allows all."""
+        """Allow *rate* entries a second, or all with ``None``."""
         self._rate = rate
         self._due = 0.0
 
     @property
     def rows(self) -> int | None:
-        """The most entries that the next slice may hold; ``None`` for any number."""
+        """The maximum of entries in the next slice, or ``None``."""
         return None if self._rate is None else max(1, int(self._rate * _SPAN))
 
     @property
@@ -38,7 +38,7 @@ class Pace:
         return self._rate if self._rate is not None and self.left() > 0 else 0.0
 
     def left(self) -> float:
-        """Return the seconds until more may go; not above 0 when it may go now."""
+        """Return the seconds until the next slice; at most 0 if it may go now."""
         return self._due - time.monotonic()
 
     def spend(self, entries: int) -> None:

@@ -1,10 +1,9 @@
 """The delivery plan: the offsets that a route delivers next after a failure. Pure.
 
-The plan (DESIGN.md, "When a slice fails"): in bulk until a failure; then in shorter
-slices, and what is suspected one entry at a time, each announced before it is
-delivered, so that even a worker's death tells which entry is guilty; then in bulk
-again, in slices that grow with each success. A worker reads all of a slice, though
-of one that fails only the beginning counts.
+The plan (DESIGN.md, "When a slice fails"): entries go in bulk until a failure, then in
+shorter slices. Suspected entries go one at a time, each announced before its delivery, so that
+even the death of a worker identifies the entry. Afterwards slices grow again with each success.
+A worker reads all of a slice, though only the beginning of a failed one counts.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _FEWEST: Final = 64
 _MOST: Final = 1 << 16
 """Offsets that go in bulk again after failures before the route's own settings bound them alone."""
 _MOST_SINGLY: Final = 1000
-"""Offsets that go one at a time at once: what is behind a failure is read again."""
+"""Offsets that go one at a time in one batch, because entries after a failure are read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +33,11 @@ class Suspects:
 
 @dataclass(frozen=True, slots=True)
 class Redelivery:
-    """What is suspected at the moment; ``None``: nothing, deliver in bulk.
+    """The suspected offsets; without any, delivery goes in bulk.
 
-    ``accident`` is the first offset of a slice in bulk that a worker died with,
-    once: most deaths are somebody else's doing, and one at a time is slow.
-    ``most`` bounds slices in bulk; ``None``: only the route's settings do.
+    ``accident`` is the first offset of a bulk slice with which a worker died once, because
+    most deaths have other causes, and one at a time is slow. ``most`` bounds bulk slices;
+    with ``None`` only the route's settings do.
     """
 
     suspects: Suspects | None = None
@@ -69,7 +68,7 @@ class Redelivery:
         """
         if offset is None:
             narrowed = self._narrowed(first, last)
-            # What is large goes in shorter slices first: one at a time is slow.
+            # A large slice goes in shorter slices first, because one at a time is slow.
             suspected = replace(self, suspects=Suspects(first, last))
             return suspected if narrowed == self else narrowed
         known = self.suspects

@@ -50,10 +50,10 @@ T = TypeVar("T")
 
 
 class Route:
-    """Cuts slices, has a worker deliver them, and writes down what was settled.
+    """Cuts slices, lets a worker deliver them, and records the settled entries.
 
-    Slices of a route follow one another; a failing route never holds another
-    one back (Invariant 15). ``parking`` belongs to the route's thread: see :meth:`ask`.
+    Slices of a route follow one another. A failing route never blocks another one
+    (Invariant 15). ``parking`` belongs to the route's thread: see :meth:`ask`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Route:
         offsets: OffsetLog,
         ahead: OffsetLog | None = None,
     ) -> None:
-        """Prepare the route of *config* with its *offsets*; it follows the one of *ahead*."""
+        """Prepare the route of *config* with its *offsets*. It follows the route of *ahead*."""
         self._config, self._pipeline = config, around.pipeline
         self._deliveries, self._carrier = around.deliveries, around.carrier
         log = self._log = around.log
@@ -99,12 +99,12 @@ class Route:
         self._thread.start()
 
     def drain(self) -> None:
-        """Ask for the end once everything in the log is delivered."""
+        """Request the end after everything in the log is delivered."""
         self._draining.set()
         self._call()
 
     def stop(self) -> None:
-        """Ask for the end at once; the next start repeats a slice that was in flight."""
+        """Request the end at once. The next start repeats a slice that was in flight."""
         self._stopping.set()
         self._call()
 
@@ -120,21 +120,21 @@ class Route:
         return self.leaving and not self._thread.is_alive()
 
     def discard(self) -> None:
-        """Close what a route has open that was never started."""
+        """Close the files of a route that was never started."""
         self._errands.end()
         self._reader.close()
 
     def _call(self) -> None:
-        """End every wait, so that the route looks anew at what it is to do."""
+        """End every wait, so that the route reconsiders its next action."""
         self._called.set()
         self._carrier.wake()
 
     def ask(self, do: Callable[[], T]) -> Future[T]:
-        """Have *do* called by the route's own thread, between two slices; see :class:`Errands`."""
+        """Schedule *do* on the route's own thread, between two slices; see :class:`Errands`."""
         return self._errands.ask(do)
 
     def revive(self) -> None:
-        """Go on, if the route waits for an operator; only to be called through :meth:`ask`."""
+        """Continue if the route waits for an operator. Only to be called through :meth:`ask`."""
         if self.halted:
             self._outdated = self._outdated or self._config.writer.outdated()
             self._state, self._problem = State.STARTING, ""
@@ -143,9 +143,9 @@ class Route:
         self._not_before = 0.0
 
     def supersede(self, reader: str, through: int) -> None:
-        """Pass, between two slices, what *reader* logged up to *through* and is not delivered.
+        """Pass, between two slices, the undelivered entries of *reader* up to *through*.
 
-        It is durable on return that this is to be done.
+        The request is durable on return.
         """
         if self._errands.over and not self.leaving:
             # A route that has ended delivers nothing any more: whether this is to be passed
@@ -154,10 +154,10 @@ class Route:
             return
         self._offsets.begin_superseding(reader, through)
         with suppress(EngineUnreachable):
-            self._errands.order(lambda: None)  # the offset log names it; this ends every wait
+            self._errands.order(lambda: None)  # the request is in the offset log; ends waits
 
     def _attend(self) -> None:
-        """Do what was asked for. What cannot be done yet keeps everything else from going out."""
+        """Run the requested calls. A call that cannot be done yet blocks all deliveries."""
         self._errands.run()
         for reader, through in self._offsets.state.to_supersede().items():
             if self.halted or self._stopping.is_set():
@@ -170,14 +170,14 @@ class Route:
                 self._follow(self._judge.not_its_fault(Failure.of(error)))
 
     def outcome_of(self, offset: int) -> EntryOutcome:
-        """Return how *offset*, settled last, was settled; only to be called through :meth:`ask`."""
+        """Return how *offset*, the last one, was settled. Call only through :meth:`ask`."""
         if offset in self.parking.known:
             return EntryOutcome(offset, "parked", self.parking.error_of(offset))
         newest = self._judge.newest
         return newest if newest.offset == offset else EntryOutcome(offset)
 
     def configure(self, config: RouteConfig, pipeline: Pipeline) -> None:
-        """Go on with other settings and a new worker; only to be called through :meth:`ask`."""
+        """Continue with other settings and a new worker. Only to be called through :meth:`ask`."""
         self._pipeline = pipeline
         self._config = self._cutter.config = self._judge.config = config
         self.parking.configure(config)
@@ -197,7 +197,7 @@ class Route:
         return self._config
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait up to *timeout* seconds; return whether the route has ended."""
+        """Wait up to *timeout* seconds, and return whether the route has ended."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -212,19 +212,19 @@ class Route:
 
     @property
     def lost(self) -> bool:
-        """Whether its thread is gone although nobody has ended it."""
+        """Whether its thread is gone without a request to end."""
         ended = self._state in (State.STOPPED, State.ENDED)
         return self._thread.ident is not None and not (self._thread.is_alive() or ended)
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything in the log is settled, and no replay or retry is asked for."""
+        """Whether everything in the log is settled, and no replay or retry is pending."""
         state = self._offsets.state
         settled = state.watermark >= self._log.durable
         return settled and state.replay is None and not state.retries
 
     def status(self) -> RouteStatus:
-        """Return what the route is doing now."""
+        """Return the current status."""
         state = self._offsets.state
         return RouteStatus(
             name=self._config.name,
@@ -276,20 +276,20 @@ class Route:
                 if isinstance(error, OffsetRefused) and self._offsets.state.next_offset() > wanted:
                     # It was released while it was being cut: go on behind.
                     continue
-                # Invariant 3: the route that needs what is damaged halts there; the others go on.
+                # Invariant 3: a route that needs damaged entries halts there. Others continue.
                 self._follow(self._judge.not_its_fault(Failure.of(error)))
 
     def _held(self) -> bool:
-        """Tell whether nothing may be delivered: the route has halted, or is paused."""
+        """Return whether delivery is blocked: the route has halted, or is paused."""
         state = self._offsets.state
         limit = state.limit()
         self._paused = limit is not None and limit < state.next_offset()
         return self.halted or self._paused
 
     def _rest(self, seconds: float) -> None:
-        """Wait until something is asked for, but no longer than *seconds*."""
+        """Wait for a request, at most *seconds*."""
         self._called.wait(seconds)
-        # Cleared before anything is looked at anew, so no call is missed.
+        # Cleared before the state is checked again, so that no call is missed.
         self._called.clear()
 
     def _should_end(self) -> bool:
@@ -301,7 +301,7 @@ class Route:
         return not self._offsets.state.retries and self._cutter.cut(self._judge.plan) is None
 
     def _should_not_wait(self) -> bool:
-        """Tell whether a worker would find nothing to do: then nobody waits for Spark."""
+        """Return whether a worker would have nothing to do, so that Spark is not waited for."""
         unwanted = self._stopping.is_set() or bool(self._errands) or self._held()
         return unwanted or self._drained()
 
@@ -360,13 +360,13 @@ class Route:
         while self._goes_on() and not self._drained():
             left = max(self._not_before - time.monotonic(), self._pace.left())
             if left > 0 or (self._held() and not self._draining.is_set()):
-                # A sink that asked for a pause has it, also from another worker, and `max_rate`.
+                # A pause that the sink requested holds for other workers, too, as does `max_rate`.
                 self._rest(min(left, IDLE) if left > 0 else IDLE)
             elif self._leads() and self._sources_know() and not self._serve_next(worker):
                 return
 
     def _is_open(self, worker: Line | Team) -> bool:
-        """Take note of what the worker says when it has opened its writer, or could not."""
+        """Process the worker's first answer: its writer is open, or could not be opened."""
         match self._talk.answer(worker):
             case Opened() as opened:
                 self._starts.reset()
@@ -380,8 +380,8 @@ class Route:
         return False
 
     def _serve_next(self, worker: Line | Team) -> bool:
-        """Deliver what is to be delivered next, or wait for it; false at the route's end."""
-        # Invariant 14: what was delivered while the disk was full is written before more is.
+        """Deliver the next slice, or wait for one. Returns false at the route's end."""
+        # Invariant 14: deliveries during a full disk are recorded before further ones.
         self._offsets.write_pending()
         if (retry := self.parking.next_retry()) is not None:
             self._paced(self._retry, worker, retry)
@@ -396,7 +396,7 @@ class Route:
     def _paced(
         self, deliver: Callable[[Line | Team, T], None], worker: Line | Team, asked: T
     ) -> None:
-        """Have *asked* delivered; what the sink took of it counts against ``max_rate``."""
+        """Deliver *asked*. Entries that the sink took count against ``max_rate``."""
         before = self._meter.delivered
         try:
             deliver(worker, asked)
@@ -404,10 +404,10 @@ class Route:
             self._pace.spend(self._meter.delivered - before)
 
     def _leads(self) -> bool:
-        """Have readers that lead make sure of that, if a writer may just have shut others out.
+        """Make leading readers confirm their leadership after a writer may have fenced others.
 
-        Whoever leads then does so alone: a later leader's writer will shut out ours
-        (Invariant 10). Who does not has had its entries superseded.
+        A reader that still leads is then the only leader, because a later leader's writer will
+        fence ours (Invariant 10). Entries of one that lost it are superseded by then.
         """
         feeds = self._deliveries.feeds
         if self._sure is not feeds and self._deliveries.confirmed(self._unwanted):
@@ -415,10 +415,10 @@ class Route:
         return self._sure is feeds
 
     def _sources_know(self) -> bool:
-        """Wait until a shared source knows what was delivered, where a key's entries are to wait.
+        """Wait until a shared source has the acknowledgement, where a key's entries must wait.
 
-        Otherwise the next leader would deliver an entry again that others of its key have
-        followed here (Invariant 9).
+        Otherwise the next leader would redeliver an entry that others of its key have followed
+        here (Invariant 9).
         """
         state = self._offsets.state
         if self._config.max_in_flight_per_key is None or state.replay is not None:
@@ -429,7 +429,7 @@ class Route:
         return self._drained() or not self._goes_on()
 
     def _goes_on(self) -> bool:
-        """Do what is asked for between two slices; tell whether this worker is still wanted."""
+        """Run requested calls between two slices; return whether this worker is still needed."""
         self._attend()
         held = self.halted or self._offsets.state.to_supersede()
         return not (self._stopping.is_set() or held or self._outdated)
@@ -452,18 +452,18 @@ class Route:
                 verdict.action is Action.HALT
                 and self._offsets.state.next_offset() > outcome.through + 1
             ):
-                # What it halted at was released, or acked, while it was being delivered.
+                # The entry at which it halted was released or acked during its delivery.
                 verdict = GO
             self._follow(verdict)
 
     def _settle_part(self, asked: Slice, part: Outcome) -> None:
-        """Settle what the worker reports of *asked* before its end: a kill repeats the rest."""
+        """Settle the reported part of *asked* before its end. A kill repeats the rest."""
         self._meter.add_part(asked.first, part)
         self._follow_entries(asked, part)
         self._judge.settle(asked, part)
 
     def _follow_entries(self, asked: Slice, outcome: Outcome) -> None:
-        """Count how long the entries were under way, and trace them; none of a replay's."""
+        """Record the latency of the entries, and trace them, except for replays."""
         self._latency.settle(outcome)
         if self._tracer is not None and self._cutter.appends:
             self._tracer.settled(self._config, asked, outcome)
@@ -478,9 +478,9 @@ class Route:
             self._follow(self._judge.judge_parked(offset, outcome.failure))
 
     def _may_go_out(self, message: Slice | Retry) -> bool:
-        """Tell whether *message* is still to be delivered, after all that was waited for since.
+        """Return whether *message* is still to be delivered after the waits.
 
-        The one place where that is decided: whatever is asked for comes before a new slice.
+        The one place of this decision: every request comes before a new slice.
         """
         pending = self._errands or self._offsets.state.to_supersede()
         if pending or self._stopping.is_set():
@@ -496,10 +496,10 @@ class Route:
         died: Callable[[int | None], Verdict],
         settle: Callable[[Outcome], None] | None = None,
     ) -> Outcome | None:
-        """Return what became of *message*; ``None`` when it is not delivered, or the route stops.
+        """Return the outcome of *message*, or ``None`` if it is not delivered or the route stops.
 
-        Calls *settle* with each partial outcome before it. Raises ``EOFError`` when the
-        worker is gone, after *died* was asked what to make of it, unless its host went with it.
+        Calls *settle* with each partial outcome. Raises ``EOFError`` if the worker is gone,
+        after *died* has decided about it, unless its host ended as well.
         """
         if not self._may_go_out(message):
             return None
@@ -512,7 +512,7 @@ class Route:
         return answer if isinstance(answer, Outcome) else None
 
     def _follow(self, verdict: Verdict) -> None:
-        """Do what the judge says."""
+        """Apply the judge's decision."""
         match verdict.action:
             case Action.GO:
                 self._state, self._problem = State.RUNNING, ""
@@ -522,7 +522,7 @@ class Route:
                 self._sure, self._outdated = None, True
                 self._retry_later(verdict.problem)
             case Action.WAIT:
-                # Its writer may take the sink anew.
+                # Its writer may open the sink again.
                 self._sure = None
                 self._not_before = time.monotonic() + verdict.wait
                 self._retry_later(verdict.problem, least=verdict.wait)
@@ -530,7 +530,7 @@ class Route:
                 self._halt(verdict)
 
     def _halt(self, verdict: Verdict) -> None:
-        """Wait for an operator; everybody can see it (Invariant 15)."""
+        """Wait for an operator, visibly (Invariant 15)."""
         with suppress(LogFull):
             self._offsets.sync()
         offset, problem = verdict.offset, verdict.problem

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Surroundings(NamedTuple):
-    """What a reader or a route has around it.
+    """The engine's services for a reader or a route.
 
-    ``learn`` is called with the secrets of files that were read again. ``attempts`` number the
-    workers: no number is given twice, whatever comes back.
+    ``learn`` is called with the secrets of files that were read again. ``attempts`` numbers
+    the workers, and never repeats a number.
     """
 
     pipeline: Pipeline

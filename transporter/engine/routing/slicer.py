@@ -39,18 +39,18 @@ class Cutter:
 
         Args:
             config: the route's settings.
-            log: what is cut.
+            log: the log that is cut.
             reader: the route's own reader of it.
-            offsets: how far the route has come.
+            offsets: the route's progress.
             ahead: the offset log of the route that this one follows (``after``).
-            hurried: tells that the route has something else to do, so nothing is waited for.
+            hurried: returns whether the route has other work, so that waits end.
 
         """
         self.config, self._log, self._reader = config, log, reader
         self._offsets, self._ahead, self._hurried = offsets, ahead, hurried
         self._lingering = (-1, 0.0)
         self.appends: list[Append] = []
-        """The appends of the slice that was cut last; none of a replay's, for it is not new."""
+        """The appends of the last slice; empty for a replay, whose entries are not new."""
 
     def wait(self, seconds: float) -> None:
         """Wait up to *seconds* for something to deliver, and for ``linger`` once there is some."""
@@ -62,12 +62,12 @@ class Cutter:
             self._linger(state.next_live(), end)
 
     def cut(self, plan: Redelivery, most: int | None = None) -> Slice | None:
-        """Return what comes next by *plan*, at once; ``None`` for nothing.
+        """Return the next slice by *plan* without waiting, or ``None``.
 
-        With *most* it holds no more entries than that.
+        With *most* it has at most that many entries.
 
         Raises:
-            EntriesLost: what comes next was lost, and no operator has acked that.
+            EntriesLost: the next entries were lost, and no operator has acked that.
 
         """
         state = self._offsets.state
@@ -88,10 +88,10 @@ class Cutter:
         return Slice(first, last, state.generation, single=single, namespace=namespace)
 
     def is_current(self, asked: Slice) -> bool:
-        """Tell whether *asked* is still what comes next, whatever was done since it was cut.
+        """Return whether *asked* is still the next slice, after all changes since it was cut.
 
         An operator may have acked some of it, paused the route, or begun or cancelled a replay,
-        and its oldest entries may have been released. What was parked since is ``without``.
+        and its oldest entries may have been released. Entries parked since are in ``without``.
         """
         state = self._offsets.state
         limit, passed = state.limit(), state.next_offset() - asked.first
@@ -107,7 +107,7 @@ class Cutter:
     def _pass_in_replay(
         self, gap: Gap, state: RouteState, plan: Redelivery, most: int | None
     ) -> Slice | None:
-        """Go on behind *gap* in a replay, for the route had passed it; else halt (Invariant 4)."""
+        """Continue after *gap* in a replay, which had passed it; else halt (Invariant 4)."""
         if state.replay is None:
             raise EntriesLost(
                 f"the entries {max(gap.first, state.next_live())}..{gap.last} were lost: a repair "
@@ -123,7 +123,7 @@ class Cutter:
         return end if limit is None else min(end, limit)
 
     def _live_end(self, state: RouteState) -> int:
-        # What an operator has acked further on is not delivered.
+        # Entries that an operator has acked further on are not delivered.
         acked = (part.first - 1 for part in state.above)
         return min([self._available(state.next_live(), 0), *acked])
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Adoption:
-    """Settles what the sink of one route has stored. Belongs to the route's thread."""
+    """Settles entries by the stored offset of one route's sink. Belongs to the route's thread."""
 
     def __init__(self, offsets: OffsetLog, log: CommitLog) -> None:
         """Compare with *offsets*, and prove by the history of *log*."""
@@ -29,9 +29,9 @@ class Adoption:
         self.handed = max(self.handed, through)
 
     def adopt(self, opened: Opened, shards: int) -> Failure | None:
-        """Settle what the sink has stored; return why that cannot be, if it cannot.
+        """Settle entries by the sink's stored offsets; return the reason if that is impossible.
 
-        What was stored when the keys went to another number of *shards* says nothing of these.
+        Offsets that were stored with another number of *shards* do not count.
         """
         told = filter(None, opened.shards or (opened.stored,))
         for each in (stored for stored in told if self._is_news(stored, shards)):
@@ -44,7 +44,7 @@ class Adoption:
         return None
 
     def _is_news(self, stored: StoredOffset, shards: int) -> bool:
-        """Tell whether *stored* is of this route as it is now, and beyond what is settled."""
+        """Return whether *stored* is of this route as it is now, and beyond the settled entries."""
         state = self._offsets.state
         told = (stored.log_id, stored.route, stored.generation, stored.shards)
         mine = (self._log.log_id, self._offsets.route, state.generation, shards)
