@@ -19,7 +19,7 @@ class Waiting:
 class Backoff:
     """Doubling delays with jitter, from *first* to *most* seconds.
 
-    Not thread-safe, but :meth:`waiting` may be asked from any thread.
+    Not thread-safe, but :meth:`waiting` may be called from any thread.
     """
 
     first: float = 0.2
@@ -42,10 +42,10 @@ class Backoff:
         return delay
 
     def reset(self) -> None:
-        """Begin anew after a success."""
+        """Reset after a success."""
         self.failures, self._times = 0, None
 
     def waiting(self) -> Waiting | None:
-        """Return since when there have been failures only; ``None`` after a success."""
+        """Return the time of the first failure since the last success, or ``None``."""
         times, now = self._times, time.monotonic()
         return times and Waiting(now - times[0], max(0.0, times[1] - now))

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 
 class Service(Protocol):
-    """What runs beside an engine for as long as that does."""
+    """A service that runs beside an engine, as long as it."""
 
     def start(self, on_failure: Callable[[BaseException], None]) -> None:
-        """Begin; whatever ends it before its time goes to *on_failure*."""
+        """Begin. An error that ends the service is passed to *on_failure*."""
 
     def stop(self) -> None:
-        """End, and return when nothing of it runs any more; safe if it never began."""
+        """End, and return when nothing of it runs any more. Safe if it never began."""
 
 
 class Engine:
@@ -68,16 +68,15 @@ class Engine:
         fail_fast: bool = False,
         tracer: Tracer | None = None,
     ) -> None:
-        """Open the log and declare the routes; nothing runs yet.
+        """Open the log and declare the routes. Nothing runs yet.
 
-        With *fail_fast* a source that is away when it is opened for the first time ends the
-        engine; else it is tried again, and everything else runs meanwhile. *tracer* follows
-        single entries.
+        With *fail_fast* a source that is away at its first open ends the engine. Otherwise it
+        is retried, and everything else runs meanwhile. *tracer* follows single entries.
 
         Raises:
             LogLocked: another engine runs on this log.
             EnvironmentFault: the log directory cannot be used.
-            Corrupt: the log is damaged; nothing was changed.
+            Corrupt: the log is damaged. Nothing was changed.
 
         """
         self._pipeline, self._secrets = pipeline, pipeline.secrets
@@ -89,7 +88,7 @@ class Engine:
         self._stored = StoredRoutes(directory)
         self._log = CommitLog.open(
             directory,
-            # Asked with the log's lock held, so that what it has read stays true.
+            # Called with the log's lock held, so that its findings stay true.
             proved=self._stored.highest,
             segment_bytes=pipeline.log.segment_bytes,
             compression=pipeline.log.codec,
@@ -108,7 +107,7 @@ class Engine:
             opened.pop_all()
 
     def _assemble(self, launch: Launch, opened: ExitStack) -> None:
-        """Make all that runs over the log; *opened* takes what is to be closed if that fails."""
+        """Create everything that runs over the log. *opened* closes it if that fails."""
         pipeline, observe = self._pipeline, self._observe
         self._carrier = Carrier(launch, observe, self._fail, network_of(pipeline.spark))
         opened.callback(self._carrier.stop)
@@ -151,7 +150,7 @@ class Engine:
         self._services.append(service)
 
     def start(self) -> None:
-        """Start everything and return; readers begin before Spark is up."""
+        """Start everything and return. Readers begin before Spark is up."""
         self._observe(
             "engine-started",
             log=str(self._log.directory),
@@ -174,7 +173,7 @@ class Engine:
             service.start(self.fail)
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to *timeout* seconds; return whether there is nothing more to wait for."""
+        """Wait up to *timeout* seconds; return whether the engine has nothing left to do."""
         return self._ending.wait(timeout) or self._finished()
 
     def request_stop(self, reason: str = "it was asked to stop") -> None:
@@ -234,26 +233,26 @@ class Engine:
 
     @property
     def pipeline(self) -> Pipeline:
-        """What is running, as it was read last."""
+        """The running pipeline, as it was read last."""
         return self._pipeline
 
     @property
     def stopping(self) -> bool:
-        """Whether :meth:`stop` was called: from then on nothing is to be asked of the engine."""
+        """Whether :meth:`stop` was called. From then on requests are refused."""
         return self._stopping
 
     def route(self, name: str) -> tuple[Route, OffsetLog] | None:
-        """Return the running route *name* and its offset log; ``None`` when there is none."""
+        """Return the running route *name* and its offset log, or ``None``."""
         running = self._running.offsets
         found = self._running.route(name)
         return (found, running[name]) if found is not None and name in running else None
 
     def offsets(self, route: str) -> OffsetLog | None:
-        """Return the offset log of *route*, also while it leaves; ``None`` without such a route."""
+        """Return the offset log of *route*, also while it leaves, or ``None``."""
         return self._running.offsets.get(route)
 
     def feed(self, name: str) -> Feed | None:
-        """Return the feed of the reader *name*; ``None`` when there is none."""
+        """Return the feed of the reader *name*, or ``None``."""
         return self._running.feed(name)
 
     @property
@@ -262,16 +261,16 @@ class Engine:
         return self._running.paused_readers
 
     def reconfigure(self, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
-        """Go on as *wanted* says, which ``reread`` gave.
+        """Continue with the pipeline *wanted*, from ``reread``.
 
         See :mod:`transporter.pipeline.reload_changes`.
 
-        Returns the changed routes, each with what is done when it has taken that up: after
-        the slice it is at. If it raises, nothing has changed.
+        Returns the changed routes, each with a future that is done when the route has applied
+        the change, after its current slice. If it raises, nothing has changed.
 
         Raises:
             EngineUnreachable: the engine is stopping.
-            ActionRefused: who is to come is still leaving.
+            ActionRefused: a new reader or route is still leaving.
             EnvironmentFault: a route may have been renamed, or would be left out.
 
         """
@@ -291,9 +290,9 @@ class Engine:
         return told
 
     def see_off(self, *, wait: bool = True) -> list[str]:
-        """Let go of what a reload has removed and has ended; name what has not ended yet.
+        """Release removed readers and routes that have ended; return the names of the others.
 
-        While a reload is under way it waits for that, or does nothing.
+        During a reload this waits for its end, or does nothing.
         """
         for route in self._running.see_off(wait=wait):
             self._observe("offset-log-unused", route=route)
@@ -316,7 +315,7 @@ class Engine:
         return [each.name for each in both if each.state is State.STOPPED and not each.leaving]
 
     def status(self) -> EngineStatus:
-        """Return what everything is doing now."""
+        """Return the current status of everything."""
         budget, size = self._pipeline.log.max_bytes, self._measured()
         return EngineStatus(
             directory=str(self._log.directory),
@@ -332,7 +331,7 @@ class Engine:
         )
 
     def _measured(self) -> int:
-        """Return the log's bytes; what they were, when no descriptor is free to look."""
+        """Return the log's size in bytes, or the last one if no descriptor is free."""
         with suppress(OSError):
             self._size = segments_size(self._log.directory)
         return self._size
@@ -383,7 +382,7 @@ class Engine:
         self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End the engine because of *error*; the first one is the reason."""
+        """End the engine because of *error*. The first error is the reason."""
         self._secrets.hide_in(error)
         if self._failure is None:
             self._failure = error
@@ -395,7 +394,7 @@ class Engine:
                 self._watch.look()
                 self.see_off(wait=False)
                 for offsets in self._running.offsets.values():
-                    # Its route says that it waits for room, and delivers nothing (Invariant 14).
+                    # Its route shows that it waits for room, and delivers nothing (Invariant 14).
                     with suppress(LogFull):
                         offsets.sync()
         except BaseException as error:  # noqa: BLE001 - a thread must not die silently
@@ -416,7 +415,7 @@ def _waves(routes: Sequence[Route]) -> list[list[Route]]:
 
 
 def _hiding(secrets: Callable[[], Secrets], observe: Observer) -> Observer:
-    """Keep *secrets* from *observe*, whoever repeats them (Invariant 20)."""
+    """Redact *secrets* in all events to *observe* (Invariant 20)."""
 
     def told(event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
         observe(event, **secrets().hide_all(details))

@@ -20,12 +20,12 @@ class Observer(Protocol):
     """Hears every event: a stable name and plain values. Called from any thread."""
 
     def __call__(self, event: str, **details: Any) -> None:  # noqa: ANN401 - plain values
-        """Take note; must return quickly and never raise."""
+        """Process the event. Must return quickly and never raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What an event's name promises: its level, its fields, and when it is told."""
+    """The specification of an event: its level, its fields, and its occasion."""
 
     level: Literal["info", "warning", "error"]
     fields: tuple[str, ...]
@@ -271,12 +271,12 @@ EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
 
 
 def level_of(event: str) -> Literal["info", "warning", "error"]:
-    """Return how loud *event* is; a stranger's is plain news."""
+    """Return the level of *event*; ``info`` for events of other programs."""
     return EVENTS[event].level if event in EVENTS else "info"
 
 
 class State(Enum):
-    """What a reader or a route is doing."""
+    """The state of a reader or a route."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -290,12 +290,12 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
-    """A reader at one moment; the counts are of this run.
+    """A reader at one moment. The counts are of this run.
 
-    ``size`` is in bytes; ``still`` tells for how many seconds it has got nowhere; ``term``
-    is the number of the term under which it leads, where engines take turns. ``measured`` is
-    what the reader has measured at its source, by the names of ``adaptor.Gauge``; ``latency``
-    how long before they were logged its messages were made.
+    ``size`` is in bytes, and ``still`` the seconds without progress. ``term`` is the number of
+    the term under which it leads, where engines take turns. ``measured`` has the reader's
+    measures of its source, by the names of ``adaptor.Gauge``. ``latency`` is from the
+    timestamp of a message to its append.
     """
 
     name: str
@@ -314,13 +314,12 @@ class ReaderStatus:
 
 @dataclass(frozen=True, slots=True)
 class RouteStatus:
-    """A route at one moment; the counts are of this run, *lag* is in entries.
+    """A route at one moment. The counts are of this run, and *lag* is in entries.
 
-    ``size`` counts delivered bytes; ``still`` tells for how many seconds it has settled
-    nothing while there was something to do; ``slices`` how long its slices took;
-    ``waiting`` since when it has only failed, and when it tries again, if it still does;
-    ``limited`` the entries a second of ``max_rate`` while that makes it wait, else 0;
-    ``latency`` how long after they were logged its entries were delivered.
+    ``size`` counts delivered bytes. ``still`` is the seconds without a settled entry while
+    there was work. ``slices`` has the durations of slices. ``waiting`` is how long it has only
+    failed, and the time to its next try. ``limited`` is the rate of ``max_rate`` in entries a
+    second while that makes it wait, else 0. ``latency`` is from log time to the ack.
     """
 
     name: str
@@ -344,16 +343,16 @@ class RouteStatus:
 
     @property
     def patience(self) -> Waiting | None:
-        """What there is to say of a route that is retrying."""
+        """The retry state of a route that is retrying, or ``None``."""
         return self.waiting if self.state is State.RETRYING else None
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """The engine at one moment; *size* is the log's, in bytes.
+    """The engine at one moment. *size* is the log's, in bytes.
 
-    ``used`` counts what is charged to the budget ``max_bytes``; ``syncs`` tells how
-    long syncs took; ``dead`` names what should be running and is not.
+    ``used`` is the part of the budget ``max_bytes`` that is spent. ``syncs`` has the durations
+    of syncs. ``dead`` names the threads that should be running and are not.
     """
 
     directory: str

@@ -62,7 +62,7 @@ def _extremes(ages: pa.Array) -> tuple[int, int]:
 
 
 def _sorted(ages: pa.Array, first: int, last: int) -> list[int]:
-    """Return how many of *ages* are in each bucket; all of them are in *first* to *last*."""
+    """Count *ages* by bucket. All of them are within *first* to *last*."""
     counts, below = [0] * (last + 1), 0
     for bucket in range(first, last):
         reached = pc.sum(pc.less_equal(ages, _BOUNDS[bucket])).as_py()
@@ -72,16 +72,16 @@ def _sorted(ages: pa.Array, first: int, last: int) -> list[int]:
 
 
 def _sum(ages: pa.Array, most: int) -> float:
-    """Return the sum of *ages* in seconds; Arrow's own of integers would overflow unseen."""
+    """Return the sum of *ages* in seconds. Arrow's sum of integers would overflow silently."""
     if most > _LARGEST_SUM // len(ages):
         return float(pc.sum(pc.divide(ages, _SECOND)).as_py())
     return float(pc.sum(ages).as_py() / _MICRO)
 
 
 class RouteLatency:
-    """From log time to ack, of the entries that a route delivers for the first time.
+    """Latency from log time to ack, of entries that a route delivers for the first time.
 
-    Belongs to the route's thread; any thread may read.
+    Belongs to the route's thread. Any thread may read.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -91,14 +91,14 @@ class RouteLatency:
         self._delivered = 0
 
     def begin(self, appends: Sequence[Append]) -> None:
-        """Take note that a slice of *appends* goes out; of none when it holds nothing new."""
+        """Record that a slice of *appends* is sent; without any if it has no new entry."""
         self._open, self._delivered = list(appends), 0
 
     def settle(self, outcome: Outcome) -> None:
-        """Count what *outcome*, partial or not, says was delivered.
+        """Count the deliveries of *outcome*, partial or not.
 
-        Which entries of a slice the filter has left out is not known here: every append counts
-        with its share of those that were delivered.
+        The entries of a slice that the filter has left out are unknown here. Every append
+        counts with its share of the delivered ones.
         """
         if not self._open:
             return
@@ -117,11 +117,11 @@ class RouteLatency:
                 self._timings.add(max(0, now - append.logged_at) / _MICRO, share)
 
     def read(self) -> Histogram:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         return self._timings.read()
 
     def _take(self, through: int) -> list[Append]:
-        """Return what of the appends lies up to *through*, and keep the rest."""
+        """Return the part of the appends up to *through*, and keep the rest."""
         whole = 0
         while whole < len(self._open) and self._open[whole].last <= through:
             whole += 1

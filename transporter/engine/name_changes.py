@@ -38,7 +38,7 @@ def refuse_renamed(pipeline: Pipeline, declared: list[str]) -> None:
 
 
 def tell_names(pipeline: Pipeline, files: FileSystem, observe: Observer) -> None:
-    """Keep the pipeline's name in its log, and tell what a change of it has left behind."""
+    """Record the pipeline's name in its log, and report logs that a change of it left behind."""
     directory = pipeline.log.dir
     record = PipelineRecord(pipeline.name, str(pipeline.file))
     before = read_record(files, directory)
@@ -59,14 +59,14 @@ def _left_behind(files: FileSystem, directory: Path, file: str) -> Iterator[tupl
     """
     beside: list[Path] = []
     with suppress(OSError):
-        # What other users put there is none of ours, and may be made to keep us waiting.
+        # Files of other users are ignored, because they may be made to block us.
         ours = (each for each in directory.parent.iterdir() if each.lstat().st_uid == os.geteuid())
         beside = sorted(each for each in ours if each != directory and each.is_dir())
     for each in beside:
         found = read_record(files, each)
         if found is None or found.file != file:
             continue
-        # What cannot be read, or runs, is not ours to judge.
+        # A log that cannot be read, or is in use, is skipped.
         with suppress(OSError, TransporterError):
             last = published_offset(files, each)
             marks = [read_state(each, route, files).watermark for route in declared_routes(each)]

@@ -1,15 +1,16 @@
 """The running readers and routes, which a reload adds, changes and removes.
 
-How one that is removed leaves, and where each step is upheld:
+The steps by which a removed one leaves, and the code that upholds each:
 
- 1. A reader stops polling, appends what it has polled, tells its source what is delivered, and
-    closes. What other engines then take up is superseded here (``Feed.leave``, Invariant 10).
- 2. A route ends after the slice that it is at, or at once if it waits (``Route.leave``). What
-    follows in the log is left.
- 3. Its offset log stays among ``offsets`` until it is closed, and is found on the disk from then
-    on, as that of any route which does not run: nothing that it needs goes (Invariant 11).
- 4. As long as a reader leaves whose source hears of what is delivered, no route is seen off: that
-    source is not to be told without it.
+ 1. A reader stops polling, appends its polled messages, acknowledges deliveries to its source,
+    and closes. Entries that other engines then deliver are superseded here (``Feed.leave``,
+    Invariant 10).
+ 2. A route ends after its current slice, or at once if it waits (``Route.leave``). Later entries
+    are left.
+ 3. Its offset log stays among ``offsets`` until it is closed. From then on it is read from disk,
+    as that of any route that does not run, so that its holds stay (Invariant 11).
+ 4. While a reader leaves whose source waits for deliveries, no route is released, because the
+    source would get acknowledgements without that route.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ T = TypeVar("T", bound=_Named)
 class Running:
     """The feeds, the routes and the routes' offset logs of an engine, in the pipeline's order.
 
-    Thread-safe. Each change puts other tuples, and another mapping, in place: whoever goes
-    through one has what ran when they began.
+    Thread-safe. Each change replaces the tuples and the mapping, so an iteration keeps the
+    state of its beginning.
     """
 
     def __init__(
@@ -64,12 +65,10 @@ class Running:
         *,
         fail_fast: bool = False,
     ) -> None:
-        """Begin without anything; *audit* is the engine's.
+        """Begin empty. *audit* is the engine's audit file.
 
-        *stored* has read the offset logs: it is good until the first change.
-
-        With *fail_fast* a source that is away when it is opened for the first time ends the
-        engine.
+        *stored* has read the offset logs, and is valid until the first change. With *fail_fast*
+        a source that is away at its first open ends the engine.
         """
         self._around, self._stored, self._audit = around, stored, audit
         self._log, self._deliveries = around.log, around.deliveries
@@ -78,7 +77,7 @@ class Running:
         self.handing_over = threading.Lock()
         """Held while an offset log changes hands, between those that run and those on the disk."""
         self.handovers = 0
-        """How many began to run, or were forgotten: what was read of them before holds no more."""
+        """Number of routes that began or were forgotten; a change invalidates earlier reads."""
         self._left: dict[str, int] = {}
         """Up to where each reader that has left needed nothing of the log any more."""
         self.feeds: tuple[Feed, ...] = ()
@@ -88,7 +87,7 @@ class Running:
         self.paused_readers = PausedReaders(directory, guard=self._log.check_lock)
 
     def assemble(self, opened: ExitStack) -> None:
-        """Declare and make all that the pipeline names; *opened* takes what is to be closed.
+        """Declare and create the pipeline's readers and routes. *opened* closes them on failure.
 
         Raises:
             EnvironmentFault: a route may have been renamed, or would be left out.
@@ -105,23 +104,23 @@ class Running:
         self._wait_for_deliveries()
 
     def feed(self, name: str) -> Feed | None:
-        """Return the feed of the reader *name*; ``None`` when there is none, or it leaves."""
+        """Return the feed of the reader *name*, or ``None`` if it is absent or leaving."""
         return next((each for each in self.feeds if each.name == name and not each.leaving), None)
 
     def route(self, name: str) -> Route | None:
-        """Return the route *name*; ``None`` when there is none, or it leaves."""
+        """Return the route *name*, or ``None`` if it is absent or leaving."""
         return next((each for each in self.routes if each.name == name and not each.leaving), None)
 
     def change(self, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
-        """Go on with the readers and routes of *wanted*, which ``reread`` gave.
+        """Continue with the readers and routes of *wanted*, from ``reread``.
 
-        Returns the changed routes, each with what is done when it has taken that up: after the
-        slice that it is at. If it raises what is named here, nothing has changed.
+        Returns the changed routes, each with a future that is done when the route has applied
+        the change, after its current slice. If it raises one of these, nothing has changed.
 
         Raises:
-            ActionRefused: who is to come is still leaving.
+            ActionRefused: a new reader or route is still leaving.
             EnvironmentFault: a route may have been renamed, or would be left out; or the disk
-                does not take what a new one needs.
+                has no room for a new one.
             LogFull: the same.
 
         """
@@ -147,7 +146,7 @@ class Running:
     def _prepared(
         self, wanted: Pipeline, around: Surroundings, undo: ExitStack
     ) -> tuple[list[Route], list[Feed]]:
-        """Make who is new, ready to start; *undo* takes what ends all of that again."""
+        """Create new readers and routes, ready to start. *undo* removes them again."""
         new = [each for each in wanted.routes if self.route(each.name) is None]
         known = declared_routes(self._log.directory)
         for config in new:
@@ -178,7 +177,7 @@ class Running:
                 route.leave()
 
     def _reconfigure(self, before: Pipeline, wanted: Pipeline) -> list[tuple[str, Future[None]]]:
-        """Have those who stay and are changed go on as *wanted* says."""
+        """Apply the settings of *wanted* to those that stay and have changed."""
         for reader in changed_readers(before, wanted):
             if (feed := self.feed(reader.name)) is not None:
                 feed.configure(reader)
@@ -189,7 +188,7 @@ class Running:
         ]
 
     def _take_on(self, wanted: Pipeline, routes: Sequence[Route], feeds: Sequence[Feed]) -> None:
-        """Start who is new, in the order of a start: what was superseded is known by then."""
+        """Start new ones in the order of a start, so that superseded entries are loaded by then."""
         self.routes = tuple(_ordered((*self.routes, *routes), wanted.routes))
         self.feeds = tuple(_ordered((*self.feeds, *feeds), wanted.readers))
         self._wait_for_deliveries()
@@ -199,9 +198,9 @@ class Running:
             route.start()
 
     def see_off(self, *, wait: bool = True) -> list[str]:
-        """Let go of whoever leaves and has ended; return the routes among them.
+        """Release leaving readers and routes that have ended; return the routes among them.
 
-        Nothing is done while a reload is under way, unless that is to be waited for.
+        Does nothing during a reload, unless it may wait for that.
         """
         if not self._changing.acquire(blocking=wait):
             return []
@@ -267,12 +266,12 @@ class Running:
 
     def _wait_for_deliveries(self) -> None:
         waiting = [feed for feed in self.feeds if feed.waits_for_delivery]
-        # Others only if they are others: routes make sure anew of who leads.
+        # Replaced only if they differ, because routes then confirm the leaders again.
         if waiting != self._deliveries.feeds:
             self._deliveries.feeds = waiting
 
     def _paused_behind(self, reader: str) -> int | None:
-        """Return up to where a paused reader needs nothing of the log; ``None``: not paused."""
+        """Return the offset up to which a paused reader needs nothing; ``None`` if not paused."""
         if reader not in self.paused_readers.names:
             return None
         if reader in self._left:
@@ -283,7 +282,7 @@ class Running:
         return -1
 
     def _superseded_through(self, reader: str) -> int:
-        """Return up to where any route of this log has passed *reader*'s entries; else -1."""
+        """Return the offset up to which any route has passed *reader*'s entries, or -1."""
         running, directory = self.offsets, self._log.directory
         states = [offsets.state for offsets in running.values()]
         stored = self._stored.state if self._stored else partial(read_state, directory)
@@ -309,8 +308,8 @@ class Running:
                 delete_route(self._log.directory, route)
 
     def _declare(self, route: RouteConfig) -> None:
-        """Open the route's offset log; a new route begins where its ``start`` says."""
-        # Invariant 11: what it begins at does not go between the look at it and its declaration.
+        """Open the route's offset log. A new route begins at its ``start``."""
+        # Invariant 11: its first entry is not removed between this check and its declaration.
         with self._log.gate.registering(), self.handing_over:
             offsets = OffsetLog(
                 self._log.directory,
@@ -342,6 +341,6 @@ class Running:
 
 
 def _ordered(found: Iterable[T], wanted: Sequence[_Named]) -> list[T]:
-    """Return *found* in the order of *wanted*; whoever leaves comes last."""
+    """Return *found* in the order of *wanted*, with leaving ones last."""
     places = {each.name: place for place, each in enumerate(wanted)}
     return sorted(found, key=lambda each: places.get(each.name, len(places)))

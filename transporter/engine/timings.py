@@ -1,6 +1,6 @@
 """Counters and duration histograms of the engine, read by metrics.
 
-Costs a fraction of a microsecond: nothing here knows of who will read it.
+Each count takes a fraction of a microsecond.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ BOUNDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
     *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
-"""Upper ends of the buckets, in seconds; one more holds what took longer."""
+"""Upper bounds of the buckets in seconds. One more bucket has all longer ones."""
 LATENCY_BOUNDS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
     *(10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
 )
-"""The same, of what waits for others: up to an hour, for a backlog takes so long."""
+"""The same for latencies, which reach an hour with a backlog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,20 @@ class Timings:
         return bisect_left(self._bounds, seconds)
 
     def add_sorted(self, counts: Sequence[int], total: float) -> None:
-        """Count what was sorted already: *counts* of the first buckets, *total* seconds in all."""
+        """Add sorted values: *counts* of the first buckets, *total* seconds in all."""
         for bucket, count in enumerate(counts):
             self._counts[bucket] += count
         self._total += total
 
     def read(self) -> Histogram:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         return Histogram(tuple(self._counts), self._total, self._bounds)
 
 
 class Meter:
-    """What a route has done in this run, and for how long it has got nowhere.
+    """Counts of a route in this run, and the time since its last progress.
 
-    Belongs to the route's thread; any thread may read.
+    Belongs to the route's thread. Any thread may read.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Meter:
         self._moved = time.monotonic()
 
     def add(self, first: int, outcome: Outcome, begun: float) -> None:
-        """Count what became of a slice from *first* on, handed over when the clock read *begun*."""
+        """Count the outcome of a slice from *first* on that was sent at the time *begun*."""
         self._slices.add(time.monotonic() - begun)
         self.add_part(first, outcome)
 
@@ -109,7 +109,7 @@ class Meter:
 
 
 class TimedFileSystem(RealFileSystem):
-    """The operating system's files; ``syncs`` tells how long each sync of one took."""
+    """The operating system's files, with the duration of each sync in ``syncs``."""
 
     def __init__(self) -> None:
         self.syncs = Timings()
@@ -130,5 +130,5 @@ def _time_syncs(file: File, syncs: Timings) -> None:
         sync()
         syncs.add(time.monotonic() - begun)
 
-    # A subclass would have to forward ten calls, or know the file's class.
+    # A subclass would have to forward ten calls.
     file.sync = timed  # type: ignore[method-assign]

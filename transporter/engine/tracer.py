@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Tracer(Protocol):
-    """Follows entries on their way. Called from any thread; returns at once and never raises."""
+    """Follows single entries. Called from any thread, returns at once and never raises."""
 
     def logged(self, reader: str, messages: pa.RecordBatch, first: int) -> None:
         """Take note that *messages* of *reader* are durable, at offsets from *first* on."""

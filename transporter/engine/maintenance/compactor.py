@@ -1,7 +1,7 @@
-"""The compactor: paced work on the log, in a thread of its own that nobody waits for.
+"""The compactor: paced work on the log, in a thread of its own that blocks no other.
 
-Lost indexes first, then compaction, and the record of both. Every wait and every read
-ends at a stop. What makes room is the housekeeper's.
+Lost indexes come first, then compaction, and the record of both. Every wait and every read
+ends at a stop. Making room is the housekeeper's task.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ TICK: Final = 10.0
 LONGEST: Final = 600.0
 """Seconds between two tries of a compaction that finds no room, at most."""
 _ONCE_IN: Final = 8
-"""The log is compacted when what was not compacted yet is this fraction of it."""
+"""The log is compacted when its uncompacted part is this fraction of it."""
 
 
 class Stopped(Exception):
-    """The engine ends; what was begun is left as it was."""
+    """The engine ends. Unfinished work is left as it was."""
 
 
 class Pace:
@@ -66,7 +66,7 @@ class Pace:
 
 
 class FailureReport:
-    """Reports what fails regularly, once for as long as it is the same."""
+    """Reports recurring failures, each once while it stays the same."""
 
     def __init__(self, observe: Observer) -> None:
         self._observe, self._problem = observe, ""
@@ -120,7 +120,7 @@ class Compactor:
         self.thread = threading.Thread(target=self._run, name="compactor")
 
     def configure(self, config: LogConfig) -> None:
-        """Work from the next look on as *config* asks."""
+        """Work by *config* from the next pass on."""
         self._config = config
 
     def begin(self) -> None:
@@ -135,8 +135,8 @@ class Compactor:
             found = read_record(self._files, self._log.directory)
         except Corrupt:
             found = None
-        # A reader that the last engine did not have needs nothing; of an engine that kept no
-        # record nothing is known.
+        # A reader that the last engine did not have needs nothing. Without a record of the last
+        # engine, its readers are unknown.
         before = self._log.durable if found else -1
         known = found.readers if found else {}
         readers = {name: known.get(name, before) for name in self._needs.acknowledged()}
@@ -175,13 +175,13 @@ class Compactor:
             self._on_failure(error)
 
     def _reindex(self) -> None:
-        """Complete the indexes; a power cut may have cost that of the segment being written."""
+        """Complete the indexes: a power cut may have cost that of the active segment."""
         pace = Pace(self._config.compaction.rate, self._stopping)
         with faults_of(self._log.directory):
             reindex(self._files, self._log.directory, pace, self._log.gate)
 
     def keep(self, now: int) -> None:
-        """Do once what is due at the wall time *now*, µs UTC."""
+        """Run the work that is due at the wall time *now* (µs UTC) once."""
         self._keep_record()
         settings = self._settings()
         if settings is None or time.monotonic() < self._not_before:
@@ -202,7 +202,7 @@ class Compactor:
         rules = Rules(asked.after, asked.keep, asked.tombstones, self._config.codec)
         known = self._record.readers
         readers = {
-            # A reader that has just begun does not know yet what its source was told.
+            # A reader that has just begun has not loaded its acknowledgements yet.
             name: max(through, known.get(name, through))
             for name, through in self._needs.acknowledged().items()
         }
@@ -216,7 +216,7 @@ class Compactor:
         self._record = self._saved = record
 
     def _due(self, now: int, settings: CompactionSettings) -> bool:
-        """Tell whether enough is new: each compaction reads all that was compacted before."""
+        """Return whether enough is new: each compaction reads all compacted entries again."""
         old = self._old(now, settings.after)
         done = self._record.compacted_through(settings)
         new = sum(each.size for each in old if each.end > done)
@@ -277,7 +277,7 @@ class Compactor:
         return read
 
     def _wait_for_room(self, error: LogFull) -> None:
-        """Try again later and later: what is judged again is read again."""
+        """Retry with growing delays, because each try reads the segments again."""
         self._delay = min(max(TICK, 2 * self._delay), LONGEST)
         self._not_before = time.monotonic() + self._delay
         if not self._waiting:

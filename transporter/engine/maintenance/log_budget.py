@@ -39,14 +39,14 @@ class Holds(Needs, Protocol):
         """Return the offset up to which a release makes room."""
 
     def release(self, route: str, through: int) -> None:
-        """Take from *route* what it needs up to *through*."""
+        """Release the entries of *route* up to *through*."""
 
 
 class Housekeeper:
     """Keeps the log as small as its configuration asks (Invariant 11).
 
-    Two threads, so that making room never waits for what is paced. What fails is told and
-    tried again at the next look; only a failed sync ends the engine.
+    It has two threads, so that making room never waits for paced work. Failures are reported
+    and retried at the next pass. Only a failed sync ends the engine.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Housekeeper:
         """Prepare to keep *log*.
 
         Args:
-            log: the engine's.
-            config: what to keep.
-            holds: who still needs which entries.
-            observe: hears what was done.
-            on_failure: hears of a failed sync.
+            log: the engine's log.
+            config: the limits.
+            holds: the entries that are still needed, by owner.
+            observe: receives events.
+            on_failure: receives a failed sync.
 
         """
         self._log, self._config = log, config
@@ -79,22 +79,22 @@ class Housekeeper:
 
     @property
     def holder(self) -> str:
-        """Who holds a log that has nearly spent its budget; empty while it has room."""
+        """The owners of holds while the budget is nearly spent; empty while there is room."""
         return self._warned
 
     def configure(self, config: LogConfig) -> None:
-        """Keep from now on what *config* asks for."""
+        """Apply the limits of *config* from now on."""
         self._config = config
         self.compactor.configure(config)
         self._log.pressed.set()
 
     @property
     def threads(self) -> list[threading.Thread]:
-        """What runs until :meth:`stop`."""
+        """Run until :meth:`stop`."""
         return [self.thread, self.compactor.thread]
 
     def begin(self) -> None:
-        """Record durably what this engine keeps; before anything is appended."""
+        """Record this engine's readers durably, before anything is appended."""
         self.compactor.begin()
 
     def start(self) -> None:
@@ -103,7 +103,7 @@ class Housekeeper:
         self.compactor.start()
 
     def stop(self) -> None:
-        """End, leaving what was begun; return when it is over."""
+        """Stop without finishing running work; return when the threads have ended."""
         self._stopping.set()
         self.compactor.request_stop()
         self._log.pressed.set()
@@ -132,11 +132,11 @@ class Housekeeper:
         wanted = self._log.take_wanted()
         self._retain(now, wanted)
         self._watch_the_budget(now, wanted)
-        # Last of what needs room: on a full disk it fails.
+        # Last, because it needs room, and fails on a full disk.
         self._log.roll_if_old()
 
     def _retain(self, now: int, wanted: int) -> None:
-        """Remove what is due, and what an append of *wanted* bytes has no room beside."""
+        """Remove entries that are due, and as many as an append of *wanted* bytes needs."""
         budget, kept = self._config.max_bytes, self._config.retention
         limits = [] if kept.bytes is None else [kept.bytes]
         if budget is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LogWatch:
-    """Reports once each what an operator must know about *log*. Belongs to one thread."""
+    """Reports conditions of *log* that concern operators, once each. Belongs to one thread."""
 
     def __init__(self, log: CommitLog, observe: Observer) -> None:
         """Report to *observe*."""
@@ -22,7 +22,7 @@ class LogWatch:
         self._was_ahead = False
 
     def begin(self) -> None:
-        """Look at what only a start looks at."""
+        """Run the checks of a start."""
         for stray in stray_files(RealFileSystem(), self._log.directory):
             self._observe("file-ignored", file=stray.name, problem=stray.problem)
         self._look_at_the_clock()

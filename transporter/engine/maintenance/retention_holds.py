@@ -1,6 +1,6 @@
 """The holds on an engine's log: which entries are still needed, by which route or reader.
 
-DESIGN.md, "Holds". Thread-safe: the housekeeper and the compactor ask, operators forget.
+DESIGN.md, "Holds". Thread-safe: the housekeeper and the compactor read, operators forget.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Holders(Protocol):
-    """The readers and routes of an engine; see ``running.Running``."""
+    """The readers and routes of an engine; see ``reload.Running``."""
 
     handing_over: Lock
     handovers: int
@@ -48,10 +48,10 @@ class RetentionHolds:
         audit: AuditFile,
         stored: StoredRoutes | None = None,
     ) -> None:
-        """Look at *log*, and at what is *running*.
+        """Read the holds of *log* and of the *running* readers and routes.
 
         *stored* may have read the offset logs of the others, before any changed hands. *audit* is
-        the engine's.
+        the engine's audit file.
         """
         self._stored, self._audit = stored, audit
         self._log, self._running, self._observe = log, running, observe
@@ -91,7 +91,7 @@ class RetentionHolds:
         return min((each for each in limits if each is not None), default=self._log.durable)
 
     def release(self, route: str, through: int) -> None:
-        """Take from *route* what it needs up to *through* (``on_full: stop-route``)."""
+        """Release the entries of *route* up to *through* (``on_full: stop-route``)."""
         with self._running.handing_over:
             offsets = self._running.offsets.get(route)
             if offsets is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transporter.protocol.messages import Begin, Hello, WorkerEnded, WorkerSpec
 
 _LOCK: Final = 0.05
-"""Seconds between two looks at a lock that another process holds: flock tells nobody."""
+"""Seconds between two tries for a lock that another process holds: flock sends no event."""
 _NOTABLE: Final = 1.0
 """Seconds of waiting that an operator hears of."""
 _Key = tuple[str, int]
@@ -32,7 +32,7 @@ _Key = tuple[str, int]
 class Admission:
     """Lets no worker of a shard begin while another one may be delivering. Thread-safe.
 
-    Each shard is asked for by one thread, its route's.
+    Each shard belongs to one thread, its route's.
     """
 
     def __init__(self, changed: threading.Condition, observe: Observer) -> None:
@@ -44,13 +44,13 @@ class Admission:
     def admit(
         self, begin: Begin, hello: Hello, caller: EngineChannel, stopping: Callable[[], bool]
     ) -> Line | None:
-        """Return the line to the worker that said *hello*; ``None`` once *stopping* says so.
+        """Return the line to the worker that sent *hello*; ``None`` once *stopping* returns true.
 
-        It is told *begin*, and the modules beside the pipeline file if it does not see them.
+        It receives *begin*, with the modules beside the pipeline file if it does not see them.
 
         Raises:
             HostFailed: the modules beside the pipeline file cannot be sent.
-            LogFull: the disk has no room for the note that such a worker runs.
+            LogFull: the disk has no room to record that such a worker runs.
             EnvironmentFault: the shard's lock file cannot be used.
             ConnectionError: the worker is gone again.
 
@@ -77,7 +77,7 @@ class Admission:
     def vacate(self, spec: WorkerSpec, stopping: Callable[[], bool]) -> bool:
         """Wait for a worker without a lock that an earlier engine had; false once *stopping*.
 
-        What remains then is done by the lock, which a worker on this host takes itself.
+        The rest is up to the lock, which a worker on this host takes itself.
 
         Raises:
             EnvironmentFault: the shard's lock file cannot be used.
@@ -96,12 +96,12 @@ class Admission:
             fence.told(ended.attempt, gone=ended.gone)
 
     def lost(self, route: str, shard: int) -> bool:
-        """Tell whether the last worker did not end by its own doing, as far as is known."""
+        """Return whether the last worker was lost rather than ended, as far as is known."""
         fence = self._fences.get((route, shard))
         return fence is not None and fence.lost
 
     def await_news(self, patience: float) -> None:
-        """Wait up to *patience* seconds until Spark has told of the end of every worker."""
+        """Wait up to *patience* seconds until Spark has reported the end of every worker."""
         with self._changed:
             fences = self._fences.values()
             self._changed.wait_for(lambda: all(each.told_of for each in fences), patience)
@@ -114,7 +114,7 @@ class Admission:
             fence.close(time.monotonic())
 
     def close(self) -> None:
-        """Give every lock back; no worker is admitted any more."""
+        """Release every lock. No further worker is admitted."""
         for fence in self._fences.values():
             fence.close(time.monotonic())
         self._fences.clear()

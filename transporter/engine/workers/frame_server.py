@@ -32,10 +32,10 @@ _Loan = tuple[Lent, bytes]
 
 
 class Lender:
-    """Lends what one worker of a route is asked to deliver. Belongs to the route's thread.
+    """Serves the entries that one worker of a route is to deliver. Belongs to the route's thread.
 
-    Nothing but that: a worker cannot ask for other offsets. Memory is bounded by
-    the larger of :data:`AT_ONCE` and one frame (Invariant 17).
+    A worker cannot request other offsets. Memory is bounded by the larger of :data:`AT_ONCE`
+    and one frame (Invariant 17).
     """
 
     def __init__(self, directory: Path, route: str) -> None:
@@ -45,16 +45,16 @@ class Lender:
         self._coming: Iterator[_Loan] = iter(())
 
     def close(self) -> None:
-        """Close what is open of the log."""
+        """Close open files of the log."""
         self._coming = iter(())
         self._reader.close()
 
     def begin(self, asked: Slice | Retry) -> None:
-        """Lend, from now on, what *asked* consists of."""
+        """Serve the entries of *asked* from now on."""
         self._coming = self._parked(asked) if isinstance(asked, Retry) else self._frames(asked)
 
     def more(self) -> tuple[Frames, list[bytes]]:
-        """Return what comes next of it, whether that was all, and the payloads."""
+        """Return its next frames, whether these were the last, and the payloads."""
         lent: list[Lent] = []
         payloads: list[bytes] = []
         try:

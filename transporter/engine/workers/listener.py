@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from transporter.protocol.network import Network
 
 _GREETING: Final = 10.0
-"""Seconds that a caller has to say who it is."""
+"""Seconds that a caller has to authenticate."""
 _CALLERS: Final = 128
-"""Callers that are asked at once who they are; for one more, who has been here longest goes."""
+"""Callers that authenticate at the same time. One more evicts the oldest."""
 _LEAST: Final = 0.5
 """Seconds that a caller has at least: many workers may begin at once, and none is idle."""
 _LONGEST_CLAIM: Final = 4096
@@ -42,11 +42,11 @@ _LOOK: Final = 0.02
 
 
 class Listener:
-    """Accepts authenticated connections and hands each to whoever it calls.
+    """Accepts authenticated connections and passes each to its addressee.
 
-    On one host it is a unix socket in a private folder; with a *network* workers
-    call over TCP with TLS, whose certificate is made here. Each caller has a ticket, whose key
-    proves as whom it calls; nothing that it says is looked at before it has proved that.
+    On one host it is a unix socket in a private folder. With a *network* workers connect over
+    TCP with TLS, whose certificate is created here. Each caller has a ticket, whose key proves
+    its identity. No message is parsed before that proof.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class Listener:
         network: Network | None = None,
         on_task: Callable[[TaskHello, EngineChannel], None] | None = None,
     ) -> None:
-        """Listen; nothing is accepted before :meth:`start`. Callbacks run on short threads.
+        """Listen. Nothing is accepted before :meth:`start`. Callbacks run on short-lived threads.
 
         Raises:
-            HostFailed: nobody can listen at the address of *network*.
+            HostFailed: the address of *network* is not usable.
 
         """
         self._root = secrets.token_bytes(32)
         self._on_host, self._on_worker, self._on_task = on_host, on_worker, on_task
         self._unproved: dict[socket.socket, float] = {}
-        """Lines to callers that are being asked, the oldest first, and until when they may be."""
+        """Lines to callers that authenticate, the oldest first, with their deadlines."""
         self._lock = threading.Lock()
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="transporter-"))
@@ -87,11 +87,11 @@ class Listener:
         self.thread.start()
 
     def ticket(self, claim: str) -> Ticket:
-        """Return by what a worker may call, as whom *claim* says, where workers do."""
+        """Return the ticket for a worker with the identity *claim*, at the workers' address."""
         return Ticket(self.worker_address, claim, self._key(claim), self._certificate)
 
     def host_ticket(self) -> Ticket:
-        """Return by what the Spark host may call: it is a child of this process."""
+        """Return the ticket for the Spark host, a child of this process."""
         return Ticket(self.address, HostHello.claim, self._key(HostHello.claim))
 
     def _key(self, claim: str) -> bytes:
@@ -137,16 +137,16 @@ class Listener:
         try:
             greeter.start()
         except RuntimeError:
-            # There is no thread to be had; the caller tries again, or somebody in its place.
+            # No thread can be started. The caller retries, or another one in its place.
             caller.close()
             self._done_with(line)
 
     def _make_room(self) -> bool:
-        """Have a place for one more; ``False`` if nobody has been here for long enough to go."""
+        """Make a place for one more; ``False`` if no caller has been here for long enough."""
         with self._lock:
             if len(self._unproved) < _CALLERS:
                 return True
-            # Whoever only holds a place loses it to those who come to prove themselves.
+            # An idle caller loses its place to one that authenticates.
             line, until = next(iter(self._unproved.items()))
             if time.monotonic() < until - _GREETING + _LEAST:
                 return False
@@ -154,7 +154,7 @@ class Listener:
             return True
 
     def _end_greetings(self) -> float | None:
-        """Turn away who has taken too long, however it drips; return when that is due again."""
+        """Close callers that take too long, even if they drip; return when this is due again."""
         now = time.monotonic()
         with self._lock:
             self._turn_away([line for line, until in self._unproved.items() if until <= now])

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 def connected(
     carrier: Carrier, specs: Iterable[WorkerSpec], stopping: Callable[[], bool]
 ) -> Line | Team | None:
-    """Return the line to the workers of *specs*; ``None`` once *stopping* says so.
+    """Return the line to the workers of *specs*; ``None`` once *stopping* returns true.
 
-    Raises what :meth:`Carrier.connect` raises.
+    Raises the errors of :meth:`Carrier.connect`.
     """
     lines: list[Line] = []
     with ExitStack() as stack:
@@ -50,9 +50,9 @@ def connected(
 class Team:
     """One line to several workers. Belongs to the route's thread.
 
-    Each gets every slice and delivers what is its shard's. The slice went as far
-    as the one that came least far; what others have delivered beyond that, they
-    pass over when it comes again. When one of them dies, all are replaced.
+    Each receives every slice and delivers its shard's entries. The slice counts up to the
+    worker with the least progress. The others skip entries beyond that when they come again.
+    If one of them dies, all are replaced.
     """
 
     def __init__(self, lines: Sequence[Line]) -> None:
@@ -80,7 +80,7 @@ class Team:
             line.close()
 
     def send(self, message: object) -> None:
-        """Say *message*: a slice to all, an answer to the one that asked."""
+        """Send *message*: a slice to all, an answer to the worker that waits for it."""
         match message:
             case Slice():
                 self._ask(range(len(self._lines)), message)
@@ -90,16 +90,16 @@ class Team:
                 self._lines[self._speaker].send(message)
 
     def poll(self, timeout: float) -> bool:
-        """Wait up to *timeout* seconds; return whether :meth:`recv` has something at once."""
+        """Wait up to *timeout* seconds; return whether :meth:`recv` returns at once."""
         if not self._told():
             self._wait(timeout)
         return self._told()
 
-    def recv(self) -> Any:  # noqa: ANN401 - whatever a worker says
-        """Return what one of them says next, or what all of them have answered.
+    def recv(self) -> Any:  # noqa: ANN401 - any message
+        """Return the next message of one worker, or the merged answer of all.
 
         Raises:
-            EOFError: one has hung up; ``shard`` tells which.
+            EOFError: one has closed; ``shard`` is its number.
             ConnectionError: the connection to one broke.
 
         """
@@ -108,7 +108,7 @@ class Team:
         if self._heard:
             self._speaker, said = self._heard.popleft()
             return said
-        assert self._end is not None  # noqa: S101 - it told, and said nothing
+        assert self._end is not None  # noqa: S101 - it had a message, and returned none
         raise self._end
 
     def _ask(self, shards: Iterable[int], message: Slice | Retry) -> None:
@@ -123,7 +123,7 @@ class Team:
         return bool(self._heard) or self._end is not None
 
     def _wait(self, timeout: float | None) -> None:
-        # A line may have heard more than it has told.
+        # A line may have received more than it has returned.
         if not self._listen() and wait(self._descriptors(), timeout):
             self._listen()
 
@@ -134,7 +134,7 @@ class Team:
         return self._asked - self._answers.keys()
 
     def _listen(self) -> bool:
-        """Hear the first who has something to say."""
+        """Receive from the first worker that has a message."""
         for shard in sorted(self._silent()):
             line = self._lines[shard]
             if not line.poll(0):
@@ -166,7 +166,7 @@ class Team:
                 self._heard.append((shard, said))
 
     def _tell_part(self) -> None:
-        """Report what all shards have settled, once the one that came least far goes on."""
+        """Report the entries that all shards have settled, when the slowest makes progress."""
         reached = [self._reached(shard) for shard in self._asked]
         if (part := self._parts.take(min(reached))) is not None:
             self._heard.append((None, PartialOutcome(part)))
@@ -180,7 +180,7 @@ class Team:
     def _lose(self, shard: int, error: BaseException) -> None:
         self.shard, self._end = shard, error
         if shard in self._announced:
-            # Others have announced since: the route must know whom this death is about.
+            # Others have announced since: the route needs the entry of the worker that died.
             self._heard.append((None, Progress(self._announced[shard])))
 
     def _joined(self) -> Opened | Outcome:
@@ -193,22 +193,22 @@ class Team:
 
 
 class _Parts:
-    """What shards have reported of one slice before its end."""
+    """The reports of shards about one slice before its end."""
 
     def __init__(self) -> None:
         self.through: dict[int, int] = {}
-        """Up to which offset each shard has settled what is its own."""
+        """The offset up to which each shard has settled its own entries."""
         self.left: list[Outcome] = []
-        """What was not passed on yet."""
+        """Reports that were not forwarded yet."""
         self._passed = -1
 
     def add(self, shard: int, outcome: Outcome) -> None:
-        """Keep what *shard* reports."""
+        """Record the report of *shard*."""
         self.through[shard] = outcome.through
         self.left.append(outcome)
 
     def take(self, through: int) -> Outcome | None:
-        """Return what is left as a part that ends at *through*; ``None`` if that is no further."""
+        """Return the rest as a part that ends at *through*, or ``None`` without progress."""
         if through <= self._passed:
             return None
         self._passed = through
@@ -219,7 +219,7 @@ class _Parts:
 
 
 def joined(outcomes: Sequence[Outcome], parts: Sequence[Outcome] = ()) -> Outcome:
-    """Return what became of a slice of which each shard tells what became of its part.
+    """Merge the shards' outcomes into the outcome of the whole slice.
 
     *parts* were reported before, and are counted with it.
     """
@@ -247,7 +247,7 @@ def _newest(outcomes: Iterable[Outcome], counts: Callable[[int], bool]) -> dict[
 
 
 def least(stored: Sequence[StoredOffset | None]) -> StoredOffset | None:
-    """Return the offset up to which every shard's sink has everything, as far as they tell."""
+    """Return the offset up to which every shard's sink reports to have everything."""
     known = [each for each in stored if each is not None]
     if len(known) < len(stored) or len({(each.log_id, each.generation) for each in known}) != 1:
         return None

@@ -1,9 +1,9 @@
-"""One worker of a shard at a time, also where no lock reaches both of them.
+"""The lease of a shard: one worker at a time, also where no lock reaches both of them.
 
-A worker that sees the log holds an flock on the shard's lock file. One that does
-not is held in check by time: it begins nothing without an answer of the engine,
-and its watch ends it ``slice_timeout`` after it has asked. So what the engine
-answered last, and when, bounds what that worker can still do.
+A worker that sees the log holds an flock on the shard's lock file. One that does not is
+bounded by time: it begins nothing without an answer of the engine, and its watchdog ends it
+``slice_timeout`` after its request. The time of the engine's last answer thus bounds that
+worker's further actions.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _LONGEST: Final = 32
 
 @dataclass(slots=True)
 class _Served:
-    """The worker that began last, and what is known of its end."""
+    """The worker that began last, with the reports about its end."""
 
     attempt: int
     line: Line | None = None
     """``None``: it holds the lock itself."""
     timeout: float = 0.0
     gone: bool | None = None
-    """``None``: Spark has told nothing; ``False``: Spark has lost sight of it."""
+    """``None``: no report of Spark. ``False``: Spark has lost its executor."""
 
 
 class Fence:
     """Lets a worker of one shard begin when no other one can be delivering.
 
-    For a worker that does not see the log the engine itself holds the lock, and
-    writes into the lock file, durably, how long such a worker may go on alone: an
-    engine that finds that there, for the last one was killed, waits as long from
-    its own start. Belongs to the route's thread, but for :meth:`told`.
+    For a worker that does not see the log the engine itself holds the lock. It records
+    durably in the lock file how long such a worker may continue alone. An engine that finds
+    the record, because the last one was killed, waits as long from its own start. Belongs to
+    the route's thread, except for :meth:`told`.
     """
 
     def __init__(self, path: Path, now: float) -> None:
-        """Guard the shard whose lock file is *path*; *now* is the engine's start.
+        """Guard the shard whose lock file is *path*. *now* is the time of the engine's start.
 
         Raises:
             EnvironmentFault: the lock file cannot be used.
@@ -63,15 +63,15 @@ class Fence:
         self._holds = False
 
     def close(self, now: float) -> None:
-        """Give the lock back; what is written stays there if somebody may still deliver."""
+        """Release the lock. The record stays there while a worker may still deliver."""
         if self.wait(now) == 0:
             self._write(b"")
         os.close(self._descriptor)
 
     def told(self, attempt: int, *, gone: bool) -> None:
-        """Take note that Spark says that the task of worker *attempt* has ended.
+        """Record Spark's report that the task of worker *attempt* has ended.
 
-        Without *gone* it has lost the executor, on which the worker may still run.
+        Without *gone* Spark has lost the executor, on which the worker may still run.
         """
         if self._last is not None and self._last.attempt == attempt:
             self._last.gone = gone
@@ -83,21 +83,21 @@ class Fence:
 
     @property
     def lost(self) -> bool:
-        """Whether the last worker did not end by its own doing, as far as Spark knows."""
+        """Whether the last worker was lost rather than ended by itself, as far as Spark reports."""
         return self._last is not None and not self._last.gone
 
     def wait(self, now: float) -> float:
-        """Return for how many seconds the last worker may still deliver; 0: it does not."""
+        """Return the seconds for which the last worker may still deliver; 0 if it cannot."""
         last = self._last
         if last is None or last.line is None:
             return max(0.0, self._until - now)
-        # Its process has ended, or two that do not know of each other say that it has.
+        # Its process has ended, or two independent reports say so.
         if last.gone or (last.gone is False and last.line.hung_up):
             return 0.0
         return max(0.0, last.line.answered + last.timeout + _MARGIN - now)
 
     def take(self) -> bool:
-        """Take the lock in a worker's place; false while another process has it."""
+        """Take the lock in place of a worker; false while another process has it."""
         if not self._holds:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,7 +108,7 @@ class Fence:
 
     def lend(self, line: Line, attempt: int, timeout: float) -> None:
         """Answer for a worker without a lock, from now on, as whose :meth:`take` was true."""
-        # Before the worker is told anything: a power cut must not take this back.
+        # Before any answer to the worker: a power cut must not undo this.
         self._write(f"{timeout + _MARGIN:.3f}\n".encode())
         self._last = _Served(attempt, line, timeout)
 
@@ -124,7 +124,7 @@ class Fence:
         with faults_of(self._path):
             if os.pread(self._descriptor, _LONGEST, 0) == text:
                 return
-            # Overwritten before it is cut, so that a full disk is no obstacle.
+            # Overwritten before it is truncated, so that this works on a full disk.
             os.pwrite(self._descriptor, text, 0)
             os.ftruncate(self._descriptor, len(text))
             os.fsync(self._descriptor)
@@ -132,7 +132,7 @@ class Fence:
 
 
 def _seconds(text: bytes) -> float:
-    """Return what an engine has left in the lock file; nothing is left by a worker's lock."""
+    """Return the seconds that an engine has recorded in the lock file, or 0."""
     with suppress(ValueError):
         return float(text)
     return 0.0

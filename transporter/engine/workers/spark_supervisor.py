@@ -48,9 +48,9 @@ _GRACE: Final = 10.0
 _VERDICT: Final = 1.0
 """Seconds to find out whether a worker died alone."""
 _FAR_VERDICT: Final = 8.0
-"""The same on a cluster: a standalone one waits 5 s before it says that an executor is lost."""
+"""The same on a cluster: a standalone one waits 5 s before it reports an executor as lost."""
 _PARTING: Final = 5.0
-"""Seconds in which a cluster tells that the last tasks have ended."""
+"""Seconds in which a cluster reports the end of the last tasks."""
 _CLOSING: Final = 2.0
 """Seconds that local workers have to close their writers before Spark is stopped."""
 _STEADY: Final = 10.0
@@ -62,15 +62,15 @@ class Launch(Protocol):
     """Starts a Spark host that calls by its ticket."""
 
     def __call__(self, ticket: Ticket) -> subprocess.Popen[bytes]:
-        """Return the process; it must be in a session of its own."""
+        """Return the process, which must be in a session of its own."""
 
 
 class Carrier:
     """Owns the listener and the Spark host process. Thread-safe.
 
-    When the host dies it is started again, and every shard that lacks a worker
-    gets one; a host that never comes up is reported through *on_failure*. With a
-    *network* workers may be on other hosts, and begin when they are admitted.
+    If the host dies it is restarted, and every shard without a worker gets one. A host that
+    never comes up is reported through *on_failure*. With a *network* workers may be on other
+    hosts, and begin when they are admitted.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Carrier:
         self._cause = ""
         self._wanted: dict[_Key, WorkerSpec] = {}
         self._on_frames: dict[str, WorkerSpec] = {}
-        """What the tasks of each DataFrame route are told: that of its last worker."""
+        """The spec for the tasks of each DataFrame route: that of its last worker."""
         self._arrived: dict[_Key, tuple[Hello, EngineChannel]] = {}
         self._problems: dict[_Key, str] = {}
         self._tasks: Counter[_Key] = Counter()
@@ -102,7 +102,7 @@ class Carrier:
 
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
-        """What must run for as long as the engine does."""
+        """Threads that must run as long as the engine."""
         return (self._thread, self._listener.thread)
 
     @property
@@ -111,17 +111,17 @@ class Carrier:
         return self._ready
 
     def start(self) -> None:
-        """Begin to listen and start the host; returns at once."""
+        """Begin to listen and start the host. Returns at once."""
         self._listener.start()
         self._thread.start()
 
     def connect(self, spec: WorkerSpec, stopping: Callable[[], bool]) -> Line | None:
-        """Return the line to a new worker for *spec*; ``None`` once *stopping* says so.
+        """Return the line to a new worker for *spec*; ``None`` once *stopping* returns true.
 
-        Waits for Spark as long as it takes, and on a cluster for the shard's last worker.
+        Waits for Spark without limit, and on a cluster for the end of the shard's last worker.
 
         Raises:
-            HostFailed: this worker could not be started; say why.
+            HostFailed: this worker could not be started.
             LogFull: see :meth:`Admission.admit`.
             EnvironmentFault: the same.
             ConnectionError: the worker is gone again.
@@ -169,7 +169,7 @@ class Carrier:
         self._admission.forget(route)
 
     def stop(self) -> None:
-        """Stop Spark, its host and the listener; every worker must have been closed before.
+        """Stop Spark, its host and the listener. Every worker must have been closed before.
 
         A host that is still starting Spark, or does not end within a grace, is killed.
         """
@@ -198,7 +198,7 @@ class Carrier:
         self._admission.close()
 
     def wake(self) -> None:
-        """Let every waiting :meth:`connect` ask again whether it should stop."""
+        """Let every waiting :meth:`connect` check again whether it should stop."""
         with self._changed:
             self._changed.notify_all()
 
@@ -222,7 +222,7 @@ class Carrier:
                 if not answered or key in self._problems:
                     problem = self._problems.pop(key, "")
                     break
-                # The next host is asked for this worker, too.
+                # The next host gets the request for this worker, too.
             if stopping():
                 return None
         raise HostFailed(
@@ -232,9 +232,9 @@ class Carrier:
         )
 
     def take_problem(self, route: str) -> str:
-        """Return, once, why a worker of *route* is gone, or its host; empty if that is unknown.
+        """Return, once, why a worker of *route* or its host is gone; empty if unknown.
 
-        Waits, but not long, for Spark to report the end of a worker that is gone.
+        Waits briefly for Spark to report the end of the worker.
         """
         with self._changed:
             self._changed.wait_for(
@@ -248,11 +248,11 @@ class Carrier:
         return sum(count for (name, _), count in self._tasks.items() if name == route)
 
     def host_was_lost(self, route: str, shard: int) -> bool:
-        """Tell whether a worker that is gone went with its host, or with everything.
+        """Return whether a lost worker ended together with its host, or with its executor.
 
-        Returns as soon as that is known: the host tells of a task's end within
-        a fraction of a second, or is gone itself. On a cluster it may take seconds,
-        and an executor that Spark has lost, or says nothing of, took its worker with it.
+        Returns as soon as that is certain: the host reports a task's end within a fraction of
+        a second, or is gone itself. On a cluster it may take seconds. An executor that Spark
+        has lost, or does not report on, took its worker with it.
         """
         key = (route, shard)
         with self._changed:
@@ -301,7 +301,7 @@ class Carrier:
             self._changed.notify_all()
 
     def _task_called(self, hello: TaskHello, caller: EngineChannel) -> None:
-        """Tell a task what its route's worker was told, as long as there is no later worker."""
+        """Answer a task with the spec of its route's worker, while there is no later worker."""
         with self._changed:
             spec = self._on_frames.get(hello.route)
         with caller, suppress(OSError):
@@ -347,7 +347,7 @@ class Carrier:
                 self._changed.wait_for(lambda: self._stopping, delay)
 
     def _serve_host(self, process: subprocess.Popen[bytes]) -> str:
-        """Talk to the host until it is gone, or too late; return what to say of it then."""
+        """Serve the host until it is gone, or too late; return the reason."""
         deadline = time.monotonic() + HOST_START
         host = self._called_host(process, deadline)
         if host is not None:
@@ -387,13 +387,13 @@ class Carrier:
                 case WorkerEnded(route=route, shard=shard, problem=problem):
                     self._tasks[route, shard] -= 1
                     self._admission.told(message)
-                    # The end of an older worker may be told after the next one was asked for.
+                    # The end of an older worker may be reported after the next one was requested.
                     if problem and not self._tasks[route, shard]:
                         self._problems[route, shard] = problem
             self._changed.notify_all()
 
     def _reap(self, process: subprocess.Popen[bytes]) -> bool:
-        """See the host off; return whether Spark had been up in it for long."""
+        """Clean up after the host; return whether Spark had been up in it for long."""
         with self._changed:
             since, self._up_since = self._up_since, None
             self._ready, self._host = False, None
@@ -402,7 +402,7 @@ class Carrier:
         if process.stdin is not None:
             process.stdin.close()
         if since is None:
-            # It is still starting Spark and would not hear us; its JVM ends with it.
+            # It is still starting Spark and would not react. Its JVM ends with it.
             process.kill()
         try:
             process.wait(_GRACE)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Line:
-    """What a route says to its worker and hears of it. Belongs to the route's thread.
+    """A route's connection to its worker. Belongs to the route's thread.
 
-    A worker that does not see the log is lent from *lender* what it needs, in
-    between; nothing else of its conversation differs. Whatever ends the connection
-    is an ``EOFError`` or a ``ConnectionError`` here.
+    A worker that does not see the log receives its entries from *lender* in between, and
+    nothing else differs. Every end of the connection is an ``EOFError`` or a
+    ``ConnectionError``.
     """
 
     shard = 0
@@ -31,11 +31,11 @@ class Line:
         self._heard: list[Any] = []
         self._end: BaseException | None = None
         self.answered = time.monotonic()
-        """When the worker was last told anything: what it does it does by leave of that."""
+        """Time of the last message to the worker, which permits its current action."""
 
     @property
     def connection(self) -> EngineChannel:
-        """What to wait on for something to be said."""
+        """The descriptor to wait on for a message."""
         return self._connection
 
     def __enter__(self) -> Self:
@@ -59,22 +59,22 @@ class Line:
         return isinstance(self._end, EOFError)
 
     def send(self, message: object) -> None:
-        """Say *message*."""
+        """Send *message*."""
         if self._lender is not None and isinstance(message, Slice | Retry):
             self._lender.begin(message)
         self._tell(message)
 
     def poll(self, timeout: float) -> bool:
-        """Wait up to *timeout* seconds; return whether :meth:`recv` has something at once."""
+        """Wait up to *timeout* seconds; return whether :meth:`recv` returns at once."""
         if not self._heard and self._end is None and self._connection.poll(timeout):
             self._listen()
         return bool(self._heard) or self._end is not None
 
-    def recv(self) -> Any:  # noqa: ANN401 - whatever the worker says
-        """Return what the worker says next, however long that takes.
+    def recv(self) -> Any:  # noqa: ANN401 - any message
+        """Return the worker's next message, however long that takes.
 
         Raises:
-            EOFError: the worker has hung up.
+            EOFError: the worker has closed the connection.
             ConnectionError: the connection broke.
 
         """
@@ -110,5 +110,5 @@ class Line:
 
 
 def _broken(error: OSError) -> ConnectionError:
-    """Return what the system says of a connection as what every caller expects."""
+    """Return a system error of a connection as the type that callers expect."""
     return error if isinstance(error, ConnectionError) else ConnectionError(str(error))

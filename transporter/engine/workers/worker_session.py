@@ -22,7 +22,7 @@ IDLE: Final = 0.5
 class Talk:
     """The route's side. Belongs to the route's thread.
 
-    ``announced`` is the entry that the worker has said to be delivering, alone.
+    ``announced`` is the entry that the worker has announced and is delivering alone.
     """
 
     def __init__(self, stopping: threading.Event) -> None:
@@ -36,7 +36,7 @@ class Talk:
         message: Slice | Retry,
         settle: Callable[[Outcome], None] | None = None,
     ) -> object:
-        """Send *message*, and return what :meth:`answer` does."""
+        """Send *message*, and return the result of :meth:`answer`."""
         self.announced = None
         worker.send(message)
         return self.answer(worker, settle)
@@ -44,10 +44,10 @@ class Talk:
     def answer(
         self, worker: Line | Team, settle: Callable[[Outcome], None] | None = None
     ) -> object:
-        """Return the worker's next answer; ``None`` when the route must stop without it.
+        """Return the worker's next answer, or ``None`` if the route must stop without it.
 
         *settle* is called with each partial outcome that comes before the answer. Raises
-        ``EOFError`` when the worker is gone, after all that it has sent.
+        ``EOFError`` if the worker is gone, after all that it has sent.
         """
         self.announced = None
         while True:

@@ -24,16 +24,16 @@ def specs_of(
     attempt: int,
     handed: int,
 ) -> list[WorkerSpec]:
-    """Return what the next workers of the route of *config* are told, one a shard.
+    """Return the specs of the next workers of the route of *config*, one a shard.
 
-    Where Spark works on the slices themselves one is enough: it deals the keys out to its tasks.
+    A DataFrame route needs only one: Spark distributes the keys to its tasks.
 
     Args:
         config: the route's settings.
-        pipeline: what the route is part of.
-        log: what the workers read.
-        state: how far the route has come, in which generation.
-        attempt: how many times this run has asked for workers.
+        pipeline: the route's pipeline.
+        log: the log that the workers read.
+        state: the progress of the route, with its generation.
+        attempt: the number of the request for workers in this run.
         handed: the highest offset that this run has handed to workers of the route.
 
     """
@@ -66,9 +66,10 @@ def specs_of(
 
 
 def invitation(spec: WorkerSpec, ticket: Callable[[str], Ticket], place: str = "") -> Invitation:
-    """Return what the job of a worker for *spec* holds.
+    """Return the invitation in the job of a worker for *spec*.
 
-    *ticket* gives one for a claim, and *place* is where the log is, where workers may be elsewhere.
+    *ticket* returns a ticket for a claim. *place* is that of the log, if workers may run on
+    other hosts.
     """
     hello = Hello(spec.route, spec.shard, spec.epoch, 0, spec.attempt)
     return Invitation(
