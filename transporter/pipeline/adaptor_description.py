@@ -36,7 +36,7 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key of an adaptor; ``default`` is as a file would write it, and never a secret."""
+    """One setting of an adaptor. ``default`` is as a file would have it, and never a secret."""
 
     name: str
     type: str
@@ -47,9 +47,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class AdaptorInfo:
-    """An adaptor. ``problem`` says why it cannot be used, if it cannot.
+    """An adaptor. ``problem`` is the reason if it cannot be used.
 
-    ``name`` is what a pipeline file calls it, ``short`` what a route or a file can be called.
+    ``name`` is its name in a pipeline file. ``short`` is usable as the name of a route or file.
     """
 
     name: str

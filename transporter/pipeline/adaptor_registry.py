@@ -41,16 +41,16 @@ AdaptorClass = type[Any]
 
 
 def find_reader(reference: str, folder: Path) -> AdaptorClass:
-    """Return the reader class that *reference* names; *folder* is the pipeline file's.
+    """Return the reader class of *reference*. *folder* is the pipeline file's.
 
-    Raise :class:`ConfigError`, without a place, that says what is missing or
-    where the import failed. Running the module is running the user's code.
+    Raise :class:`ConfigError`, without a place, if something is missing or the import fails.
+    Importing the module runs the user's code.
     """
     return find(READER, reference, folder)
 
 
 def find_writer(reference: str, folder: Path) -> AdaptorClass:
-    """Return the writer class that *reference* names; see :func:`find_reader`."""
+    """Return the writer class of *reference*; see :func:`find_reader`."""
     return find(WRITER, reference, folder)
 
 
@@ -62,12 +62,12 @@ def find(kind: str, reference: str, folder: Path) -> AdaptorClass:
 
 
 def takes_frames(cls: type[Any]) -> bool:
-    """Tell whether a writer's class is a ``FrameWriter``, which takes Spark DataFrames."""
+    """Return whether a writer's class is a ``FrameWriter``, which takes Spark DataFrames."""
     return callable(getattr(cls, "save", None)) and not hasattr(cls, "write")
 
 
 def find_function(reference: str, folder: Path) -> Callable[[Any], Any]:
-    """Return the function of one parameter that ``module:name`` names; see :func:`find_reader`."""
+    """Return the function ``module:name``, of one parameter; see :func:`find_reader`."""
     function = _local(reference, folder, "function")
     if not callable(function):
         raise ConfigError(f"{reference!r} is no function but {type(function).__name__}")
@@ -78,7 +78,7 @@ def find_function(reference: str, folder: Path) -> Callable[[Any], Any]:
     except TypeError as error:
         raise ConfigError(f"{reference!r} does not take one message: {error}") from error
     except ValueError:
-        pass  # written in C, it does not tell
+        pass  # written in C, it has no signature
     return function
 
 
@@ -165,7 +165,7 @@ def _is_beside(folder: Path, top: str) -> bool:
 
 
 def is_under(path: Path, folder: Path) -> bool:
-    """Tell whether *path*, symbolic links resolved, lies in *folder*."""
+    """Return whether *path*, with symbolic links resolved, is in *folder*."""
     return path.resolve().is_relative_to(folder.resolve())
 
 
@@ -213,7 +213,7 @@ def _attribute(module: ModuleType, name: str, reference: str) -> object:
 
 
 def _checked(kind: str, reference: str, cls: object) -> AdaptorClass:
-    """Return *cls*; refuse what is no class, or lacks what the contract of *kind* asks for."""
+    """Return *cls*; refuse it if it is not a class, or violates the contract of *kind*."""
     if not isinstance(cls, type):
         raise ConfigError(f"adaptor {reference!r} is no class but {type(cls).__name__}")
     methods = _FRAME_WRITER if kind == WRITER and takes_frames(cls) else _METHODS[kind]

@@ -9,10 +9,10 @@ _PROBLEM: Final = "is no address; write HOST or HOST:PORT, and [HOST]:PORT for I
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``HOST[:PORT]``; port 0 is any that is free.
+    """Return host and port of ``HOST[:PORT]``. Port 0 is any free port.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text has another form.
 
     """
     host, port = address, ""

@@ -1,4 +1,4 @@
-"""The pipeline file as frozen, validated values; the reference is docs/configuration.md."""
+"""The pipeline file as frozen, validated values. Its reference is docs/configuration.md."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _spark_text(value: object) -> object:
 
 
 def is_local(master: str) -> bool:
-    """Tell whether Spark's *master* runs everything in this host's own process."""
+    """Return whether Spark's *master* runs everything in one process of this host."""
     return master == "local" or master.startswith("local[")
 
 
@@ -96,10 +96,10 @@ _OnACluster: Final = AfterValidator(_on_a_cluster)
 
 READER_KEYS: Final = ("name", "adaptor", "release", "max_in_flight")
 WRITER_KEYS: Final = ("adaptor",)
-"""What a reader's and a writer's section hold besides the settings of the adaptor."""
+"""Keys of a reader's and a writer's section besides the settings of the adaptor."""
 
 Release = Literal["logged", "delivered"]
-"""What a source waits for before it forgets: that an entry is durable, or that all have it."""
+"""The condition for an acknowledgement to the source: an entry is durable, or delivered by all."""
 
 
 def _on_frames(writer: WriterConfig | None, steps: Iterable[StepConfig]) -> bool:
@@ -156,10 +156,10 @@ class LogConfig(Place):
 
     @property
     def roll_after(self) -> float:
-        """The seconds after whose first entry a segment is sealed: ``segment_age`` or less.
+        """Seconds from its first entry until a segment is sealed: ``segment_age`` or less.
 
-        Only sealed segments are compacted and removed, so an entry may outlive what was asked
-        for by this much: at most a quarter of it.
+        Only sealed segments are compacted and removed, so an entry may outlive its configured
+        age by this much: at most a quarter of it.
         """
         asked = (self.retention.age, self.compaction.after)
         least = min((each for each in asked if each is not None), default=None)
@@ -174,7 +174,7 @@ class LogConfig(Place):
 class WriterConfig(Model):
     """A route's writer: its class, and ``config``, a valid instance of the class's ``Config``.
 
-    ``secrets`` are what must be hidden in all that it says.
+    ``secrets`` are redacted in all of its texts.
     """
 
     adaptor: str
@@ -188,19 +188,19 @@ class WriterConfig(Model):
 
     @property
     def marked(self) -> dict[str, Any]:
-        """The settings as the file has them: with the names of secret files, not what is in them.
+        """The settings as the file has them: with the names of secret files, not their contents.
 
-        So a secret that was replaced is no change of the pipeline.
+        A replaced secret is therefore not a change of the pipeline.
         """
         return self.secret_settings.marked(self.settings)
 
     def renewed(self) -> Self:
-        """Return this with what its secret files hold now; itself if that is the same.
+        """Return a copy with the current contents of its secret files, or itself if they are equal.
 
-        What was a secret before stays one. Thread-safe.
+        Former secrets stay secrets. Thread-safe.
 
         Raises:
-            EnvironmentFault: a file cannot be used, or what it holds now.
+            EnvironmentFault: a file or its contents cannot be used.
 
         """
         if not self.secret_settings:
@@ -221,7 +221,7 @@ class WriterConfig(Model):
         return self.model_copy(update={"settings": settings, "config": config, "secrets": secrets})
 
     def outdated(self) -> bool:
-        """Return whether a secret file holds something else now; ``False`` of an unusable one."""
+        """Return whether a secret file has changed; ``False`` for an unusable one."""
         try:
             return self.renewed() is not self
         except EnvironmentFault:
@@ -231,8 +231,8 @@ class WriterConfig(Model):
 class ReaderConfig(WriterConfig):
     """A reader with its name, its class, and a valid instance of the class's ``Config``.
 
-    ``release`` says when its source hears of an entry, ``None`` what suits the adaptor;
-    ``max_in_flight`` how many entries may wait for their delivery when that is what counts.
+    ``release`` is the condition for an acknowledgement to the source; ``None`` is the adaptor's
+    default. ``max_in_flight`` is the maximum of undelivered entries with ``release: delivered``.
     """
 
     name: Name
@@ -241,7 +241,7 @@ class ReaderConfig(WriterConfig):
 
     @property
     def waits_for_delivery(self) -> bool:
-        """Whether its source is told only of what every route has delivered."""
+        """Whether its source waits for the delivery by every route."""
         return self.release == "delivered" or bool(self.config.needs_delivery)
 
 
@@ -269,7 +269,7 @@ class RouteConfig(Model):
 
     @property
     def says_start(self) -> bool:
-        """Whether the file says where the route begins, rather than leave it to the default."""
+        """Whether the file sets the start of the route."""
         return "start" in self.model_fields_set
 
     @property
@@ -302,7 +302,7 @@ class SparkConfig(Model):
 
 
 class Keys(Model):
-    """What a pipeline file may hold at its top."""
+    """The top-level keys of a pipeline file."""
 
     name: Name
     log: LogConfig
@@ -317,8 +317,8 @@ class Keys(Model):
 class Pipeline(Keys):
     """A whole pipeline. Durations are seconds, sizes are bytes, paths are absolute.
 
-    ``file`` is where it was read from, or would have been. ``secrets`` are to be hidden.
-    ``written`` is what the file has, without its readers and routes: names of secret files in
+    ``file`` is the path from which it was read, or would have been. ``secrets`` are redacted.
+    ``written`` has the file's contents without readers and routes, and names of secret files in
     place of secrets.
     """
 
@@ -342,9 +342,9 @@ class Pipeline(Keys):
         return [name for name in declared if name not in names]
 
     def perhaps_renamed(self, declared: Sequence[str]) -> list[str]:
-        """Return its new routes, by name, that may be left-out ones of *declared*, renamed.
+        """Return the names of new routes that may be renamed ones of *declared*.
 
-        They would deliver everything again. A route that says where it starts is meant to be new.
+        They would deliver everything again. A route with a ``start`` is meant to be new.
         """
         if not self.left_out(declared):
             return []
@@ -355,15 +355,15 @@ class Pipeline(Keys):
 def load(path: Path, environ: Mapping[str, str]) -> Pipeline:
     """Read and validate the pipeline file at *path*, taking variables from *environ*.
 
-    Adaptors are imported and their settings validated; nothing is opened or
-    connected to. Raise :class:`ConfigError` when the file cannot be read as
-    strict YAML, else :class:`InvalidPipeline` with every problem that it has.
+    Adaptors are imported and their settings validated. Nothing is opened or connected. Raise
+    :class:`ConfigError` if the file cannot be read as strict YAML, else
+    :class:`InvalidPipeline` with all of its problems.
     """
     return load_with_lines(path, environ)[0]
 
 
 def load_with_lines(path: Path, environ: Mapping[str, str]) -> tuple[Pipeline, Document]:
-    """Do as :func:`load` does; the document tells on which line each key is."""
+    """Load as :func:`load` does, and return the document with the lines of all keys."""
     document = read_with_gaps(path, environ)
     return _validated(document, _absolute(path)), document
 
@@ -381,9 +381,9 @@ def load_without_environment(
 ) -> tuple[Pipeline | None, list[Unchecked]]:
     """Validate the file at *path* as far as its variables and secret files are here.
 
-    What is not here fits any type. Raise as :func:`load` does for all that is wrong besides.
-    Without anything missing the pipeline is returned, else what could not be checked; what
-    this depends on, such as a rule about two settings, could not be checked either.
+    A missing value fits any type. Raise as :func:`load` does for all other problems. Without
+    missing values the pipeline is returned, otherwise the unchecked keys. Rules that depend on
+    them, such as one about two settings, are unchecked as well.
     """
     document = read_with_gaps(path, environ)
     if not document.gaps:
@@ -414,7 +414,7 @@ def build(values: Mapping[str, Any], folder: Path) -> Pipeline:
 
 
 def _examined(document: Document, file: Path) -> tuple[Keys | None, list[ConfigError]]:
-    """Return what *document* holds, and what is wrong with it besides its gaps."""
+    """Return the contents of *document*, and its problems besides its gaps."""
     draft = _Draft(document, file)
     keys, problems = validate(Keys, draft.values(), Section(document), draft.context)
     return keys, problems + draft.problems
@@ -442,7 +442,7 @@ def _written(document: Document) -> dict[str, Any]:
 
 
 class _Draft:
-    """One document on its way to a pipeline; collects problems instead of stopping at one."""
+    """One document on its way to a pipeline. Collects problems instead of stopping at the first."""
 
     def __init__(self, document: Document, file: Path) -> None:
         self.document, self.file = document, file
@@ -483,7 +483,7 @@ class _Draft:
             return items
         self._refuse_same_names(items, path)
         return [
-            # Whoever has made so many mistakes is told of the first ones only.
+            # Of so many mistakes only the first ones are reported.
             fill(item, (*path, index))
             if isinstance(item, dict) and len(self.problems) <= MOST_PROBLEMS
             else item
@@ -539,7 +539,7 @@ class _Draft:
         return item
 
     def _steps(self, items: list[Any], path: KeyPath) -> list[StepConfig]:
-        """Return the steps that are right; what is wrong with the others is a problem each."""
+        """Return the valid steps. Each invalid one becomes a problem."""
         found = []
         for index, item in enumerate(items):
             step, problems = step_config(item, self.document, (*path, index), self.file.parent)
@@ -576,12 +576,12 @@ class _Draft:
 
     def _class(self, kind: str, reference: object, path: KeyPath) -> type[Any] | None:
         if not isinstance(reference, str):
-            return None  # missing or no text: the model says so
+            return None  # missing or not a text: the model reports it
         known = self._known.get((kind, reference))
         if known is not None:
             return known
         try:
-            # Looking through what is installed takes milliseconds each time.
+            # Each search of the installed packages takes milliseconds.
             found = self._known[kind, reference] = find(kind, reference, self.file.parent)
         except ConfigError as error:
             hidden = path in self.document.substituted

@@ -1,7 +1,7 @@
 """JSON Schema of pipeline files, for editors that complete and check while one is written.
 
-It knows every installed adaptor and step. What it cannot say, ``transporter
-check`` does: names that must be there, expressions, what a setting means.
+It includes every installed adaptor and step. ``transporter check`` finds what a schema cannot
+express: unknown names, wrong expressions, settings that do not fit together.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 DIALECT: Final = GenerateJsonSchema.schema_dialect
 _VARIABLE: Final = {"type": "string", "pattern": r"\$\{"}
-"""A value that a variable gives: what it will be nobody knows yet."""
+"""A value from a variable, which is unknown yet."""
 _DEFAULTED: Final = {"name", "log"}
-"""What a file may leave out although the model, filled in by then, must have it."""
+"""Keys that a file may omit although the completed model requires them."""
 _BOUNDS: Final = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -54,12 +54,12 @@ def pipeline_schema() -> Schema:
 
 
 def schema_of(model: type[BaseModel]) -> Schema:
-    """Return the schema of what a file may hold where *model* reads it."""
+    """Return the schema of the part of a file that *model* reads."""
     return dict(_opened(model.model_json_schema(schema_generator=_Generator)))
 
 
 class _Generator(GenerateJsonSchema):
-    """Takes for anything what only a validator can tell."""
+    """Accepts anything that only a validator can check."""
 
     def handle_invalid_for_json_schema(
         self,
@@ -69,7 +69,7 @@ class _Generator(GenerateJsonSchema):
         return {}
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> Schema:
-        # Values as Python has them are not those of a file; _opened() writes what can be written.
+        # Python's values are not those of a file. _opened() adds the forms of a file.
         inner = self.generate_inner(schema["schema"])
         default = schema.get("default")
         title = next(_titles(inner), None)
@@ -87,7 +87,7 @@ def _titles(schema: Schema) -> Iterator[str]:
 
 
 def _opened(node: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """Let a variable stand where a number, a boolean or one of some words is asked for."""
+    """Allow a variable in place of a number, a boolean or an enumerated word."""
     if isinstance(node, list):
         return [_opened(each) for each in node]
     if not isinstance(node, dict):
@@ -105,7 +105,7 @@ def _opened(node: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
 
 
 def _adaptors(kind: str, definitions: Schema) -> Schema:
-    """Return the schema of an adaptor of *kind* with its settings; add theirs to *definitions*."""
+    """Return the schema of adaptors of *kind*; add their settings to *definitions*."""
     model = definitions[f"{kind.capitalize()}Config"]
     keys = READER_KEYS if kind == READER else WRITER_KEYS
     own = {key: model["properties"][key] for key in keys}
@@ -115,7 +115,7 @@ def _adaptors(kind: str, definitions: Schema) -> Schema:
         try:
             cls = find(kind, name, Path())
         except ConfigError:
-            continue  # 'adaptors list' tells why
+            continue  # 'adaptors list' shows the reason
         settings = _named(cls.Config, f"{kind}.{name}", definitions)
         settings["properties"] = own | settings.get("properties", {})
         settings["required"] = sorted({*asked_of_all, *settings.get("required", ())})
@@ -148,7 +148,7 @@ def _steps(definitions: Schema) -> Schema:
 
 
 def _named(model: type[BaseModel], prefix: str, definitions: Schema) -> Schema:
-    """Return the schema of *model*, putting what it refers to under *prefix* of *definitions*."""
+    """Return the schema of *model*. Referenced schemas go under *prefix* of *definitions*."""
     template = f"#/$defs/{prefix}.{{model}}"
     schema = model.model_json_schema(schema_generator=_Generator, ref_template=template)
     inner = schema.pop("$defs", {})

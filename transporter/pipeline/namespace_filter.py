@@ -13,11 +13,11 @@ EVERYTHING: Final = ".*"
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A namespace filter, as RE2 reads *pattern*: it may match anywhere unless anchored.
+    """A namespace filter by the RE2 expression *pattern*, which matches anywhere unless anchored.
 
-    RE2 runs in linear time whatever the pattern, and knows neither look-around
-    nor back-references. Raises :class:`ValueError` with RE2's reason for a
-    pattern that it cannot read. Immutable and safe to share between threads.
+    RE2 runs in linear time for every pattern, and has neither look-around nor back-references.
+    Raises :class:`ValueError` with RE2's reason for an invalid pattern. Immutable and
+    thread-safe.
     """
 
     pattern: str = EVERYTHING
@@ -59,7 +59,7 @@ Pattern = Annotated[str, AfterValidator(_readable)]
 
 
 def _all_equal(column: pa.Array) -> bool:
-    """Tell whether *column* (not empty) repeats one value: ten times cheaper than matching."""
+    """Return whether *column* (not empty) repeats one value: ten times cheaper than matching."""
     import pyarrow.compute as pc  # noqa: PLC0415 - see Namespace._match
 
     return column[0] == column[-1] and bool(pc.all(pc.equal(column, column[0])).as_py())

@@ -17,14 +17,14 @@ from transporter.units import LocalPath  # noqa: TC001 - pydantic reads it
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})")
 _LAST_PORT: Final = 65535
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
-"""What RFC 6750 lets a bearer token be, and long enough that nobody guesses it."""
+"""A bearer token by RFC 6750, long enough to be unguessable."""
 _PRINTABLE: Final = re.compile(r"[!-~]+")
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?")
 
 
 class Address(NamedTuple):
-    """Where to listen; port 0 takes any that is free."""
+    """The address to listen on. Port 0 is any free port."""
 
     host: str
     port: int
@@ -46,7 +46,7 @@ class Token:
     first: str = field(repr=False, compare=False)
 
     def current(self) -> str | None:
-        """Return what the token is now; ``None`` while its file cannot be used."""
+        """Return the current token, or ``None`` while its file cannot be used."""
         if not self.template.files:
             return self.first
         try:
@@ -57,7 +57,7 @@ class Token:
 
 
 class TlsConfig(Model):
-    """The files of a certificate, with its chain, and of its key; both are PEM."""
+    """The files of a certificate, with its chain, and of its key, as PEM."""
 
     cert: LocalPath
     key: LocalPath

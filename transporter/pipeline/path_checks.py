@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def path_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
-    """Return what keeps the log and the adaptors' files from being where *pipeline* has them.
+    """Return the problems of the paths of the log and of the adaptors in *pipeline*.
 
-    *document* is what it was read from. Whether an adaptor can read or write a file is its own
-    business, and shows when it is opened.
+    *document* is its source. Whether an adaptor can read or write a file shows when it is
+    opened.
     """
     log: KeyPath = ("log", "dir")
     found = [(log, "log.dir", log_problem(pipeline.log.dir))]
@@ -27,7 +27,7 @@ def path_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
 
 
 def log_problem(path: Path) -> str:
-    """Return why there can be no log directory at *path*; empty if there can."""
+    """Return why *path* cannot be a log directory, or an empty text."""
     try:
         nearest = _nearest(path)
         if not nearest.is_dir():
@@ -43,7 +43,7 @@ def log_problem(path: Path) -> str:
 
 
 def _parent_problem(path: Path) -> str:
-    """Return why there can be no file at *path*; empty if there can."""
+    """Return why *path* cannot be a file, or an empty text."""
     try:
         nearest = _nearest(path.parent)
         return "" if nearest.is_dir() else _in_the_way(nearest, path)

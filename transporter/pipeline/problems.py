@@ -21,13 +21,13 @@ SECRETIVE: Final = re.compile(f"{_TELLING}|dsn|sasl|auth|ur[il]|conninfo", re.IG
 
 
 MOST_PROBLEMS: Final = 100
-"""Problems that are told of one file; who has more begins with these."""
+"""Maximum of reported problems of one file."""
 _MOST_NAMES: Final = 50
 _LONGEST_NAME: Final = 100
 
 
 class InvalidPipeline(ConfigError):
-    """A pipeline file has one or more problems; its text has one line for each.
+    """A pipeline file has one or more problems. The text has one line for each.
 
     ``file`` and ``line`` are those of the first. Lives through pickling.
     """
@@ -39,7 +39,7 @@ class InvalidPipeline(ConfigError):
         """
         first = problems[0]
         if (more := len(problems) - MOST_PROBLEMS) > 0:
-            # One that says so already keeps doing so.
+            # One with a place keeps it.
             rest = ConfigError(f"there are more problems: {more} or more", first.file, first.line)
             problems = (*problems[:MOST_PROBLEMS], rest) if more > 1 else problems
         super().__init__(first.problem, first.file, first.line)
@@ -74,7 +74,7 @@ def spellings(secret: str) -> tuple[str, ...]:
 
 
 def suggestion(word: str, known: Iterable[str], noun: str) -> str:
-    """Return the end of a sentence that names the nearest of *known*, and all or many of them."""
+    """Return the end of a sentence with the nearest of *known*, and all or many of them."""
     names = sorted(known)
     near = []
     if len(word) <= _LONGEST_NAME:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transporter.pipeline.yaml_document import Document, KeyPath
 
 _LIVE: Final = frozenset({"commit_interval", "shutdown_timeout"})
-"""What may change at the top of a file while the engine runs; readers, routes and log apart."""
+"""Top-level keys that may change while the engine runs, besides readers, routes and log."""
 _LIVE_OF_LOG: Final = frozenset({"compaction", "retention", "max_bytes", "on_full", "segment_age"})
 _OWN_CODE: Final = frozenset({"python", "starlark"})
 """Steps that read files of the user's own beside the pipeline file."""
@@ -27,9 +27,9 @@ _RESTART: Final = "stop the engine and start it again for that; nothing was chan
 def reread(running: Pipeline, environ: Mapping[str, str], declared: Sequence[str] = ()) -> Pipeline:
     """Read the file of the *running* pipeline again, its modules beside it included.
 
-    Raise :class:`InvalidPipeline` when it cannot be used, changes what cannot change
-    while the engine runs, or lacks one of the *declared* routes, which have offsets in
-    the log, where that could be a mistake.
+    Raise :class:`InvalidPipeline` if it cannot be used, changes a key that is fixed while the
+    engine runs, or lacks one of the *declared* routes, which have offsets in the log, where
+    that could be a mistake.
     """
     forget_modules(running.file.parent)
     wanted, document = load_with_lines(running.file, environ)
@@ -41,10 +41,10 @@ def reread(running: Pipeline, environ: Mapping[str, str], declared: Sequence[str
 
 
 def changed_readers(running: Pipeline, wanted: Pipeline) -> list[ReaderConfig]:
-    """Return the readers of *wanted* that run, and are to be opened anew.
+    """Return the running readers of *wanted* that must be reopened.
 
-    Those whose settings are others now, and those that are code of the user's own, for nobody
-    knows whether that is the same.
+    These are readers with changed settings, and readers with the user's own code, which may
+    have changed.
     """
     before = {reader.name: _settings(reader) for reader in running.readers}
     return [
@@ -55,10 +55,10 @@ def changed_readers(running: Pipeline, wanted: Pipeline) -> list[ReaderConfig]:
 
 
 def changed_routes(running: Pipeline, wanted: Pipeline) -> list[RouteConfig]:
-    """Return the routes of *wanted* that run, and need a new worker.
+    """Return the running routes of *wanted* that need a new worker.
 
-    Those whose settings are others now, or who else takes turns with them, and those that run
-    code of the user's own, for nobody knows whether that is the same.
+    These are routes with changed settings or changed leaders, and routes with the user's own
+    code, which may have changed.
     """
     before = {route.name: route for route in running.routes}
     known = [each for each in wanted.routes if each.name in before]
@@ -70,9 +70,9 @@ def changed_routes(running: Pipeline, wanted: Pipeline) -> list[RouteConfig]:
 def changes(running: Pipeline, wanted: Pipeline) -> dict[str, Any]:
     """Return what a reload changes, as plain values without secrets, for the audit file.
 
-    ``routes`` names the routes that need a new worker, ``readers`` the readers that are opened
-    anew, ``added`` and ``removed`` whoever comes and goes; ``settings`` has the new value of each
-    setting that is none of theirs.
+    ``routes`` are the routes that need a new worker, and ``readers`` the readers that are
+    reopened. ``added`` and ``removed`` are new and removed ones. ``settings`` has the new value
+    of each other setting.
     """
     kept = {*_LIVE, "log"}
     before, after = (
@@ -120,7 +120,7 @@ def _own_code(route: RouteConfig) -> bool:
 
 def _refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterator[ConfigError]:
     for name in sorted(set(Pipeline.model_fields) - _LIVE - _APART):
-        # A secret file that holds something else is no change of the pipeline.
+        # A changed secret file is not a change of the pipeline.
         same = old.written.get(name) == new.written.get(name)
         if getattr(old, name) != getattr(new, name) and not same:
             yield _refused(document, (name,), name)
@@ -166,12 +166,12 @@ def _reader_refusals(old: Pipeline, new: Pipeline, document: Document) -> Iterat
 
 
 def _source(reader: ReaderConfig) -> tuple[object, ...]:
-    """Return what the engine around a reader is made for."""
+    """Return the parts of a reader's configuration that the engine depends on."""
     return reader.adaptor, reader.waits_for_delivery, reader.config.shared
 
 
 def _settings(reader: ReaderConfig) -> tuple[object, ...]:
-    # Not the class: a module of the user's own was imported anew.
+    # Not the class, because the user's own module was imported again.
     return reader.marked, reader.max_in_flight
 
 

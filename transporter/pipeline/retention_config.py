@@ -24,9 +24,9 @@ def _off(value: Any) -> Any:  # noqa: ANN401 - whatever the file holds
 
 
 class CompactionConfig(Model):
-    """The settings of compaction; it is off while ``after`` is ``None``.
+    """The settings of compaction, which is off while ``after`` is ``None``.
 
-    It drops history, so it is off until a file asks for it by ``after`` or by ``keep``.
+    It drops history, so it is off until a file sets ``after`` or ``keep``.
     """
 
     after: Annotated[Duration | None, BeforeValidator(_off)] = None
@@ -44,23 +44,23 @@ class CompactionConfig(Model):
     def by_hand(self) -> float | None:
         """The ``after`` of ``log compact``, which also runs while the engine's compaction is off.
 
-        ``None`` where the file names neither ``after`` nor ``keep``: it does not say what may go.
+        ``None`` if the file sets neither ``after`` nor ``keep``.
         """
         return WEEK if self.after is None and "keep" in self.model_fields_set else self.after
 
 
 class RetentionConfig(Model):
-    """What is removed once every route is done with it; ``None``: no limit."""
+    """The age at which entries are removed after every route has passed them; ``None``: never."""
 
     bytes: Annotated[Size, Field(ge=1)] | None = None
-    # With compaction asked for, the default is None: see Retention.
+    # With compaction, the default is None: see Retention.
     age: Annotated[PositiveDuration | None, BeforeValidator(_off)] = WEEK
 
 
 def history_text(
     compaction: CompactionConfig, retention: RetentionConfig, max_bytes: int | None
 ) -> str:
-    """Return how long delivered entries stay, and what compaction leaves of them."""
+    """Return a text about the time that delivered entries stay, and the effect of compaction."""
     stay = "for ever" if retention.age is None else duration_text(retention.age)
     limits = []
     if retention.bytes is not None:
@@ -91,7 +91,7 @@ def _only_with_a_budget(value: str, info: ValidationInfo) -> str:
 
 
 def _for_ever_if_compacted(value: RetentionConfig, info: ValidationInfo) -> RetentionConfig:
-    """Keep what compaction leaves, unless the file says how long: it is the last of each key."""
+    """Keep compacted entries without limit, unless the file sets an age: the last by key."""
     compaction = info.data.get("compaction")
     asked = compaction is not None and compaction.by_hand is not None
     if not asked or "age" in value.model_fields_set:

@@ -42,7 +42,7 @@ NotEmpty: Final = AfterValidator(_not_empty)
 """Refuses a list or mapping without anything in it."""
 
 Count = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1)]
-"""A whole number from 1 on; YAML's ``true`` is none."""
+"""A whole number from 1 on. YAML's ``true`` is not one."""
 
 PositiveDuration = Annotated[Duration, Field(gt=0)]
 
@@ -55,7 +55,7 @@ class BackoffRange(NamedTuple):
 
 
 def backoff_range(value: object) -> BackoffRange:
-    """Return what ``200ms..30s`` stands for; raise :class:`ValueError` for anything else."""
+    """Return the bounds of ``200ms..30s``; raise :class:`ValueError` for any other form."""
     if isinstance(value, BackoffRange):
         return value
     first, dots, most = value.partition("..") if isinstance(value, str) else ("", "", "")
@@ -96,10 +96,10 @@ EARLIEST: Final = Start("earliest")
 
 
 def start(value: object) -> Start:
-    """Return what ``earliest``, ``latest``, an offset or an ISO 8601 time stands for.
+    """Parse ``earliest``, ``latest``, an offset or an ISO 8601 time.
 
-    A time needs its zone: the same file must not mean two things on two
-    machines. Raise :class:`ValueError` for anything else.
+    A time needs its zone, so that a file has one meaning on all machines. Raise
+    :class:`ValueError` for any other form.
     """
     if isinstance(value, Start):
         return value

@@ -20,7 +20,7 @@ KeyPath = tuple[str | int, ...]
 
 
 class UnreadableSecret(ValueError):
-    """A secret file that cannot be used; its text names the file, never what it holds."""
+    """A secret file that cannot be used. The text has the file's name, never its contents."""
 
 
 class AbsentSecret(UnreadableSecret):
@@ -62,12 +62,12 @@ def secret_path(text: str, folder: Path) -> Path:
 
 
 def read_secret(path: Path) -> str:
-    """Return what the file at *path* holds, without the line end behind it.
+    """Return the contents of the file at *path*, without a final line end.
 
     Links are followed, because Kubernetes mounts secrets as such.
 
     Raises:
-        UnreadableSecret: it is missing, no regular file, empty, too large, no text, or
+        UnreadableSecret: it is missing, not a regular file, empty, too large, not text, or
             others may write to it.
 
     """
@@ -102,10 +102,10 @@ def read_secret(path: Path) -> str:
 
 
 def readable_by_all(path: Path) -> bool:
-    """Tell whether every user of this host may read the file at *path*."""
+    """Return whether every user of this host may read the file at *path*."""
     try:
         mode = path.stat().st_mode
-        # A folder that is closed to others closes what is in it.
+        # A folder without access for others protects its files.
         return bool(mode & stat.S_IROTH and path.resolve().parent.stat().st_mode & stat.S_IXOTH)
     except OSError:
         return False
@@ -143,7 +143,7 @@ class SecretSettings:
         return settings, frozenset(secrets)
 
     def marked(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return *settings* with templates in place of secrets: what the pipeline file says."""
+        """Return *settings* with templates in place of secrets, as in the pipeline file."""
         for path, template in self.templates:
             settings = _with(settings, path, template)
         return settings

@@ -1,7 +1,7 @@
-"""The secrets of a pipeline, and how they are kept out of whatever is shown (Invariant 20).
+"""The secrets of a pipeline, and their redaction in all output (Invariant 20).
 
-Adaptors and drivers may repeat a setting in an error; nobody can vouch for all
-of them. So every text on its way out is searched for the values themselves.
+Adaptors and drivers may repeat a setting in an error. Every text is therefore searched for the
+secret values themselves before it leaves the process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _IN_TEXT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Values that must not be shown. Lives through pickling; its repr tells none."""
+    """Values that must not be shown. Picklable. Its repr has none of them."""
 
     values: tuple[str, ...] = field(default=(), repr=False)
 
@@ -76,7 +76,7 @@ class Secrets:
             error.args = tuple(
                 self.hide(each) if isinstance(each, str) else each for each in error.args
             )
-            # Errors of ours keep what they were made of under names as well.
+            # Our errors keep their arguments as attributes as well.
             error.__dict__.update(self.hide_all(error.__dict__))
             # The system's keep paths apart, and show them.
             for name in ("filename", "filename2") if isinstance(error, OSError) else ():
@@ -89,21 +89,21 @@ class Secrets:
 
 
 def tells(name: str, value: str) -> bool:
-    """Tell whether a setting of this *name* and *value* seems to be a secret, or to hold one."""
+    """Return whether a setting of this *name* and *value* seems to be or contain a secret."""
     return bool(TELLING.search(name)) or any(each.search(value) for each in _IN_TEXT)
 
 
 def secrets_of(document: Document, config: object) -> Secrets:
     """Return the secrets of a pipeline file, and of the *config* of one of its adaptors.
 
-    A secret is what its adaptor declares as one, what has a telling key or comes
-    from a variable with a telling name, and every password inside of another text.
+    A secret is a setting that its adaptor declares as one, a setting or a variable with a
+    typical name, and every password inside another text.
     """
     return secrets_in([*document.told, *_walk(document, document.root, ())], config)
 
 
 def secrets_in(values: Iterable[str], config: object) -> Secrets:
-    """Return as secrets the *values* of files, and what *config*, made of them, declares as one."""
+    """Return as secrets the *values* of files, and the secrets that *config* declares."""
     found = [*values, *(_declared(config) if isinstance(config, BaseModel) else ())]
     return Secrets.of(form for each in found if len(each) >= _SHORTEST for form in _forms(each))
 
@@ -127,7 +127,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _encoded(secret: bytes) -> Iterator[str]:
-    """Yield *secret* in base64, on its own and wherever it may stand in what is encoded."""
+    """Yield *secret* in base64, alone and at each alignment within an encoded text."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         whole = encode(secret).decode()
         yield from (whole, whole.rstrip("="))
@@ -170,7 +170,7 @@ def _plain(value: object) -> Iterator[str]:
         case str():
             yield value
         case dict():
-            # Options of a driver, most of which are none: their names tell which are.
+            # Options of a driver, most of which are not secrets: their names decide.
             secrets = [each for each in value.values() if isinstance(each, SecretStr | SecretBytes)]
             for each in secrets:
                 yield from _plain(each)

@@ -17,7 +17,7 @@ PROTECTED: Final = {
     "spark.network.crypto.authEngineVersion": "2",
     "spark.network.crypto.cipher": "AES/GCM/NoPadding",  # the default lets others flip bits
     "spark.network.crypto.saslFallback": "false",  # it would go on without encryption
-    "spark.io.encryption.enabled": "true",  # what executors shuffle lies on their disks
+    "spark.io.encryption.enabled": "true",  # shuffle data is on the executors' disks
 }
 """Settings of Spark's on a cluster, unless it is to be insecure."""
 SECRET: Final = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
@@ -29,7 +29,7 @@ _INSECURE: Final = "or set spark.insecure to true, in a network where everybody 
 
 
 def unprotected(master: str, config: Mapping[str, str]) -> str | None:
-    """Return what keeps Spark's connections on the cluster of *master* from being protected."""
+    """Return the reasons why Spark's connections on the cluster of *master* are unprotected."""
     found = {**PROTECTED, **config}
     if not _is_on(found, _AUTHENTICATE):
         return f"has {_AUTHENTICATE} off: leave it out, {_INSECURE}"
