@@ -18,7 +18,7 @@ test: check  ## Check the code, then run every test on a real PostgreSQL, Kafka 
 	@PYTHONPATH=tests/support $(BIN)/python -m services.kafka --fetch
 	$(BIN)/pytest -n 3 --max-worker-restart 2 --dist loadfile --no-loadscope-reorder
 
-unit: $(VENV)/dev  ## The fast loop: unit tests that start no Spark and no service (T=path: some)
+unit: $(VENV)/dev  ## Unit tests that start no Spark and no service (T=tests/unit/log: some)
 	$(BIN)/pytest -q -n 2 $(or $(T),tests/unit) -m "not spark and not kafka and not postgres"
 
 soak: $(VENV)/dev  ## What takes longer: kills, storms, takeovers, clusters; an hour (PART=1/2: half)

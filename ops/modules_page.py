@@ -9,12 +9,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final
 
 _ROOT: Final = Path(__file__).parents[1]
 _SOURCES: Final = ("transporter", "adaptors/transporter_adaptors", "pyspark_transporter")
@@ -29,36 +25,26 @@ Every module, by package. [DESIGN.md](../DESIGN.md) explains how they work toget
 
 def page() -> str:
     """Return the text of the page."""
-    modules = [path for source in _SOURCES for path in sorted((_ROOT / source).rglob("*.py"))]
-    modules.sort(key=lambda path: (_SOURCES.index(_source(path)), path.parent, path.name))
-    sections = (_section(folder, list(found)) for folder, found in groupby(modules, _folder))
-    return _INTRODUCTION + "".join(sections)
-
-
-def _source(path: Path) -> str:
-    return next(each for each in _SOURCES if path.is_relative_to(_ROOT / each))
-
-
-def _folder(path: Path) -> Path:
-    return path.parent
+    return _INTRODUCTION + "".join(
+        _section(folder, sorted(folder.glob("*.py")))
+        for source in _SOURCES
+        for folder in sorted({path.parent for path in (_ROOT / source).rglob("*.py")})
+    )
 
 
 def _section(folder: Path, modules: list[Path]) -> str:
-    about = next((_summary(each) for each in modules if each.name == "__init__.py"), "")
-    rows = "".join(_rows(modules))
+    about = "".join(_summary(each) for each in modules if each.name == "__init__.py")
+    rows = "".join(
+        f"| [`{each.name}`](../{each.relative_to(_ROOT)}) | {_summary(each)} |\n"
+        for each in modules
+        if each.name != "__init__.py"
+    )
     table = f"\n| module | holds |\n|---|---|\n{rows}" if rows else ""
     return f"\n## `{folder.relative_to(_ROOT)}`\n\n{about}\n{table}"
 
 
-def _rows(modules: list[Path]) -> Iterator[str]:
-    for each in modules:
-        if each.name != "__init__.py":
-            link = f"[`{each.name}`](../{each.relative_to(_ROOT)})"
-            yield f"| {link} | {_summary(each)} |\n"
-
-
 def _summary(path: Path) -> str:
-    """Return the first paragraph's first sentence of a module's docstring, as Markdown."""
+    """Return the first paragraph of a module's docstring as one line of Markdown."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     line = " ".join(text.partition("\n\n")[0].split())
     plain = re.sub(r":\w+:`~?\.?([^`]+)`", r"`\1`", line.replace("``", "`"))

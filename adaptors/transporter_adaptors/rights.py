@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, WithJsonSchema
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MODES: Final = ("0600", "0640", "0644", "0660", "0664")
+_Mode = Literal["0600", "0640", "0644", "0660", "0664"]
 
 
 def _quoted(value: Any) -> Any:  # noqa: ANN401 - whatever a pipeline file holds
@@ -20,9 +20,9 @@ def _quoted(value: Any) -> Any:  # noqa: ANN401 - whatever a pipeline file holds
 
 
 FileMode = Annotated[
-    Literal["0600", "0640", "0644", "0660", "0664"],
+    _Mode,
     BeforeValidator(_quoted),
-    WithJsonSchema({"enum": [*_MODES, *map(int, _MODES)]}),
+    WithJsonSchema({"enum": [*get_args(_Mode), *map(int, get_args(_Mode))]}),
 ]
 """Permissions to read and write a file, as ``chmod`` takes them. Its owner always has both."""
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from mend_tools import Mend, assert_green
+from power.test_full_disk_kills import CONTROLS
+from soak.test_service_mends import MENDS as SERVICE_MENDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -870,9 +872,9 @@ def green(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     assert_green(tmp_path_factory.mktemp("as-it-is"), wanted(request.config), LONG)
 
 
-@pytest.mark.parametrize("each", MENDS, ids=lambda mend: mend.name)
+@pytest.mark.parametrize("each", [*MENDS, *SERVICE_MENDS, *CONTROLS], ids=lambda mend: mend.name)
 def test_every_edit_fits(each: Mend) -> None:
-    """A row whose source has changed is noticed at once, and not taken for a control."""
+    """A row whose source has changed is noticed at once, also one of a longer suite."""
     assert each.fits()
 
 

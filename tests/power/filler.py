@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from child_paths import python_path
+
 from transporter.errors import LogFull
 from transporter.log import active_segment
 from transporter.log.commit_log import CommitLog
@@ -126,14 +128,12 @@ class Filler:
 def filler(directory: Path, acked: dict[int, int]) -> Iterator[Filler]:
     """Run a :class:`Filler` on the log in *directory*, which must open; kill it afterwards."""
     command = [sys.executable, "-m", "power.filler", str(directory)]
-    tests = Path(__file__).parents[1]
-    paths = [str(tests), str(tests / "support"), os.environ.get("PYTHONPATH", "")]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env={**os.environ, "PYTHONPATH": python_path()},
     ) as process:
         try:
             assert process.stdout is not None

@@ -232,7 +232,7 @@ CONTROLS: Final = (
     Mend(
         "a reserve that does not grow",
         "log/commit_log.py",
-        "            self._reserve.grow(self._group.with_room_for(size))\n",
+        "            self._reserve.grow(self._group.size_with(size))\n",
         "            pass\n",
         "tests/power/test_full_disk_kills.py",
         (

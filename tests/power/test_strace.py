@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from child_paths import python_path
 from crash.workload import held
 from power.appender import APPENDS, ROUTE
 
@@ -82,13 +83,10 @@ def run(directory: Path, inject: str | None = None, program: list[str] = PROGRAM
         strace.append("--seccomp-bpf")
     strace += ["-e", f"trace={SYSTEM_CALLS},write"]
     strace += ["-e", f"inject={inject}"] if inject else []
-    tests = Path(__file__).parents[1]
-    roots = [
-        str(each) for each in (tests, tests / "support", Path(transporter.__file__).parents[1])
-    ]
+    path = python_path(str(Path(transporter.__file__).parents[1]))
     ended = subprocess.run(
         [*strace, sys.executable, *program, str(directory)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(roots), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -17,8 +17,9 @@ import sys
 import threading
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
+
+from child_paths import python_path
 
 
 class Child:
@@ -76,13 +77,10 @@ class Nursery:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._channel, theirs = socket.socketpair()
-        tests = Path(__file__).parents[1]
-        folders = [str(tests), str(tests / "support"), os.environ.get("PYTHONPATH")]
-        path = os.pathsep.join(filter(None, folders))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "storm.nursery"],
             stdin=theirs,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": python_path()},
         )
         theirs.close()
 

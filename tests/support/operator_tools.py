@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acceptance_tools import TRANSPORTER, Running
+from child_paths import python_path
 from engine_tools import SparklessHost
 
 from transporter.control.server import attach_control
@@ -25,8 +26,7 @@ from transporter.pipeline.config import load
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PATHS = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(_PATHS)}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": python_path()}
 
 
 class Operated(Running):

@@ -106,10 +106,9 @@ def open_selection(
     with LogReader(found.directory) as reader:
         if last is not None:
             first = search.start_of_last(reader, first, end, last, wanted)
-        if only_first is not None:
-            end = search.end_of_first(reader, first, end, only_first, wanted)
-        yield search.matching(reader, first, end, wanted)
-        note_missing(reader, replace(chosen, first=first, last=end))
+        batches, ends = search.matching(reader, first, end, wanted), [end]
+        yield batches if only_first is None else search.first_of(batches, only_first, ends.append)
+        note_missing(reader, replace(chosen, first=first, last=ends[-1]))
 
 
 def note_missing(reader: LogReader, chosen: Selection) -> None:

@@ -293,11 +293,10 @@ def _settings(file: Path | None, **named: object) -> QueueSettings:
                 "name the brokers by --bootstrap-servers host:port, or by --settings FILE"
             )
         return settings_of(**{"timeout": _PATIENCE, **given})
-    from transporter.pipeline import validation_errors  # noqa: PLC0415 - heavy
-    from transporter.pipeline import yaml_document as documents  # noqa: PLC0415 - the same
-    from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415
+    from transporter.pipeline import validation_errors, yaml_document  # noqa: PLC0415 - heavy
+    from transporter.pipeline.problems import InvalidPipeline  # noqa: PLC0415 - the same
 
-    read = documents.read(file, os.environ)
+    read = yaml_document.read(file, os.environ)
     if not isinstance(read.root, dict):
         raise ConfigError("must be a mapping of settings", str(file))
     section = validation_errors.Section(read)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from transporter.log.filesystem import RealFileSystem
 from transporter.log.reader import LogReader
 from transporter.log.search import Wanted, matching
-from transporter.message import concat
+from transporter.message import concat, size_of
 from transporter.offsets.offset_log import route_folder
 from transporter.offsets.parked import parked_offsets
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from transporter.dry_run.routes import TrialRoute
 
 
-_AT_ONCE: Final = 4096
+_ROWS: Final = 4096
+_BYTES: Final = 8 << 20
 
 
 @dataclass(slots=True)
@@ -50,8 +51,8 @@ def count_deliveries(
 ) -> Deliveries:
     """Run *route* over the entries that a replay of *first* to *last* reads. Send nothing.
 
-    *namespace* is the replay's own filter. Memory is bounded by ``_AT_ONCE`` entries and the
-    frame that reaches it (Invariant 17).
+    *namespace* is the replay's own filter. Memory is bounded by ``_BYTES`` and the frame that
+    exceeds them (Invariant 17).
     """
     found = Deliveries()
     folder = route_folder(directory, route.name)
@@ -71,12 +72,12 @@ def count_deliveries(
 def _group_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small *batches*, because each run of a ``sql`` step costs a Spark job."""
     held: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for each in batches:
         held.append(each)
-        rows += each.num_rows
-        if rows >= _AT_ONCE:
+        rows, size = rows + each.num_rows, size + size_of(each)
+        if rows >= _ROWS or size >= _BYTES:
             yield concat(held)
-            held, rows = [], 0
+            held, rows, size = [], 0, 0
     if held:
         yield concat(held)

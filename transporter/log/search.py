@@ -20,7 +20,7 @@ from transporter.log.index import marks
 from transporter.log.segment import End, Segment, segment_bases, segment_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from transporter.log.filesystem import FileSystem
@@ -204,17 +204,22 @@ def start_of_last(reader: LogReader, first: int, last: int, count: int, wanted: 
     return max(first, reader.first_offset())
 
 
-def end_of_first(reader: LogReader, first: int, last: int, count: int, wanted: Wanted) -> int:
-    """Return the offset up to which, from *first* on, there are *count* entries that are *wanted*.
+def first_of(
+    batches: Iterable[pa.RecordBatch], count: int, ended: Callable[[int], object] = lambda _: None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the first *count* entries of *batches*, and read no further.
 
-    That is *last* if there are fewer. Reads on from *first* and keeps no entry.
+    *ended* is called with the offset of the last one, unless there are fewer.
     """
     missing = count
-    for found in matching(reader, first, last, wanted):
-        if found.num_rows >= missing:
-            return int(found.column("offset")[missing - 1].as_py())
-        missing -= found.num_rows
-    return last
+    for batch in batches:
+        part = batch.slice(0, missing)
+        missing -= part.num_rows
+        if not missing:
+            ended(int(part.column("offset")[-1].as_py()))
+        yield part
+        if not missing:
+            return
 
 
 def around(directory: Path, time: int, files: FileSystem | None = None) -> tuple[int, int]:

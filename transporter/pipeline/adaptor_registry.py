@@ -35,7 +35,8 @@ _METHODS: Final = {
 }
 _FRAME_WRITER: Final = ("open", "save", "close")
 _LOCAL: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_OURS: Final = ("transporter", "transporter_adaptors")
+OUR_PACKAGES: Final = ("transporter", "transporter_adaptors")
+"""Top-level packages of this project, whose names no module of the user may have."""
 
 AdaptorClass = type[Any]
 
@@ -92,7 +93,7 @@ def forget_modules(folder: Path) -> None:
     for name, module in list(sys.modules.items()):
         top = name.partition(".")[0]
         file = getattr(module, "__file__", None)
-        if top in beside and top not in _OURS and file and is_under(Path(file), folder):
+        if top in beside and top not in OUR_PACKAGES and file and is_under(Path(file), folder):
             del sys.modules[name]
     importlib.invalidate_caches()
     _entry_points.cache_clear()
@@ -141,7 +142,7 @@ def _local(reference: str, folder: Path, noun: str) -> object:
 
 def _refuse_our_names(folder: Path) -> None:
     home = Path(__file__).parents[2]
-    for name in _OURS:
+    for name in OUR_PACKAGES:
         for beside in (folder / name, folder / f"{name}.py"):
             if beside.exists() and beside.resolve() != (home / name).resolve():
                 raise ConfigError(f"{beside} has the name of one of our own packages; rename it")

@@ -12,13 +12,12 @@ from string import Template
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import ConfigError
-from transporter.pipeline.adaptor_registry import READER, WRITER
+from transporter.pipeline.adaptor_registry import OUR_PACKAGES, READER, WRITER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_OURS: Final = ("transporter", "transporter_adaptors")
 _SYSTEMS: Final = {READER: "source", WRITER: "sink"}
 
 
@@ -62,7 +61,7 @@ class _Part:
 def _nearest_name(name: str) -> str:
     """Return a name that an adaptor may have, made of *name* where that can be."""
     near = "-".join(re.findall("[a-z0-9]+", name.lower()))
-    fits = _NAME.fullmatch(near) and near not in _OURS and not keyword.iskeyword(near)
+    fits = _NAME.fullmatch(near) and near not in OUR_PACKAGES and not keyword.iskeyword(near)
     return near if fits else "my-sink"
 
 
@@ -78,7 +77,7 @@ def adaptor_package(name: str, kinds: tuple[str, ...] = (WRITER,)) -> dict[str, 
     """
     parts = {kind: _make_part(name, kind, alone=len(kinds) == 1) for kind in kinds}
     module = name.replace("-", "_")
-    if not _NAME.fullmatch(name) or keyword.iskeyword(module) or module in _OURS:
+    if not _NAME.fullmatch(name) or keyword.iskeyword(module) or module in OUR_PACKAGES:
         raise ConfigError(
             f"{name!r} cannot name an adaptor: use small letters, digits and single -, "
             f"such as {_nearest_name(name)}"

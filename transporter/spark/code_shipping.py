@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import HostFailed
+from transporter.pipeline.adaptor_registry import OUR_PACKAGES
 from transporter.pipeline.spark_protection import PROTECTED
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 FOLDER: Final = "transporter-code"
 """Where the archive is unpacked, below an executor's working directory."""
 _ARCHIVE: Final = f"{FOLDER}.zip"
-_PACKAGES: Final = ("transporter", "transporter_adaptors")
 _METADATA: Final = ("METADATA", "entry_points.txt")
 _NEVER: Final = ("__pycache__", "quickstart", "scaffold")
 _SCHEDULING: Final = {
@@ -79,7 +79,7 @@ def _archive(scratch: Path) -> Path:
 
 def _files() -> Iterator[tuple[Path, str]]:
     """Yield the files of our packages, and their names in the archive."""
-    for package in _PACKAGES:
+    for package in OUR_PACKAGES:
         found = find_spec(package)
         for place in (found and found.submodule_search_locations) or ():
             for path in sorted(Path(place).rglob("*")):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from transporter.errors import HostFailed
-from transporter.pipeline.adaptor_registry import forget_modules
+from transporter.pipeline.adaptor_registry import OUR_PACKAGES, forget_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +23,6 @@ MOST: Final = 64 << 20
 _SCRIPTED: Final = "starlark"
 """The step whose settings may name a file, which workers elsewhere do not have."""
 _NEVER: Final = "__pycache__"
-_OURS: Final = ("transporter", "transporter_adaptors")
-"""Ours are shipped by Spark; the registry refuses others of these names."""
 
 
 def packed(folder: Path) -> bytes:
@@ -58,9 +56,9 @@ def packed(folder: Path) -> bytes:
 
 
 def _modules(folder: Path) -> Iterator[Path]:
-    yield from sorted(path for path in folder.glob("*.py") if path.stem not in _OURS)
+    yield from sorted(path for path in folder.glob("*.py") if path.stem not in OUR_PACKAGES)
     for package in sorted(folder.glob("*/__init__.py")):
-        if package.parent.name not in _OURS:
+        if package.parent.name not in OUR_PACKAGES:
             files = sorted(package.parent.rglob("*"))
             yield from (path for path in files if path.is_file() and _NEVER not in path.parts)
 

@@ -16,7 +16,7 @@ from transporter.log.search import (
     END,
     Wanted,
     around,
-    end_of_first,
+    first_of,
     first_since,
     frames,
     matching,
@@ -99,8 +99,10 @@ def test_filters_take_what_they_say(written: tuple[Path, list[Entry]]) -> None:
             count = chance.randrange(1, 12)
             start = start_of_last(reader, first, last, count, wanted)
             assert offsets(matching(reader, start, last, wanted)) == expected[-count:]
-            end = end_of_first(reader, first, last, count, wanted)
-            assert offsets(matching(reader, first, end, wanted)) == expected[:count]
+            ends: list[int] = []
+            found = first_of(matching(reader, first, last, wanted), count, ends.append)
+            assert offsets(found) == expected[:count]
+            assert ends == expected[count - 1 : count]
 
 
 def test_the_bounds_of_a_time_hold_all_that_was_logged_then(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,20 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 OPS = Path(__file__).parents[3] / "ops"
 
 
 @pytest.fixture
-def bill(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def bill(script: Callable[[str], ModuleType]) -> ModuleType:
     """Import the script."""
-    monkeypatch.syspath_prepend(str(OPS))
-    monkeypatch.setitem(sys.modules, "bill_of_materials", None)
-    del sys.modules["bill_of_materials"]
-    import bill_of_materials  # noqa: PLC0415 - from a folder of scripts
-
-    return bill_of_materials
+    return script("bill_of_materials")
 
 
 def document(*names: str) -> dict[str, Any]:

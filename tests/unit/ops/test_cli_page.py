@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 ROOT = Path(__file__).parents[3]
@@ -17,14 +17,9 @@ PAGE = ROOT / "docs" / "cli.md"
 
 
 @pytest.fixture(name="generator")
-def _generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def _generator(script: Callable[[str], ModuleType]) -> ModuleType:
     """Import the script."""
-    monkeypatch.syspath_prepend(str(ROOT / "ops"))
-    monkeypatch.setitem(sys.modules, "cli_page", None)
-    del sys.modules["cli_page"]
-    import cli_page  # noqa: PLC0415 - from a folder of scripts
-
-    return cli_page
+    return script("cli_page")
 
 
 def test_the_page_is_up_to_date(generator: ModuleType) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 ROOT = Path(__file__).parents[3]
@@ -17,13 +17,9 @@ PAGE = ROOT / "docs" / "modules.md"
 
 
 @pytest.fixture(name="generator")
-def _generator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def _generator(script: Callable[[str], ModuleType]) -> ModuleType:
     """Import the script."""
-    monkeypatch.syspath_prepend(str(ROOT / "ops"))
-    monkeypatch.delitem(sys.modules, "modules_page", raising=False)
-    import modules_page  # noqa: PLC0415 - from a folder of scripts
-
-    return modules_page
+    return script("modules_page")
 
 
 def test_the_page_is_up_to_date(generator: ModuleType) -> None:
