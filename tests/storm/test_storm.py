@@ -1,4 +1,4 @@
-"""Storms: the whole engine under everything at once, judged by a small model (DESIGN.md, 2)."""
+"""Storms: the whole engine under everything at once, judged by a small model (DESIGN.md, "Invariants")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conversation on a control socket: JSON, one object a line. DESIGN.md, "Operating".
+"""The conversation on a control socket: JSON, one object a line. docs/design/operating.md.
 
 A server greets first (``{"v": 1, "pid": …}``). Then each request is
 ``{"v": 1, "op": name, "args": {…}}`` and each answer ``{"v": 1, "ok": true, "result": …}``

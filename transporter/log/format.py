@@ -1,6 +1,6 @@
 """The bytes of a segment file: header, frames, trailer. Pure, without file access.
 
-All integers are little-endian. DESIGN.md, "Formats", has the diagrams.
+All integers are little-endian. docs/design/log.md has the diagrams.
 
 A frame's header carries its segment's id and its own place in the file. Stale bytes of an
 earlier file, or bytes that a torn write left elsewhere, are therefore never taken for a

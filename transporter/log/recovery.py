@@ -1,6 +1,6 @@
 """Recovery: the survey of the last segment after a stop, and the move of its tail.
 
-DESIGN.md, "Recovery", has the argument. Everything at or below the *floor* was proved
+docs/design/log.md, "Recovery", has the argument. Everything at or below the *floor* was proved
 durable, so damage there is corruption and refused. Everything above it was never
 promised, so damage there is a torn tail and cut. A file left by an unclean stop is never
 extended. Its whole frames above the floor are copied into a new segment (Invariants 2, 3,

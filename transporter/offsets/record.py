@@ -1,4 +1,4 @@
-"""Records of an offset log, as bytes. Pure. DESIGN.md, "Formats", has the diagram."""
+"""Records of an offset log, as bytes. Pure. docs/design/offsets.md has the diagram."""
 
 from __future__ import annotations
 

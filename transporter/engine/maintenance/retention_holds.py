@@ -1,6 +1,6 @@
 """The holds on an engine's log: which entries are still needed, by which route or reader.
 
-DESIGN.md, "Holds". Thread-safe: the housekeeper and the compactor read, operators forget.
+docs/design/log.md, "Holds". Thread-safe: the housekeeper and the compactor read, operators forget.
 """
 
 from __future__ import annotations

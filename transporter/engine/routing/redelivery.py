@@ -1,6 +1,6 @@
 """The delivery plan: the offsets that a route delivers next after a failure. Pure.
 
-The plan (DESIGN.md, "When a slice fails"): entries go in bulk until a failure, then in
+The plan (docs/design/delivery.md, "Failures"): entries go in bulk until a failure, then in
 shorter slices. Suspected entries go one at a time, each announced before its delivery, so that
 even the death of a worker identifies the entry. Afterwards slices grow again with each success.
 A worker reads all of a slice, though only the beginning of a failed one counts.
