@@ -27,20 +27,21 @@ _OF_DOCUMENTS: Final = (DocumentStep, ChoiceStep)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What a route does to its entries. Used by one thread; shares nothing with other routes."""
+    """The steps of a route, in order. Used by one thread. Shares nothing with other routes."""
 
     empty: ClassVar[Steps]
-    """No step: every batch stays what it is."""
+    """No step: every batch passes unchanged."""
 
     steps: tuple[Step, ...] = ()
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what becomes of *entries*, whose offsets ascend; they stay as they are.
+        """Return the result of all steps for *entries*, whose offsets ascend. These are unchanged.
 
-        The result has ENTRY_SCHEMA too. An entry that is skipped has no row in
-        it, one that became several has several with its offset; offsets ascend.
-        Raise :class:`StepFailed` for the first entry that fails in any step;
-        the entries before it go through.
+        The result has ENTRY_SCHEMA too, and its offsets ascend. An entry that is skipped has no row
+        in it. One that became several has several rows with its offset.
+
+        Raise :class:`StepFailed` for the first entry that fails in any step. The entries before it
+        go through.
         """
         made, failed = self.apply_before_failure(entries)
         if failed is not None:
@@ -50,10 +51,10 @@ class Steps:
     def apply_before_failure(
         self, entries: pa.RecordBatch
     ) -> tuple[pa.RecordBatch, StepFailed | None]:
-        """Return what becomes of the entries before the first that fails, and how that one does.
+        """Return the result for the entries before the first that fails, and that one's failure.
 
-        Data that has passed as a JSON document and is none loses its content type. Only now:
-        a later step was to find that out, and fail.
+        Data that has passed as a JSON document, but is not JSON, loses its content type. This is
+        done last, because a later step may have to detect such data, and fail.
         """
         made, failed = self.run_through(entries)
         for namespace in self._unread:
@@ -70,7 +71,7 @@ class Steps:
         return {Namespace()} if found and whole else found
 
     def run_through(self, entries: pa.RecordBatch) -> tuple[pa.RecordBatch, StepFailed | None]:
-        """Do the same where other steps follow, and leave every content type as it is."""
+        """Run all steps, and leave every content type as it is, because other steps follow."""
         failed: StepFailed | None = None
         for step in self.steps:
             entries, error = _applied(step, entries)
@@ -83,9 +84,9 @@ Steps.empty = Steps()
 
 
 def _applied(step: Step, entries: pa.RecordBatch) -> tuple[pa.RecordBatch, StepFailed | None]:
-    """Return what *step* makes of the entries before the first that fails, and how that does.
+    """Return the result of *step* for the entries before the first that fails, and that failure.
 
-    A function of the user's may fail elsewhere when it is called again.
+    A user's function may fail at another entry when it is called again.
     """
     failed: StepFailed | None = None
     while True:
@@ -101,10 +102,10 @@ def _before(entries: pa.RecordBatch, offset: int) -> pa.RecordBatch:
 
 
 def compile_steps(configs: Sequence[StepConfig], folder: Path) -> Steps:
-    """Make the steps of a route; functions are imported from *folder*, the pipeline file's.
+    """Make the steps of a route. Functions are imported from *folder*, the pipeline file's folder.
 
-    Takes some ten milliseconds a step. Raise :class:`ConfigError` when what was
-    valid at load is no longer, as when a module has been changed since.
+    Takes some ten milliseconds a step. Raise :class:`ConfigError` when settings that were valid at
+    load no longer are, as when a module has been changed since.
     """
     return Steps(tuple(_step(config, folder) for config in configs))
 

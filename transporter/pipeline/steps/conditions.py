@@ -1,4 +1,4 @@
-"""Conditions on a value of a document: an operator, and what it compares with."""
+"""Conditions on a value of a document: an operator, and the value to compare with."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPERATORS: Final[Mapping[str, str]] = MappingProxyType(
         for spelling in spellings
     }
 )
-"""Every way to write an operator, and the operator."""
+"""Every spelling of an operator, with the operator."""
 
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = MappingProxyType(
     {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -44,7 +44,7 @@ _KINDS: Final = MappingProxyType(
     {b'"': "text", b"{": "an object", b"[": "an array", b"t": "a boolean", b"f": "a boolean"}
 )
 _DIGITS: Final = 15
-"""What a number of the pipeline file, read as a float, is sure to keep."""
+"""Digits of a number in the pipeline file that are sure to survive as a float."""
 _NUMBER: Final = re.compile(NUMBER.decode()).fullmatch
 _FLAT: Final = MappingProxyType({b"true": True, b"false": False, b"null": None})
 
@@ -52,22 +52,22 @@ Plain = str | int | float | bool | None
 
 
 class WrongType(Refused):
-    """A value is of a type that the operator cannot compare."""
+    """A value of a type that the operator cannot compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold for one of the values found in a document. Immutable.
+    """A condition on the values found in a document. Immutable.
 
-    ``read`` turns a value as it is written into what ``test`` compares, and
-    raises :class:`WrongType`; ``test`` takes all that were read at once.
+    ``read`` turns a value as it is written into the form that ``test`` compares, and raises
+    :class:`WrongType`. ``test`` takes all values that were read at once.
     """
 
     read: Callable[[bytes], Any]
     test: Callable[[Sequence[Any]], Iterable[bool]] = field(repr=False)  # it holds the value
 
     def holds(self, found: Sequence[Sequence[Any]]) -> list[bool]:
-        """Tell for each document whether it holds for any of the values read from it."""
+        """Return for each document whether the condition holds for any of its values."""
         values = list(chain.from_iterable(found))
         results = iter(self.test(values))
         if len(values) == len(found) and all(found):
@@ -89,7 +89,7 @@ def condition(spelling: str, value: Plain) -> Condition:
 
 
 def _wanted(value: Plain) -> list[tuple[str, object]]:
-    """Return what is equal to *value*, each with its type: text may stand for a number too."""
+    """Return the values equal to *value*, each with its type. Text may stand for a number too."""
     if isinstance(value, bool):
         return [("a boolean", value)]
     if value is None:
@@ -113,7 +113,7 @@ def _limit(value: Plain) -> Decimal:
 
 
 def _setting_number(value: str | float) -> Decimal | None:
-    """Return the number that a setting is, exactly; ``None`` for text that is none."""
+    """Return the exact number of a setting, or ``None`` for text that is not a number."""
     if isinstance(value, str):
         return _exact(value) if _NUMBER(value) else None
     if isinstance(value, float) and not isfinite(value):
@@ -158,7 +158,7 @@ def _string(value: bytes) -> str:
 
 
 def _comparable(value: bytes) -> tuple[str, object]:
-    """Return the type of *value* and what it is; objects and arrays are equal to nothing."""
+    """Return the type and the content of *value*. Objects and arrays are equal to nothing."""
     if value.startswith(b'"'):
         return "text", _string(value)
     kind = _kind(value)

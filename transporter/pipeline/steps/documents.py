@@ -26,14 +26,14 @@ _JSON_TYPE: Final = re.compile(r"\s*[^;\s]+/(?:[^;\s]+\+)?json\s*(?:;|$)", re.IG
 
 
 def is_json(content_type: str | None) -> bool:
-    """Tell whether data of *content_type* is a JSON document."""
+    """Return whether data of *content_type* is a JSON document."""
     return content_type == JSON or bool(content_type and _JSON_TYPE.match(content_type))
 
 
 def holding(entries: pa.RecordBatch, namespace: Namespace) -> pa.BooleanArray | None:
-    """Tell which entries of *namespace* hold documents; ``None``: all of them.
+    """Return a mask of the entries of *namespace* that hold documents, or ``None`` for all entries.
 
-    Those without data, and those whose content type is not JSON, hold none.
+    Entries without data, and those whose content type is not JSON, hold none.
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that a pipeline without steps saves
 
@@ -53,10 +53,10 @@ def holding(entries: pa.RecordBatch, namespace: Namespace) -> pa.BooleanArray | 
 def clear_false_json(
     entries: pa.RecordBatch, namespace: Namespace, given: pa.RecordBatch | None = None
 ) -> pa.RecordBatch:
-    """Return *entries* without the content type of data that is not the JSON it says.
+    """Return *entries* without the content type of data that is not JSON as claimed.
 
-    Those of *namespace* are looked at; if they were made of *given*, only data that is still
-    the same.
+    Only entries of *namespace* are checked. If they were made of *given*, only data that is still
+    the same is checked.
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - see holding
 
@@ -89,11 +89,11 @@ def put(made: pa.Array, column: pa.Array, chosen: pa.BooleanArray) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class DocumentStep:
-    """Rewrites every document of the namespaces that *namespace* takes; see :class:`Step`.
+    """A :class:`Step` that rewrites every document of the namespaces that *namespace* matches.
 
-    Entries that hold none stay as they are. The *rewriter* returns a document
-    itself where nothing changes, and raises :class:`Refused` for what it cannot read, if
-    it is *thorough*; else it returns data that it need not read as it is.
+    Entries without a document stay as they are. The *rewriter* returns a document itself where
+    nothing changes. A *thorough* one raises :class:`Refused` for every document that it cannot
+    read. Any other returns data that it need not read as it is.
     """
 
     name: str

@@ -27,27 +27,26 @@ _OBJECT, _ARRAY = b"{["
 
 
 def token(name: str) -> bytes:
-    """Return *name* as a document writes it that escapes nothing without need."""
+    """Return *name* as written in a document that escapes only where it must."""
     return json.dumps(name, ensure_ascii=False).encode()
 
 
 def may_hold(data: bytes, tokens: Iterable[bytes]) -> bool:
-    """Tell whether a document can hold a field of one of these names, at its top or below."""
+    """Return whether a document can hold a field of one of these names, at its top or below."""
     for each in tokens:
         if each in data:
             return True
-    # A name may be spelt with escapes; UTF-16, which is refused, holds NUL bytes.
+    # A name may be spelt with escapes. UTF-16, which is refused, holds NUL bytes.
     return b"\\" in data or b"\0" in data
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes of one value, and of those below it.
+    """The change of one value, and of those below it.
 
-    ``key`` is written in the place of its name; empty, the whole value goes;
-    ``None``, it stays as it is. ``below`` is for an object, ``items`` for an
-    array. With ``only``, any other value goes. With ``taken`` it is noted as an
-    edit that changes nothing.
+    ``key`` is written in the place of its name. An empty ``key`` removes the whole value, and
+    ``None`` keeps it. ``below`` is for an object, ``items`` for an array. With ``only``, any other
+    value is removed. With ``taken`` the value is recorded as an edit that changes nothing.
     """
 
     key: bytes | None = None
@@ -57,7 +56,7 @@ class Change:
     taken: bool = False
 
     def removes(self, opening: int) -> bool:
-        """Tell whether a value goes that begins with the byte *opening*."""
+        """Return whether a value that begins with the byte *opening* is removed."""
         if not self.only:
             return self.key == b""
         wanted = (self.below and opening == _OBJECT) or (self.items and opening == _ARRAY)
@@ -71,11 +70,11 @@ _GONE: Final = Change(key=b"")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fields:
-    """The fields of one object that a step looks at; with ``only``, all others go.
+    """The fields of one object that a step looks at. With ``only``, all others are removed.
 
-    ``renamed`` holds old and new names where the new one might be taken.
-    ``next_member`` passes over all other members, and matches the next of these
-    (1: its name, 2: its value), the end of the object (3), or nothing.
+    ``renamed`` holds old and new names where the new one might be taken. ``next_member`` passes
+    over all other members, and matches the next of these (1: its name, 2: its value), the end of
+    the object (3), or nothing.
     """
 
     changes: Mapping[str, Change]
@@ -84,17 +83,17 @@ class Fields:
     only: bool = False
 
     def change(self, key: bytes) -> tuple[str, Change | None]:
-        """Return the name that *key*, a JSON string, stands for, and what becomes of that."""
+        """Return the name that *key*, a JSON string, stands for, and the change of that field."""
         name: str = json.loads(key) if b"\\" in key else key[1:-1].decode()
         return name, self.changes.get(name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
-    """The items of one array that a step looks at; with ``only``, all others go.
+    """The items of one array that a step looks at. With ``only``, all others are removed.
 
-    They are counted from 0 on in the document as it was. ``at`` is empty where
-    ``every`` item is looked at.
+    They are counted from 0 in the document before any change. ``at`` is empty where ``every`` item
+    is looked at.
     """
 
     at: Mapping[int, Change]
@@ -103,20 +102,20 @@ class Items:
 
     @property
     def count(self) -> int | None:
-        """How many items, from the first on, may change; ``None``: all."""
+        """The number of items, from the first on, that may change, or ``None`` for all."""
         return None if self.every else max(self.at) + 1
 
     def change(self, index: int) -> Change | None:
-        """Return what becomes of the item at *index*."""
+        """Return the change of the item at *index*."""
         return self.every or self.at.get(index)
 
 
 Target = str | Change | None
-"""A field's new name, or what becomes of its value; ``None``: it goes."""
+"""A field's new name, or the change of its value, or ``None`` to remove it."""
 
 
 def fields(targets: Mapping[Path, Target], *, only: bool = False) -> Fields:
-    """Return what becomes of an object, given that of each path; with *only*, the rest goes."""
+    """Return the changes of an object by those of each path. With *only*, the rest is removed."""
     changes = {str(name): _change(rest, only=only) for name, rest in _by_first(targets).items()}
     own = {
         str(path[0]): new
@@ -179,8 +178,8 @@ def only_member(
 ) -> Callable[[bytes], re.Match[bytes] | None]:
     """Match a document in which there is one field at *path*, and none beside it named *new*.
 
-    Matches fewer documents than it might, so it proves that there is, never
-    that there is not. 1: its name, 2: its value, 3: the space or comma behind.
+    Matches fewer documents than it might. So a match proves that there is such a field, and no
+    match proves nothing. Groups are 1: its name, 2: its value, 3: the space or comma behind.
     """
     *above, name = path
     others = _others([name] if new is None else [name, new])
@@ -195,10 +194,10 @@ def only_member(
 
 
 def few_members(names: tuple[str, ...]) -> Callable[[bytes], re.Match[bytes] | None]:
-    """Match a document in which at most as many members as *names* have one of them as theirs.
+    """Match a document in which at most as many members as *names* have one of these names.
 
-    Proves no more than :func:`only_member` does. 1: all up to the first member;
-    then one group for each member found, with the comma behind it; last: all from the end on.
+    Proves no more than :func:`only_member` does. Group 1 is all up to the first member. Then comes
+    one group for each member found, with the comma behind it. The last is all from the end on.
     """
     others = _others(names)
     tokens = b"|".join(re.escape(token(name)) for name in names)

@@ -35,25 +35,25 @@ _CLOSING: Final = b"}]"
 
 
 class FieldTaken(Refused):
-    """A new name is that of another field in the same object."""
+    """A new name that another field in the same object has."""
 
 
 Edit = tuple[int, int, bytes]
-"""The bytes from a start to an end give way to a text."""
+"""A start, an end, and the text that replaces the bytes between them."""
 
 Member = tuple[int, int, int, int, int]
-"""Where a member of an object lies.
+"""The byte positions of a member of an object.
 
-Its name begins, its name ends, its value begins, its value ends, the next
-member begins (or the object ends).
+Its name begins, its name ends, its value begins, its value ends, the next member begins (or the
+object ends).
 """
 
 
 def edits_of(data: bytes, fields: Fields) -> list[Edit]:
     """Return the edits that change *fields* in the document, ascending.
 
-    Every member of that name counts, however it is spelt. Raise
-    :class:`NotJson` when *data* is no JSON object, else :class:`FieldTaken`.
+    Every member of that name counts, however it is spelt. Raise :class:`NotJson` when *data* is not
+    a JSON object, else :class:`FieldTaken`.
     """
     position = _first_member(data)
     edits: list[Edit] = []
@@ -68,7 +68,7 @@ def check_object(data: bytes) -> None:
 
 
 def is_document(data: bytes) -> bool:
-    """Return whether *data* is JSON of any kind, and one that we read."""
+    """Return whether *data* is JSON of any kind that we read."""
     try:
         if not data.isascii():
             check_text(data)
@@ -83,7 +83,7 @@ def _check_value(data: bytes) -> None:
 
 
 def _first_member(data: bytes) -> int:
-    """Return where the first member of the object begins that *data* seems to be."""
+    """Return the start of the first member in the object that *data* seems to be."""
     if not data.isascii():
         check_text(data)
     opened = _OPEN(data)
@@ -98,7 +98,7 @@ def _check_end(data: bytes, end: int) -> None:
 
 
 def apply(data: bytes, edits: list[Edit]) -> bytes:
-    """Return *data* with *edits*, which ascend, made."""
+    """Return *data* with *edits* applied, which ascend."""
     parts, position = [], 0
     for start, end, text in edits:
         parts += [data[position:start], text]
@@ -130,7 +130,7 @@ def check_text(data: bytes) -> None:
 
 
 def _object(data: bytes, position: int, fields: Fields, edits: list[Edit]) -> int:
-    """Add the edits of the object whose first member is at *position*; return where it ends."""
+    """Add the edits of the object whose first member is at *position*, and return its end."""
     seen: set[str] = set()
     while True:
         found = fields.next_member(data, position)
@@ -145,7 +145,7 @@ def _object(data: bytes, position: int, fields: Fields, edits: list[Edit]) -> in
 
 
 def _flat_member(found: re.Match[bytes]) -> Member:
-    """Return the member that *found*, a match of its name and its value, lies at."""
+    """Return the member at *found*, a match of its name and its value."""
     return *found.span(1), *found.span(2), found.end()
 
 
@@ -161,14 +161,14 @@ def _deep_member(data: bytes, position: int) -> Member:
 
 
 def _passed(found: re.Match[bytes]) -> int:
-    """Return where the members end that `next_member` has passed over."""
+    """Return the end of the members that `next_member` has passed over."""
     if found.lastindex is None:
         return found.end()
     return found.start(3 if found.lastindex == 3 else 1)  # noqa: PLR2004 - see `_object`
 
 
 def _change(data: bytes, member: Member, fields: Fields, edits: list[Edit]) -> str:
-    """Add the edits of *member*; return its name."""
+    """Add the edits of *member*, and return its name."""
     start, name_end, value, value_end, end = member
     name, change = fields.change(data[start:name_end])
     if fields.only if change is None else change.removes(data[value]):
@@ -192,7 +192,7 @@ def _within(data: bytes, place: tuple[int, int], change: Change, edits: list[Edi
 
 
 def _array(data: bytes, place: tuple[int, int], items: Items, edits: list[Edit]) -> None:
-    """Add the edits of the array that begins and ends at *place*, and has proved whole."""
+    """Add the edits of the array that begins and ends at *place*, and is known to be whole."""
     position, closing = _OPEN_ITEMS(data, place[0]).end(), place[1] - 1
     index, count = 0, items.count
     while position < closing and index != count:

@@ -1,12 +1,11 @@
-"""JSON's grammar over bytes: patterns that jump over whole values, and never recurse.
+"""JSON's grammar over bytes: patterns that skip whole values, and never recurse.
 
-A value nested up to :data:`FLAT_DEPTH` levels is one match of a regular
-expression, at the speed of the expression engine. A deeper one is walked with a
-stack of our own, so that no document can exhaust Python's. Quantifiers are
-possessive throughout: nothing is tried twice, time is linear, and what has been
-passed takes no memory. Those on groups are made by :func:`repeated`, and met by
-``match``, for not every Python has them right. Byte positions only; that
-strings are UTF-8 is the caller's to check.
+A value nested up to :data:`FLAT_DEPTH` levels is one match of a regular expression, at the speed of
+the expression engine. A deeper one is walked with a stack of our own, so that no document can
+exhaust Python's. Quantifiers are possessive throughout: nothing is tried twice, time is linear, and
+passed bytes take no memory. Those on groups are made by :func:`repeated` and used with ``match``,
+because not every Python has them right. Positions count bytes. The caller checks that strings are
+UTF-8.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ if TYPE_CHECKING:
 
 FLAT_DEPTH: Final = 3
 MAX_DEPTH: Final = 512
-"""Deeper values are refused; no real document needs them."""
+"""The deepest nesting. Deeper values are refused, and real documents do not need them."""
 
 
 def repeated(body: bytes) -> bytes:
-    """Return the pattern of *body* as often as it comes, possessively, on every Python.
+    """Return a possessive pattern of *body*, as often as it comes, for every Python.
 
-    Python before 3.11.5 goes on behind the part of *body* that did match where
-    the whole did not; it does so from where the last alternative failed, which
-    is here at the beginning. Before 3.11.2 such a pattern cannot be met by
-    ``fullmatch``. It must not hold groups that capture.
+    Python before 3.11.5 goes on behind the part of *body* that did match where the whole did not.
+    It does so from where the last alternative failed, which is here at the beginning. Before 3.11.2
+    such a pattern cannot be used with ``fullmatch``. It must not hold groups that capture.
     """
     return rb"(?:" + body + rb"|(?!))*+"
 
@@ -47,14 +45,14 @@ _OBJECT_END, _ARRAY_END = ord("}"), ord("]")
 
 
 class Refused(ValueError):
-    """A document that a step cannot work on; says why, and never repeats what it holds."""
+    """A document that a step cannot work on. The text is the reason, and never repeats data."""
 
 
 class NotJson(Refused):
-    """The data is no JSON object, or not one that we read."""
+    """Data that is not a JSON object, or not one that we read."""
 
     def __init__(self, expected: str, position: int) -> None:
-        """Say what was *expected* at which byte; the data itself is never repeated."""
+        """Make a text from the *expected* syntax and the byte. The data is never repeated."""
         super().__init__(f"data is no JSON object: expected {expected} at byte {position}")
 
 
@@ -78,7 +76,7 @@ def flat_value() -> bytes:
 
 
 def member() -> bytes:
-    """Return the pattern of an object's member with a flat value; 1: its name, 2: its value."""
+    """Return the pattern of an object's member with a flat value (1: its name, 2: its value)."""
     return rb"(" + STRING + rb")" + COLON + rb"(" + flat_value() + rb")" + member_end()
 
 
@@ -89,20 +87,20 @@ def _flat() -> Match:
 
 @cache
 def _opening() -> Match:
-    """Match a bracket and all up to the first value in it; 1: of an object, 2: of an array."""
+    """Match a bracket and all up to the first value in it (1: of an object, 2: of an array)."""
     return re.compile(rb"(\{)" + SPACE + STRING + COLON + rb"|(\[)" + SPACE).match
 
 
 @cache
 def _behind(closer: int) -> Match:
-    """Match all up to the next value in a bracket; 1: there is none, it is closed."""
+    """Match all up to the next value in a bracket (1: there is none, it is closed)."""
     key = STRING + COLON if closer == _OBJECT_END else b""
     end = re.escape(bytes([closer]))
     return re.compile(SPACE + rb"(?:," + SPACE + key + rb"|(" + end + rb"))").match
 
 
 def value_end(data: bytes, position: int) -> int:
-    """Return where the value that begins at *position* ends; raise :class:`NotJson`."""
+    """Return the end of the value that begins at *position*, or raise :class:`NotJson`."""
     closers: list[int] = []
     while True:
         flat = _flat()(data, position)
@@ -115,7 +113,7 @@ def value_end(data: bytes, position: int) -> int:
 
 
 def _enter(data: bytes, position: int, closers: list[int]) -> int:
-    """Step into the bracket at *position*; return where its first value begins."""
+    """Step into the bracket at *position*, and return the start of its first value."""
     opened = _opening()(data, position)
     if opened is None:
         raise NotJson("a value", position)
@@ -126,7 +124,7 @@ def _enter(data: bytes, position: int, closers: list[int]) -> int:
 
 
 def _leave(data: bytes, position: int, closers: list[int]) -> int:
-    """Return where the next value begins, having closed what ends here; the end if all did."""
+    """Close the brackets that end here. Return the start of the next value, or the end of all."""
     while closers:
         behind = _behind(closers[-1])(data, position)
         if behind is None:

@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 _SPACES: Final = b" \t\n\r"
 _FEW: Final = 4
-"""For how many fields a pattern of their own is made: each takes some 15 ms, once."""
+"""The most fields that get a pattern of their own. Each takes some 15 ms to make, once."""
 
 
 class Rewriter:
-    """Changes fields of documents. Immutable; safe to share between threads."""
+    """Rewriter of fields in documents. Immutable, and safe to share between threads."""
 
     def __init__(self, targets: Mapping[Path, str | None]) -> None:
         """Give the field at each path its new name, or with ``None`` leave it out.
 
         Items of arrays have no name and can only be left out.
 
-        Paths are those of the document before any change. This takes some ten
-        milliseconds, to be spent once for many documents.
+        Paths are those of the document before any change. This takes some ten milliseconds, to be
+        spent once for many documents.
         """
         self._fields = fields(targets)
         self._tokens = tuple(map(token, self._fields.changes))
@@ -47,7 +47,7 @@ class Rewriter:
             self._new = None if new is None else token(new)
 
     def __call__(self, data: bytes) -> bytes:
-        """Return *data* itself, or a copy with the changes; see :func:`edits_of` for errors.
+        """Return *data* itself, or a copy with the changes. Errors are those of :func:`edits_of`.
 
         A document that cannot hold any of the fields is not looked at further.
         """
@@ -70,14 +70,14 @@ class Rewriter:
 
 @dataclass(frozen=True, slots=True)
 class _Single:
-    """Finds a field that is there once and plainly spelt, in half the time of the whole walk."""
+    """Finder of a field that is there once and plainly spelt, in half the time of a whole walk."""
 
     name: bytes
     match: Callable[[bytes], re.Match[bytes] | None]
 
     @classmethod
     def at(cls, path: Path, new: str | None = None) -> Self | None:
-        """Look for the field at *path*, with none beside it named *new*; not for items."""
+        """Return a finder of *path* with no *new* beside it, or ``None`` if the path has items."""
         names = tuple(part for part in path if isinstance(part, str))
         return cls(token(names[0]), only_member(names, new)) if names == path else None
 
@@ -90,10 +90,10 @@ class _Single:
 
 
 class Picker:
-    """Keeps fields of documents and leaves out all others. Immutable, as a rewriter is."""
+    """Picker of fields in documents, which leaves out all others. Immutable, as a rewriter is."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        """Keep what is at *paths*, which are those of the document before any change."""
+        """Keep the values at *paths*, which are those of the document before any change."""
         targets = dict.fromkeys(paths, KEPT)
         self._fields = fields(targets, only=True)
         names = tuple(str(path[0]) for path in targets)
@@ -101,7 +101,7 @@ class Picker:
         self._few = few_members(names) if flat else None
 
     def __call__(self, data: bytes) -> bytes:
-        """Return *data* itself, or a copy of what is kept; see :func:`edits_of` for errors."""
+        """Return *data* itself, or a copy of the kept fields. For errors see :func:`edits_of`."""
         found = self._few(data) if self._few else None
         if found is not None:
             return _kept(data, found)
@@ -110,7 +110,7 @@ class Picker:
 
 
 def _kept(data: bytes, found: re.Match[bytes]) -> bytes:
-    """Return what the edits make of a document that :func:`few_members` has matched."""
+    """Return the kept fields of a document that :func:`few_members` has matched."""
     if not data.isascii():
         check_text(data)
     count = found.re.groups
@@ -127,19 +127,19 @@ def _kept(data: bytes, found: re.Match[bytes]) -> bytes:
 
 
 class Finder:
-    """Finds the values at a path of documents. Immutable, as a rewriter is."""
+    """Finder of the values at a path in documents. Immutable, as a rewriter is."""
 
     def __init__(self, path: Path, *, check: bool) -> None:
-        """Look at *path*; with *check*, refuse what is no object even if it cannot hold that."""
+        """Look at *path*. With *check*, refuse a document that is not an object in any case."""
         self._fields = fields({path: TAKEN})
         self._tokens = tuple(map(token, self._fields.changes))
         self._single = _Single.at(path)
         self._check = check
 
     def __call__(self, data: bytes) -> list[bytes]:
-        """Return the values as they are written; several where a name repeats, or for ``[*]``.
+        """Return the values as they are written. There are several for repeated names, or ``[*]``.
 
-        See :func:`edits_of` for errors.
+        Errors are those of :func:`edits_of`.
         """
         found = self._single(data) if self._single else None
         if found is not None:

@@ -1,4 +1,4 @@
-"""``omit``: leaves fields out of JSON documents."""
+"""``omit``: the step that leaves fields out of JSON documents."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class OmitSettings(StepSettings):
-    """Which fields go."""
+    """The fields to leave out."""
 
     fields: FieldPaths
 
 
 def omit(settings: OmitSettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step
-    """Return the step that leaves out what *settings* name."""
+    """Return the step that leaves out the fields of *settings*."""
     rewriter = Rewriter(dict.fromkeys(settings.fields))
     return DocumentStep("omit", Namespace(settings.namespace), rewriter, thorough=False)

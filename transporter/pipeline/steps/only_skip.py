@@ -1,4 +1,4 @@
-"""``only`` and ``skip``: let entries through, or leave them out, by a field of their document."""
+"""``only`` and ``skip``: steps that pass or skip entries by a field of their document."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _known(operator: str) -> str:
 
 
 class ChoiceSettings(StepSettings):
-    """Which field is compared with what."""
+    """The field, the operator and the value to compare with."""
 
     field: FieldPath
     operator: Annotated[str, AfterValidator(_known), WithJsonSchema({"enum": list(OPERATORS)})]
@@ -40,7 +40,7 @@ class ChoiceSettings(StepSettings):
     def _comparable(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, str | int | float | None):
             raise ValueError("must be text, a number, a boolean or null")  # noqa: TRY004 - pydantic reports ValueError
-        if "operator" in info.data:  # else that is wrong itself, and told as such
+        if "operator" in info.data:  # else the operator is wrong, and reported itself
             condition(info.data["operator"], value)
         return value
 
@@ -57,7 +57,7 @@ def skip(settings: ChoiceSettings, folder: pathlib.Path) -> ChoiceStep:  # noqa:
 
 def _step(name: str, settings: ChoiceSettings, *, passing: bool) -> ChoiceStep:
     namespace, field = Namespace(settings.namespace), written(settings.field)
-    # What is no document must not vanish as one without the field.
+    # Data that is not a document must not vanish like a document without the field.
     finder = Finder(settings.field, check=passing)
     compared = condition(settings.operator, settings.value)
     return ChoiceStep(name, namespace, field, finder, compared, passing)
@@ -65,7 +65,7 @@ def _step(name: str, settings: ChoiceSettings, *, passing: bool) -> ChoiceStep:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceStep:
-    """Lets documents of *namespace* through for which *condition* is *passing*; see :class:`Step`.
+    """A :class:`Step` that passes documents of *namespace* for which *condition* is *passing*.
 
     Entries that hold no document pass.
     """
@@ -79,7 +79,7 @@ class ChoiceStep:
 
     @property
     def thorough(self) -> bool:
-        """Whether data that is no document fails, also where it cannot hold the field."""
+        """True if data that is not a document fails, also where it cannot hold the field."""
         return self.passing
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
@@ -98,12 +98,12 @@ class ChoiceStep:
         return entries.filter(passes)
 
     def _found(self, documents: list[bytes], offsets: pa.Array) -> list[list[Any]]:
-        """Return what was read from each document."""
+        """Return the values read from each document."""
         found: list[list[Any]] = []
         find, read = self.finder, self.condition.read
         try:
             for document in documents:
-                found.append([*map(read, find(document))])  # noqa: PERF401 - its length tells who failed
+                found.append([*map(read, find(document))])  # noqa: PERF401 - its length marks the failed document
         except WrongType as error:
             text = f"{self.name}: {self.field!r} {error}"
             raise StepFailed(text, offsets[len(found)].as_py()) from error

@@ -1,4 +1,4 @@
-"""``opfilter``: lets entries through by their op."""
+"""``opfilter``: the step that passes or skips entries by their op."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Ops = Annotated[
 
 
 class OpfilterSettings(StepSettings):
-    """Which ops pass."""
+    """The ops that pass."""
 
     allow: Ops | None = None
     deny: Ops | None = None
@@ -47,7 +47,7 @@ class OpfilterSettings(StepSettings):
 
 
 def opfilter(settings: OpfilterSettings, folder: Path) -> OpfilterStep:  # noqa: ARG001 - as every step
-    """Return the step that lets through what *settings* say."""
+    """Return the step that passes the ops of *settings*."""
     denied = settings.deny or ()
     allowed = [op for op in settings.allow or OPS if op not in denied]
     return OpfilterStep(Namespace(settings.namespace), pa.array(allowed, pa.string()))
@@ -55,7 +55,7 @@ def opfilter(settings: OpfilterSettings, folder: Path) -> OpfilterStep:  # noqa:
 
 @dataclass(frozen=True, slots=True)
 class OpfilterStep:
-    """Leaves out entries of *namespace* whose op is not *allowed*; see :class:`Step`."""
+    """A :class:`Step` that skips entries of *namespace* whose op is not *allowed*."""
 
     namespace: Namespace
     allowed: pa.Array

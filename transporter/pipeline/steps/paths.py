@@ -22,7 +22,7 @@ _PART: Final = re.compile(rf"{_NAME}|{_ITEM}")
 
 
 class Every(Enum):
-    """Stands for every item of an array."""
+    """The part of a path that stands for every item of an array."""
 
     ITEM = "*"
 
@@ -39,8 +39,8 @@ _Paths = TypeVar("_Paths", bound="Iterable[Path]")
 def parse_path(text: str) -> Path:
     r"""Return the parts of a path such as ``a.b[0].c`` or ``a[*]``, which begins with a name.
 
-    A backslash before a dot, a bracket or a backslash makes it part of a name.
-    Raise :class:`ValueError` for what is no path, and for too long a one.
+    A backslash before a dot, a bracket or a backslash makes it part of a name. Raise
+    :class:`ValueError` for text that is not a path, and for too long a one.
     """
     if not _PATH.fullmatch(text):
         reason = r"is no path of field names; write a.b.c or a[0].b or a[*].b"
@@ -90,7 +90,7 @@ def _parsed(parse: Callable[[str], Any]) -> PlainValidator:
 def _one_way(paths: _Paths) -> _Paths:
     """Refuse paths that name an item of an array, and every item of the same one.
 
-    What both reach would be changed twice; so a value is never reached in two ways.
+    A value that both reach would be changed twice. So a value is never reached in two ways.
     """
     every: dict[Path, bool] = {}
     for path in paths:
@@ -108,7 +108,7 @@ FieldName = Annotated[str, _parsed(parse_name), _TEXT]
 """A path, and a name, as settings."""
 
 OneWay: Final = AfterValidator(_one_way)
-"""Refuses paths that reach one value in two ways."""
+"""The check that no value is reached in two ways."""
 
 FieldPaths = Annotated[tuple[FieldPath, ...], NotEmpty, OneWay]
 """Some paths, as a setting."""

@@ -1,4 +1,4 @@
-"""Batches whose messages, those of some namespaces, each give way to what a function returns."""
+"""Batches whose messages, in some namespaces, are replaced by the results of a function."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ def turned(
     namespace: Namespace,
     turn: Callable[[Iterable[Entry]], Iterator[tuple[Message, ...]]],
 ) -> pa.RecordBatch:
-    """Return *entries* with what *turn* makes of the messages of *namespace* in their places.
+    """Return *entries* with the messages of *namespace* replaced by the results of *turn*.
 
-    It yields for each entry the messages that take its place.
-    What it returns as it was given is not encoded again; if that is everything,
-    the batch itself is returned.
+    It yields for each entry the messages that take its place. A message that it returns as given is
+    not encoded again. If all are, the batch itself is returned.
     """
     mine, called = entries, repeat(object=True, times=entries.num_rows)
     if not namespace.matches_all:

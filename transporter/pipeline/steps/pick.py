@@ -1,4 +1,4 @@
-"""``pick``: keeps fields of JSON documents, and leaves out all others."""
+"""``pick``: the step that keeps fields of JSON documents, and leaves out all others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class PickSettings(StepSettings):
-    """Which fields stay."""
+    """The fields to keep."""
 
     fields: FieldPaths
 
 
 def pick(settings: PickSettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step
-    """Return the step that keeps what *settings* name."""
+    """Return the step that keeps the fields of *settings*."""
     return DocumentStep("pick", Namespace(settings.namespace), Picker(settings.fields))

@@ -1,4 +1,4 @@
-"""``pretty``: writes JSON documents with one value on a line, or all on one."""
+"""``pretty``: the step that writes JSON documents with one value on a line, or all on one."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def _no_boolean(value: object) -> object:
 
 
 class PrettySettings(StepSettings):
-    """How deep each level is indented; with 0 all is on one line."""
+    """The indentation of each level. With 0 all is on one line."""
 
     indent: Annotated[int, Field(ge=0, le=MAX_INDENT), BeforeValidator(_no_boolean)] = 2
 
 
 def pretty(settings: PrettySettings, folder: Path) -> DocumentStep:  # noqa: ARG001 - as every step
-    """Return the step that writes documents as *settings* say."""
+    """Return the step that writes documents with the indentation of *settings*."""
     return DocumentStep("pretty", Namespace(settings.namespace), laid_out(settings.indent))
 
 
 def laid_out(indent: int) -> Callable[[bytes], bytes]:
-    """Return what lays a document out anew, and keeps every string, number and name as written.
+    """Return a function that lays out a document, and keeps strings, numbers and names as written.
 
-    It raises :class:`Refused` for what is no JSON object, and for one that
-    would get more space than :data:`MAX_SPACE`.
+    It raises :class:`Refused` for data that is not a JSON object, and for an object that would get
+    more space than :data:`MAX_SPACE`.
     """
 
     def lay_out(data: bytes) -> bytes:
@@ -69,7 +69,7 @@ def _indented(data: bytes, indent: bytes) -> bytes:
             line = line[: -len(indent)]
             parts.append(line)
         parts.append(token)
-        if token.endswith(b":"):  # a name; a string that is a value ends with its quote
+        if token.endswith(b":"):  # a name, because a string that is a value ends with its quote
             parts.append(b" ")
         elif token == b"," or token in _FIRST:
             line += indent if token in _FIRST else b""

@@ -1,4 +1,4 @@
-"""``python``: hands each message to a function of the user's own."""
+"""``python``: the step that passes each message to a user's function."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _OURS: Final = frozenset({__file__, python_batches.__file__})
 _LONGEST: Final = 500
-"""Letters of an exception's text that an error repeats; it may hold a whole document."""
+"""Letters of an exception's text that an error repeats. The text may hold a whole document."""
 
 
 def _importable(reference: str, info: ValidationInfo) -> str:
@@ -43,14 +43,14 @@ def _importable(reference: str, info: ValidationInfo) -> str:
 
 
 class PythonSettings(StepSettings):
-    """Which function is called: with one message, or with a whole batch of entries."""
+    """The function to call, with one message or with a whole batch of entries."""
 
     function: Annotated[str, AfterValidator(_importable)]
     batch: bool = False
 
 
 def python(settings: PythonSettings, folder: Path) -> PythonStep | BatchStep:
-    """Return the step that calls what *settings* name, from *folder* or installed."""
+    """Return the step that calls the function of *settings*, from *folder* or installed."""
     function, namespace = find_function(settings.function, folder), Namespace(settings.namespace)
     if settings.batch:
         return BatchStep(settings.function, function, namespace, partial(_told, folder=folder))
@@ -59,10 +59,10 @@ def python(settings: PythonSettings, folder: Path) -> PythonStep | BatchStep:
 
 @dataclass(frozen=True, slots=True)
 class PythonStep:
-    """Calls *function* once for every message of its namespaces; see :class:`Step`.
+    """A :class:`Step` that calls *function* once for every message of its namespaces.
 
-    What it returns takes the message's place: a message, several, or with
-    ``None`` nothing. The function may be called again for the same message.
+    The result takes the message's place: a message, several, or with ``None`` nothing. The function
+    may be called again for the same message.
     """
 
     reference: str
@@ -71,7 +71,7 @@ class PythonStep:
     folder: Path
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what the function makes of *entries*."""
+        """Return *entries* with messages replaced by the function's results."""
         return turned(entries, self.namespace, self._turn)
 
     def _turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
@@ -82,7 +82,7 @@ class PythonStep:
         try:
             returned = _listed(self.function(message))
         except MemoryError:
-            raise  # the worker's limit: it is not known whose fault that is
+            raise  # the worker's limit, which anything in the process may have reached
         except (Exception, SystemExit) as error:
             text = _told(error, self.folder)
             raise StepFailed(f"python {self.reference}: {text}", offset) from error

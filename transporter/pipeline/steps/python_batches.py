@@ -1,4 +1,4 @@
-"""``python`` with ``batch: true``: hands whole record batches to a function of the user's own."""
+"""``python`` with ``batch: true``: the step that passes whole batches to a user's function."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ _ONE_OF: Final = (("op", OPS), ("phase", PHASES))
 
 
 class WrongBatch(ValueError):
-    """What a function returned cannot take the place of its batch; says why."""
+    """A function's result that cannot take the place of its batch, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStep:
-    """Calls *function* with all entries of its namespaces at once; see :class:`Step`.
+    """A :class:`Step` that calls *function* with all entries of its namespaces at once.
 
-    Where it fails, the first entry that it fails at is looked for by calling it
-    with the entries before the middle, again and again. *reason* tells an
-    exception on one line.
+    Where the function fails, bisection finds the first entry that it fails at: it is called again
+    with the entries before the middle. *reason* describes an exception on one line.
     """
 
     reference: str
@@ -38,7 +37,7 @@ class BatchStep:
     reason: Callable[[BaseException], str]
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what the function makes of *entries*."""
+        """Return *entries*, those of the namespaces replaced by the function's result."""
         if self.namespace.matches_all:
             return self._made(entries)
         mask = self.namespace.mask(entries.column("namespace"))
@@ -66,12 +65,12 @@ class BatchStep:
         raise StepFailed(failed.problem, offsets[bad]) from failed.__cause__
 
     def _called(self, given: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what the function makes of *given*, which has rows."""
+        """Return the function's result for *given*, which has rows."""
         try:
             returned = self.function(given)
             return given if returned is given else _checked(returned, given)
         except MemoryError:
-            raise  # the worker's limit: it is not known whose fault that is
+            raise  # the worker's limit, which anything in the process may have reached
         except WrongBatch as error:
             problem = f"python: {self.reference} returned {error}"
             raise StepFailed(problem, 0) from error
@@ -88,7 +87,7 @@ def _through(entries: pa.RecordBatch, offset: int) -> pa.RecordBatch:
 def _checked(returned: object, given: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch that a function *returned* for *given* as entries.
 
-    Raise :class:`WrongBatch` where it is not what docs/steps.md asks for.
+    Raise :class:`WrongBatch` where it is not as docs/steps.md requires.
     """
     if isinstance(returned, pa.Table):
         batches = returned.combine_chunks().to_batches()
@@ -148,7 +147,7 @@ def _same_values(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _log_times(offsets: pa.Array, given: pa.RecordBatch) -> pa.Array:
-    """Return when the entries at *offsets* were logged; all must be *given*, and ascend."""
+    """Return the log times of the entries at *offsets*, which must all be *given*, and ascend."""
     import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that a pipeline without steps saves
 
     if len(offsets) > 1 and pc.any(pc.less(offsets[1:], offsets[:-1])).as_py():
@@ -170,7 +169,7 @@ def _merged(entries: pa.RecordBatch, mask: pa.BooleanArray, made: pa.RecordBatch
     import pyarrow.compute as pc  # noqa: PLC0415 - see _log_times
 
     table = pa.Table.from_batches([entries.filter(pc.invert(mask)), made]).combine_chunks()
-    # The order of what has one offset is kept: this sort is stable.
+    # Entries of one offset keep their order: this sort is stable.
     table = table.take(pc.sort_indices(table["offset"])).combine_chunks()
     batches: list[pa.RecordBatch] = table.to_batches()
     return batches[0] if batches else made

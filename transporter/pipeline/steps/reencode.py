@@ -1,4 +1,4 @@
-"""Batches whose messages were changed one by one: only what differs is encoded again."""
+"""Batches whose messages were changed one by one: only changed values are encoded again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _values: Final = attrgetter(*MESSAGE_SCHEMA.names)
 
 
 def rebuilt(entries: pa.RecordBatch, made: Sequence[Made]) -> pa.RecordBatch:
-    """Return the batch of the rows in *made*, taken from *entries* and changed as they say."""
+    """Return the batch of the rows in *made*, taken from *entries* with their changes."""
     rows = [row for row, _ in made]
     changed = [(place, change) for place, (_, change) in enumerate(made) if change]
     whole = len(rows) == entries.num_rows and rows == list(range(len(rows)))
@@ -109,9 +109,9 @@ _checked: Final = attrgetter(*[name for name, _, _ in _RULES])
 
 
 def wrong(original: Message, returned: Sequence[object]) -> str | None:
-    """Return what is wrong with messages that a function *returned* for *original*, if anything.
+    """Return the fault in messages that a function *returned* for *original*, or ``None``.
 
-    What they share with it is not looked at again. No value is repeated.
+    Values shared with *original* are not checked again. No value is repeated.
     """
     for message in returned:
         if message is original:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of step: the model of its settings, and what makes it from them."""
+    """A kind of step: the model of its settings, and the function that makes it from them."""
 
     settings: type[Model]
     make: Callable[[Any, Path], Step]
@@ -59,9 +59,9 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 def step_config(
     item: object, document: Document, path: KeyPath, folder: Path
 ) -> tuple[StepConfig | None, list[ConfigError]]:
-    """Return the step that *item*, at *path* of the file, stands for, or what is wrong with it.
+    """Return the step of *item*, at *path* of the file, or the problems of it.
 
-    What a setting names is looked for in *folder*, the pipeline file's.
+    Files and modules in its settings are looked for in *folder*, the pipeline file's folder.
     """
     name = next(iter(item)) if isinstance(item, dict) and len(item) == 1 else None
     if not isinstance(item, dict) or name is None:

@@ -1,4 +1,4 @@
-"""``remap``: gives entries another namespace."""
+"""``remap``: the step that gives entries another namespace."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Text = Annotated[str, AfterValidator(_whole)]
 
 
 class RemapSettings(StepSettings):
-    r"""Which namespaces become which.
+    r"""The new namespaces.
 
-    Either by their whole names, or with *to*: what takes the place of the part
-    that the step's *namespace* matches, where ``\1`` is its first group.
+    Either by their whole names, or with *to*: the replacement of the part that the step's
+    *namespace* matches, where ``\1`` is its first group.
     """
 
     namespaces: Annotated[dict[Text, Text], NotEmpty] | None = None
@@ -42,7 +42,7 @@ class RemapSettings(StepSettings):
     @field_validator("to")
     @classmethod
     def _fits(cls, to: str | None, info: ValidationInfo) -> str | None:
-        # A pattern that is wrong itself is not in `data`, and told as such.
+        # A pattern that is wrong itself is not in `data`, and reported itself.
         if to is not None and "namespace" in info.data:
             _replaced(pa.array([""]), info.data["namespace"], to)
         return to
@@ -55,13 +55,13 @@ class RemapSettings(StepSettings):
 
 
 def remap(settings: RemapSettings, folder: Path) -> RemapStep:  # noqa: ARG001 - as every step
-    """Return the step that gives the namespaces that *settings* say."""
+    """Return the step that gives the namespaces of *settings*."""
     return RemapStep(Namespace(settings.namespace), settings.namespaces or {}, settings.to)
 
 
 @dataclass(frozen=True, slots=True)
 class RemapStep:
-    """Gives entries of *namespace* another one; see :class:`Step`.
+    """A :class:`Step` that gives entries of *namespace* another one.
 
     By *names*, or by the template *to*. Each namespace of a batch is looked at once.
     """
@@ -92,7 +92,7 @@ class RemapStep:
 def _replaced(names: pa.Array, pattern: str, to: str) -> pa.Array:
     """Return *names* with *to* in the place of the first match of *pattern* in each.
 
-    Raise :class:`ValueError` when *to* speaks of groups that there are not.
+    Raise :class:`ValueError` when *to* refers to groups that do not exist.
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - 60 ms that a pipeline without steps saves
 

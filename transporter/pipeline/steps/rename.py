@@ -1,4 +1,4 @@
-"""``rename``: gives fields of JSON documents another name, in their place."""
+"""``rename``: the step that gives fields of JSON documents another name, in their place."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _distinct(fields: dict[Path, str]) -> dict[Path, str]:
 
 
 class RenameSettings(StepSettings):
-    """Which fields get which names."""
+    """The new names of fields."""
 
     fields: Annotated[dict[FieldPath, FieldName], NotEmpty, OneWay, AfterValidator(_distinct)]
 
 
 def rename(settings: RenameSettings, folder: pathlib.Path) -> DocumentStep:  # noqa: ARG001 - as every step
-    """Return the step that renames what *settings* name."""
+    """Return the step that renames the fields of *settings*."""
     rewriter = Rewriter(settings.fields)
     return DocumentStep("rename", Namespace(settings.namespace), rewriter, thorough=False)

@@ -31,10 +31,10 @@ def _query(text: str) -> str:
 
 
 class SqlSettings(Model):
-    """A query over the table ``entries``: what it returns takes their place.
+    """A query over the table ``entries``, whose result takes their place.
 
-    ``schema`` (Spark's DDL) makes ``data`` a struct of these fields; without it ``key`` and
-    ``data`` are text, or with ``bytes`` what they are.
+    ``schema`` (Spark's DDL) makes ``data`` a struct of these fields. Without it ``key`` and
+    ``data`` are text, or with ``bytes`` stay bytes.
     """
 
     query: Annotated[str, Field(min_length=1), AfterValidator(_query)]
@@ -45,7 +45,7 @@ class SqlSettings(Model):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Say that the query may stand alone, as text."""
+        """Return the schema, with the query alone, as text, as an alternative."""
         found = handler.resolve_ref_schema(handler(schema))
         mapping = {**found}
         found.clear()

@@ -1,4 +1,4 @@
-"""``starlark``: hands the messages of a batch to a script in Starlark."""
+"""``starlark``: the step that passes the messages of a batch to a Starlark script."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES: Final = 1024 * 1024
 _CODE: Final = "code"
-"""What errors call a script that stands in the pipeline file itself."""
+"""The name in errors of a script that stands in the pipeline file itself."""
 _NAMES: Final = tuple(Message.__dataclass_fields__)
 _FIELDS: Final = frozenset(_NAMES)
 _EXPECTED: Final = "a message (a dict), a list of them, or None"
@@ -62,7 +62,7 @@ def _from_code(code: str) -> Script:
 
 
 def _loads(load: Callable[[Any], Script]) -> AfterValidator:
-    """Return what turns a setting into the script that it names."""
+    """Return a validator that turns a setting into the script that it names."""
 
     def loaded(value: object) -> Script:
         try:
@@ -74,14 +74,14 @@ def _loads(load: Callable[[Any], Script]) -> AfterValidator:
 
 
 class StarlarkSettings(StepSettings):
-    """Which script is called: that of a file, or one in the pipeline file itself."""
+    """The script to call, in a file or in the pipeline file itself."""
 
     file: Annotated[LocalPath, _loads(_from_file)] | None = None
     code: Annotated[str, _loads(_from_code)] | None = None
 
     @property
     def script(self) -> Script:
-        """The script, which was loaded to find it valid; not once more, for that takes its time."""
+        """The script that validation has loaded. Loading takes time, so it is not repeated."""
         return cast("Script", self.file or self.code)
 
     @model_validator(mode="after")
@@ -92,23 +92,23 @@ class StarlarkSettings(StepSettings):
 
 
 def starlark(settings: StarlarkSettings, folder: Path) -> StarlarkStep:  # noqa: ARG001 - as every step
-    """Return the step that calls the script that *settings* name."""
+    """Return the step that calls the script of *settings*."""
     return StarlarkStep(settings.script, Namespace(settings.namespace))
 
 
 @dataclass(frozen=True, slots=True)
 class StarlarkStep:
-    """Calls ``transform`` of *script* for every message of its namespaces; see :class:`Step`.
+    """A :class:`Step` that calls ``transform`` of *script* for every message of its namespaces.
 
-    All messages of a batch in one crossing into the interpreter. What it
-    returns takes the message's place: a message, several, or with ``None`` nothing.
+    All messages of a batch cross into the interpreter at once. A result takes the message's place:
+    a message, several, or with ``None`` nothing.
     """
 
     script: Script
     namespace: Namespace
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what the script makes of *entries*."""
+        """Return *entries* with messages replaced by the script's results."""
         return turned(entries, self.namespace, self._turn)
 
     def _turn(self, entries: Iterable[Entry]) -> Iterator[tuple[Message, ...]]:
@@ -119,7 +119,7 @@ class StarlarkStep:
             made = self.script.results(sources)
         except ScriptFailed as error:
             failed = _failure(error.problem, queue[error.index])
-            # A message before that one may come back as none.
+            # An earlier result may still prove not to be a message.
             made = self.script.results(sources[: error.index])
         for entry, given, text in zip(queue, givens, made, strict=False):
             try:
@@ -136,7 +136,7 @@ def _failure(problem: str, entry: Entry) -> StepFailed:
 
 
 def _givens(entries: list[Entry]) -> tuple[list[Given], StepFailed | None]:
-    """Return the messages before the first that no script can be given, and why that cannot."""
+    """Return the messages before the first that no script can be given, and that one's failure."""
     givens: list[Given] = []
     for entry in entries:
         try:
@@ -147,7 +147,7 @@ def _givens(entries: list[Entry]) -> tuple[list[Given], StepFailed | None]:
 
 
 def _messages(original: Message, given: Given, text: str) -> Iterator[Message]:
-    """Yield the messages that a script returned as *text*; raise :class:`Refused`."""
+    """Yield the messages that a script returned as *text*, or raise :class:`Refused`."""
     returned = value_of(text)
     if returned is None:
         return
@@ -169,12 +169,12 @@ def _message(original: Message, given: Given, fields: dict[str, Any]) -> Message
     if content is not original.data:
         return replace(made, data=content)
     if is_json(made.content_type) and not is_json(original.content_type):
-        given_of(made)  # refuses what is no document
+        given_of(made)  # refuses data that is not a document
     return made
 
 
 def _changed(original: Message, fields: dict[str, Any]) -> Message:
-    """Return *original* with those of *fields* that are others; itself where none is."""
+    """Return *original* with those of *fields* that differ, or itself where none does."""
     if "key" in fields:
         fields["key"] = _as_bytes(fields["key"])
     if "headers" in fields:
@@ -185,7 +185,7 @@ def _changed(original: Message, fields: dict[str, Any]) -> Message:
 
 def _headers(value: object) -> object:
     if not isinstance(value, list):
-        return value  # it is told as every wrong field is
+        return value  # it is reported as every wrong field is
     return tuple(
         (pair[0], _as_bytes(pair[1])) if isinstance(pair, list) and len(pair) == 2 else pair  # noqa: PLR2004 - a name and a value
         for pair in value
@@ -197,9 +197,9 @@ def _as_bytes(value: object) -> object:
 
 
 def _data(original: Message, made: Message, given: Given, value: object) -> bytes | None:
-    """Return *value* as the data of *made*; the very same as before where it is equal."""
+    """Return *value* as the data of *made*. Equal data is the very same object as before."""
     content = _as_bytes(value)
-    # Bytes are no JSON, and fail below where they must be.
+    # Bytes are not JSON, and fail below where they must be.
     text = None if given.data is None or isinstance(value, bytes) else document_text(value)
     if text == given.data if text is not None else content == original.data:
         return original.data

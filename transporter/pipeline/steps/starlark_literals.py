@@ -1,7 +1,7 @@
-"""Messages as Starlark text, and what Starlark writes as values again; exact in both directions.
+"""Messages as Starlark text, and Starlark's text as values again. Exact in both directions.
 
-Values cross as text because the binding's own conversion cuts strings and bytes
-at a NUL character, and keeps every list that it returns in memory for ever.
+Values cross as text because the binding's own conversion cuts strings and bytes at a NUL character,
+and keeps every list that it returns in memory for ever.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STRING: Final = r'"[^"\\]*+' + repeated(rb'\\.[^"\\]*+').decode() + '"'
 _BRACKETS: Final = re.compile(_STRING + r"|([\[{(])|[\]})]")
 _DECIMALS: Final = re.compile(_STRING + r"|(-?[0-9]++[.e][0-9.e+-]++)")
 _TOKEN: Final = re.compile(
-    # What JSON writes in the same way is one match, however long. For its end see `repeated`.
+    # Text that JSON writes in the same way is one match, however long. For its end see `repeated`.
     r'(?:"[^"\\]*+"|[\[\]{}: ]|,(?!\))|-?[0-9]++(?:\.[0-9]++|)(?:e[+-][0-9]++|)|(?!))++'
     rf"|(?P<string>b?{_STRING})"
     r"|(?P<word>None|True|False)"
@@ -37,7 +37,7 @@ _OTHERS: Final = {"n": _NOT_FINITE, "+": _NOT_FINITE, "-": _NOT_FINITE, ".": "wh
 _ESCAPE: Final = re.compile(rb"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|([abfnrtv])|(.))")
 _LETTERS: Final = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 _BYTES: Final = "\ud800"
-"""The name of an object's only member where it stands for bytes; no script can make it."""
+"""The name of an object's only member where it stands for bytes. No script can make it."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
@@ -46,10 +46,9 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 class Given:
     """A message as a script is given it.
 
-    ``source`` is a dict in Starlark's syntax, on one line. Of a JSON document
-    ``data`` is its text as Python writes it, and ``spelt`` how it spells those
-    decimals that Python would spell in another way: not at all where two of
-    them are one to Python.
+    ``source`` is a dict in Starlark's syntax, on one line. Of a JSON document, ``data`` is its text
+    as Python writes it. ``spelt`` is the document's spelling of those decimals that Python would
+    spell in another way. The spelling is empty where two of them are one to Python.
     """
 
     source: str
@@ -60,8 +59,8 @@ class Given:
 def given_of(message: Message) -> Given:
     """Return *message* as a script is given it.
 
-    Raise :class:`Refused` when its data is not what its content type says, or
-    holds what Starlark cannot.
+    Raise :class:`Refused` when its data does not match its content type, or holds values that
+    Starlark cannot.
     """
     data: str | None = None
     spelt: dict[str, str] = {}
@@ -92,7 +91,7 @@ def _bytes(value: bytes | None) -> str:
 
 
 def _document(data: bytes) -> tuple[str, dict[str, str]]:
-    """Return the document *data* as Python writes it, and which decimals it spells otherwise."""
+    """Return the document *data* as Python writes it, and its own spelling of some decimals."""
     spelt: dict[str, str] = {}
 
     def decimal(digits: str) -> float:
@@ -117,7 +116,7 @@ def _document(data: bytes) -> tuple[str, dict[str, str]]:
     except ValueError as error:
         if isinstance(error, Refused):
             raise
-        # Python's limit on digits, or what is not finite; their own texts repeat values.
+        # Python's limit on digits, or a number that is not finite. Their own texts repeat values.
         raise Refused("data holds a number that is not finite, or too long") from None
     return made, {plain: digits for plain, digits in spelt.items() if plain != digits}
 
@@ -126,7 +125,7 @@ def _one_number(digits: str, others: str) -> bool:
     try:
         return Decimal(digits) == Decimal(others)
     except ArithmeticError:
-        return False  # none at all, or with an exponent beyond every decimal's
+        return False  # not a decimal, or with an exponent beyond every decimal's
 
 
 def refuse_deep(text: str, most: int) -> None:
@@ -144,9 +143,9 @@ def refuse_deep(text: str, most: int) -> None:
 
 
 def value_of(text: str) -> Any:  # noqa: ANN401 - whatever a script returned
-    """Return the value that Starlark writes as *text*; tuples become lists.
+    """Return the value that Starlark writes as *text*. Tuples become lists.
 
-    Raise :class:`Refused` for what JSON does not know, bytes apart.
+    Raise :class:`Refused` for values that JSON does not have, bytes apart.
     """
     # A message, and a list of them, are two levels more.
     refuse_deep(text, MAX_DEPTH + 2)
@@ -208,7 +207,7 @@ def _unquoted(literal: str) -> bytes:
 
 
 def document_text(value: object) -> str:
-    """Return *value* as JSON, as Python writes it; raise :class:`Refused` for what is none."""
+    """Return *value* as JSON, as Python writes it, or raise :class:`Refused`."""
     try:
         text = _encode(value)
     except TypeError:
@@ -218,7 +217,7 @@ def document_text(value: object) -> str:
 
 
 def spelt_again(text: str, spelt: dict[str, str]) -> bytes:
-    """Return the document *text* with every decimal in it spelt as *spelt* says.
+    """Return the document *text* with every decimal in it spelt as in *spelt*.
 
     Raise :class:`Refused` for one that is not spelt in one way.
     """

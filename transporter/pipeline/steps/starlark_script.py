@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 _PRELUDE: Final = Path(__file__).with_name("prelude.star")
 _OVERRIDES: Final = "print = _print\nfail = _fail\n"
 _SCRIPT, _BATCH = "script", "batch"
-"""How places in the user's file, and in the text of a batch, are told apart."""
+"""Names of places in a traceback: the user's file, and the text of a batch."""
 _FRAME: Final = re.compile(rf"^  ({_SCRIPT}|{_BATCH}):(\d+):\d+: in ", re.MULTILINE)
 _REASON: Final = re.compile(r"^Error(?: in \S+)?: (.*)", re.MULTILINE | re.DOTALL)
 _LONGEST: Final = 500
-"""Letters of an error, or of a printed line, that are told; it may hold a whole document."""
+"""Letters of an error, or of a printed line, to report. It may hold a whole document."""
 
 
 class ScriptFailed(Exception):
-    """The script's ``transform`` failed at the message of this index."""
+    """A failure of the script's ``transform`` at the message of this index."""
 
     def __init__(self, problem: str, index: int) -> None:
-        """Say what is wrong, with its line, and at which message."""
+        """Keep the *problem*, with its line, and the message's *index*."""
         super().__init__(problem, index)
         self.problem, self.index = problem, index
 
@@ -41,7 +41,7 @@ class ScriptFailed(Exception):
 class Script:
     """A script that has run once, so that its ``transform`` can be called.
 
-    ``name`` is its file, or how its text is called where it has none. Used by one thread.
+    ``name`` is its file, or the name of its text where it has none. Used by one thread.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Script:
     def results(self, sources: Sequence[str]) -> list[str]:
         """Call ``transform`` with each message of *sources* in one crossing.
 
-        Returns for each what it returned, as Starlark's ``repr`` writes it.
-        Raise :class:`ScriptFailed` at the first message at which it fails.
+        Return each result as Starlark's ``repr`` writes it. Raise :class:`ScriptFailed` at the
+        first message at which it fails.
         """
         if not sources:
             return []
@@ -70,7 +70,7 @@ class Script:
         return str(text).split("\n")
 
     def _singly(self, sources: Sequence[str]) -> list[str]:
-        """Do as :meth:`results` where an error does not tell its place."""
+        """Do as :meth:`results` where an error does not give its place."""
         made: list[str] = []
         for index, source in enumerate(sources):
             try:
@@ -83,13 +83,13 @@ class Script:
 def load_script(code: str, name: str) -> Script:
     """Run the script *code*, so that its ``transform`` can be called.
 
-    Raise :class:`ConfigError`, without a place, that says what is wrong and in
-    which line of *name*. What the script prints goes to standard error.
+    Raise :class:`ConfigError`, without a place, with the problem and its line in *name*. Printed
+    text goes to standard error.
     """
     if "\0" in code:
         line = code.count("\n", 0, code.index("\0")) + 1
         raise ConfigError(f"{name}:{line}: holds a NUL character")
-    # Here, not above: Go's runtime does not live through Spark's fork of a worker.
+    # Here, not above: Go's runtime does not survive Spark's fork of a worker.
     from starlark_go import Starlark  # noqa: PLC0415 - see above
 
     interpreter = Starlark(print=partial(_printed, name))
@@ -123,7 +123,7 @@ def _printed(name: str, text: str) -> None:
 
 
 def _index(error: Exception) -> int | None:
-    """Return the index of the message at which *error* came up, if it tells."""
+    """Return the index of the message at which *error* came up, if its traceback has one."""
     frames = _FRAME.findall(getattr(error, "backtrace", ""))
     # The first line of a batch opens its list.
     lines = [int(line) - 2 for file, line in frames[:1] if file == _BATCH]
@@ -131,7 +131,7 @@ def _index(error: Exception) -> int | None:
 
 
 def _told(error: Exception, name: str) -> str:
-    """Return on one line what *error* says, and the place in the script where it came up."""
+    """Return on one line the text of *error*, and the place in the script where it came up."""
     line, reason = _place(error)
     place = f"{name}:{line}: " if line else f"{name}: "
     return one_line(f"{place}{reason}")[: _LONGEST + len(place)]

@@ -27,13 +27,13 @@ class StepSettings(Model):
 
 
 class Step(Protocol):
-    """Turns a batch of entries into another one.
+    """A change of a batch of entries into another one.
 
-    Rows may vanish and multiply, offsets stay ascending, and the batch that was
-    given stays as it is. Raises :class:`~transporter.errors.StepFailed` at the
-    first entry that it cannot turn. Used by one thread.
+    Rows may vanish and multiply, offsets stay ascending, and the batch that was given stays as it
+    is. Raises :class:`~transporter.errors.StepFailed` at the first entry that it cannot turn. Used
+    by one thread.
     """
 
     def apply(self, entries: pa.RecordBatch) -> pa.RecordBatch:
-        """Return what becomes of *entries*."""
+        """Return the batch that *entries* become."""
         ...
