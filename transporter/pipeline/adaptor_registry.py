@@ -51,7 +51,7 @@ def find_reader(reference: str, folder: Path) -> AdaptorClass:
 
 
 def find_writer(reference: str, folder: Path) -> AdaptorClass:
-    """Return the writer class of *reference*; see :func:`find_reader`."""
+    """Return the writer class of *reference*, as :func:`find_reader` does for readers."""
     return find(WRITER, reference, folder)
 
 
@@ -68,7 +68,7 @@ def takes_frames(cls: type[Any]) -> bool:
 
 
 def find_function(reference: str, folder: Path) -> Callable[[Any], Any]:
-    """Return the function ``module:name``, of one parameter; see :func:`find_reader`."""
+    """Return the function ``module:name``, of one parameter. For errors see :func:`find_reader`."""
     function = _local(reference, folder, "function")
     if not callable(function):
         raise ConfigError(f"{reference!r} is no function but {type(function).__name__}")
@@ -214,7 +214,7 @@ def _attribute(module: ModuleType, name: str, reference: str) -> object:
 
 
 def _checked(kind: str, reference: str, cls: object) -> AdaptorClass:
-    """Return *cls*; refuse it if it is not a class, or violates the contract of *kind*."""
+    """Return *cls*, or refuse it if it is not a class, or violates the contract of *kind*."""
     if not isinstance(cls, type):
         raise ConfigError(f"adaptor {reference!r} is no class but {type(cls).__name__}")
     methods = _FRAME_WRITER if kind == WRITER and takes_frames(cls) else _METHODS[kind]

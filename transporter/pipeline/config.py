@@ -139,12 +139,12 @@ Name = Annotated[str, AfterValidator(_name)]
 
 
 def _rolling(age: float) -> float:
-    """Return after how many seconds to seal segments whose entries are wanted for *age* only."""
+    """Return the seconds until segments are sealed whose entries are kept for *age* only."""
     return max(SHORTEST_ROLL, age / 4)
 
 
 class LogConfig(Place):
-    """Where the commit log is, how its segments are cut and compressed, and how long they stay."""
+    """The commit log: its place, the cutting and compression of segments, and their lifetime."""
 
     segment_bytes: Annotated[Size, Field(ge=_SMALLEST_SEGMENT)] = 1024**3
     segment_age: PositiveDuration = 86400.0
@@ -178,7 +178,7 @@ class WriterConfig(Model):
     """
 
     adaptor: str
-    # Out of every repr, for settings hold secrets (Invariant 20).
+    # Out of every repr, because settings hold secrets (Invariant 20).
     settings: dict[str, Any] = Field(repr=False)
     cls: type[Any]
     config: Any = Field(repr=False)
@@ -221,7 +221,7 @@ class WriterConfig(Model):
         return self.model_copy(update={"settings": settings, "config": config, "secrets": secrets})
 
     def outdated(self) -> bool:
-        """Return whether a secret file has changed; ``False`` for an unusable one."""
+        """Return whether a secret file has changed, or ``False`` for an unusable one."""
         try:
             return self.renewed() is not self
         except EnvironmentFault:
@@ -231,7 +231,7 @@ class WriterConfig(Model):
 class ReaderConfig(WriterConfig):
     """A reader with its name, its class, and a valid instance of the class's ``Config``.
 
-    ``release`` is the condition for an acknowledgement to the source; ``None`` is the adaptor's
+    ``release`` is the condition for an acknowledgement to the source. ``None`` is the adaptor's
     default. ``max_in_flight`` is the maximum of undelivered entries with ``release: delivered``.
     """
 
@@ -241,7 +241,7 @@ class ReaderConfig(WriterConfig):
 
     @property
     def waits_for_delivery(self) -> bool:
-        """Whether its source waits for the delivery by every route."""
+        """True if its source waits for the delivery by every route."""
         return self.release == "delivered" or bool(self.config.needs_delivery)
 
 
@@ -269,17 +269,17 @@ class RouteConfig(Model):
 
     @property
     def says_start(self) -> bool:
-        """Whether the file sets the start of the route."""
+        """True if the file sets the start of the route."""
         return "start" in self.model_fields_set
 
     @property
     def on_frames(self) -> bool:
-        """Whether its slices are Spark DataFrames: it has a ``sql`` step, or a sink of Spark's."""
+        """True if its slices are Spark DataFrames, for a ``sql`` step or a sink of Spark's."""
         return _on_frames(self.writer, self.steps)
 
 
 class SparkConfig(Model):
-    """How Spark is started."""
+    """Settings of Spark: its master, its configuration, and its protection."""
 
     master: Annotated[str, Field(min_length=1)] = "local"
     config: dict[
@@ -297,7 +297,7 @@ class SparkConfig(Model):
 
     @property
     def local(self) -> bool:
-        """Whether workers run on the engine's host, and nowhere else."""
+        """True if workers run on the engine's host, and nowhere else."""
         return is_local(self.master)
 
 
@@ -333,7 +333,7 @@ class Pipeline(Keys):
 
     @property
     def waits_for_delivery(self) -> bool:
-        """Whether a source is acknowledged only behind every route."""
+        """True if a source is acknowledged only behind every route."""
         return any(reader.waits_for_delivery for reader in self.readers)
 
     def left_out(self, declared: Sequence[str]) -> list[str]:
@@ -369,7 +369,7 @@ def load_with_lines(path: Path, environ: Mapping[str, str]) -> tuple[Pipeline, D
 
 
 class Unchecked(NamedTuple):
-    """A setting that could not be checked: its line, its key, and why."""
+    """A setting that could not be checked: its line, its key, and the reason."""
 
     line: int
     key: str
@@ -517,7 +517,7 @@ class _Draft:
         )
 
     def _refuse_same_names(self, items: list[Any], path: KeyPath) -> None:
-        """Names become folders, and some file systems take ``a`` and ``A`` for one."""
+        """Refuse names that are one folder to a file system, as ``a`` and ``A`` may be."""
         seen: dict[str, int] = {}
         for index, item in enumerate(items):
             name = item.get("name") if isinstance(item, dict) else None

@@ -1,7 +1,7 @@
 """JSON Schema of pipeline files, for editors that complete and check while one is written.
 
-It includes every installed adaptor and step. ``transporter check`` finds what a schema cannot
-express: unknown names, wrong expressions, settings that do not fit together.
+It includes every installed adaptor and step. ``transporter check`` also finds problems that a
+schema cannot express: unknown names, wrong expressions, settings that do not fit together.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BOUNDS: Final = {
     "le": "maximum",
     "lt": "exclusiveMaximum",
 }
-"""Where a validator stands before a number pydantic leaves the names of its bounds as they are."""
+"""Names of bounds, which pydantic keeps where a validator stands before a number."""
 
 
 def pipeline_schema() -> Schema:
@@ -59,7 +59,7 @@ def schema_of(model: type[BaseModel]) -> Schema:
 
 
 class _Generator(GenerateJsonSchema):
-    """Accepts anything that only a validator can check."""
+    """Generator that accepts anything that only a validator can check."""
 
     def handle_invalid_for_json_schema(
         self,
@@ -105,7 +105,7 @@ def _opened(node: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
 
 
 def _adaptors(kind: str, definitions: Schema) -> Schema:
-    """Return the schema of adaptors of *kind*; add their settings to *definitions*."""
+    """Return the schema of adaptors of *kind*, and add their settings to *definitions*."""
     model = definitions[f"{kind.capitalize()}Config"]
     keys = READER_KEYS if kind == READER else WRITER_KEYS
     own = {key: model["properties"][key] for key in keys}

@@ -1,6 +1,6 @@
 """The log directory and the route names of a pipeline file, without validating the rest.
 
-Apart from the rest, for that takes a tenth of a second to import.
+Apart from the rest, because that takes a tenth of a second to import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Place(Model):
-    """Where the log is."""
+    """The place of the log."""
 
     dir: LocalPath
 

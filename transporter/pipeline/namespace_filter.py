@@ -28,7 +28,7 @@ class Namespace:
 
     @property
     def matches_all(self) -> bool:
-        """Whether the filter takes every entry, so that no mask is needed at all."""
+        """True if the filter takes every entry, so that no mask is needed at all."""
         return self.pattern in (EVERYTHING, "")
 
     def mask(self, column: pa.Array) -> pa.BooleanArray:

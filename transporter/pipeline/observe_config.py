@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this host can reach it."""
+        """True if only this host can reach it."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
@@ -114,7 +114,7 @@ def _sendable(headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
 
 
 class TracingConfig(Model):
-    """Where spans of single entries are sent, and of how many."""
+    """The endpoint for spans of single entries, and the share of entries."""
 
     endpoint: Annotated[SecretStr, AfterValidator(_collector)]
     headers: Annotated[dict[str, SecretStr], AfterValidator(_sendable)] = Field(
@@ -126,7 +126,7 @@ class TracingConfig(Model):
 
 
 class ObserveConfig(Model):
-    """Where metrics and health are served, to whom, and how long a route may get nowhere."""
+    """The endpoint of metrics and health, its access, and the time after which a route is stuck."""
 
     listen: Annotated[Address | None, PlainValidator(_listen)] = Address("127.0.0.1", 9464)
     tls: TlsConfig | None = None

@@ -27,7 +27,7 @@ def path_problems(pipeline: Pipeline, document: Document) -> list[ConfigError]:
 
 
 def log_problem(path: Path) -> str:
-    """Return why *path* cannot be a log directory, or an empty text."""
+    """Return the reason why *path* cannot be a log directory, or an empty text."""
     try:
         nearest = _nearest(path)
         if not nearest.is_dir():
@@ -43,7 +43,7 @@ def log_problem(path: Path) -> str:
 
 
 def _parent_problem(path: Path) -> str:
-    """Return why *path* cannot be a file, or an empty text."""
+    """Return the reason why *path* cannot be a file, or an empty text."""
     try:
         nearest = _nearest(path.parent)
         return "" if nearest.is_dir() else _in_the_way(nearest, path)

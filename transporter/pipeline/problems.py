@@ -27,15 +27,15 @@ _LONGEST_NAME: Final = 100
 
 
 class InvalidPipeline(ConfigError):
-    """A pipeline file has one or more problems. The text has one line for each.
+    """A pipeline file with one or more problems. The text has one line for each.
 
-    ``file`` and ``line`` are those of the first. Lives through pickling.
+    ``file`` and ``line`` are those of the first. Survives pickling.
     """
 
     def __init__(self, *problems: ConfigError) -> None:
         """Collect *problems* (at least one) in the order in which they are to be shown.
 
-        Of very many the first are kept, and how many more there are.
+        Of very many, the first are kept, and the number of the others.
         """
         first = problems[0]
         if (more := len(problems) - MOST_PROBLEMS) > 0:

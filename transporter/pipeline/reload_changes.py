@@ -68,11 +68,11 @@ def changed_routes(running: Pipeline, wanted: Pipeline) -> list[RouteConfig]:
 
 
 def changes(running: Pipeline, wanted: Pipeline) -> dict[str, Any]:
-    """Return what a reload changes, as plain values without secrets, for the audit file.
+    """Return the changes of a reload, as plain values without secrets, for use in the audit file.
 
-    ``routes`` are the routes that need a new worker, and ``readers`` the readers that are
-    reopened. ``added`` and ``removed`` are new and removed ones. ``settings`` has the new value
-    of each other setting.
+    ``routes`` are the routes that need a new worker, and ``readers`` the readers that are reopened.
+    ``added`` and ``removed`` are new and removed ones. ``settings`` has the new value of each other
+    setting.
     """
     kept = {*_LIVE, "log"}
     before, after = (

@@ -50,7 +50,7 @@ class CompactionConfig(Model):
 
 
 class RetentionConfig(Model):
-    """The age at which entries are removed after every route has passed them; ``None``: never."""
+    """The age at which entries are removed after every route has passed them. ``None`` is never."""
 
     bytes: Annotated[Size, Field(ge=1)] | None = None
     # With compaction, the default is None: see Retention.

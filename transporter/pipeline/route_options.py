@@ -1,6 +1,6 @@
 """Types of a route's options besides its filter and its writer.
 
-All of them are frozen and live through pickling.
+All of them are frozen and survive pickling.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _not_empty(items: _Items) -> _Items:
 
 
 NotEmpty: Final = AfterValidator(_not_empty)
-"""Refuses a list or mapping without anything in it."""
+"""The check that a list or mapping is not empty."""
 
 Count = Annotated[int, BeforeValidator(_no_boolean), Field(ge=1)]
 """A whole number from 1 on. YAML's ``true`` is not one."""
@@ -55,7 +55,7 @@ class BackoffRange(NamedTuple):
 
 
 def backoff_range(value: object) -> BackoffRange:
-    """Return the bounds of ``200ms..30s``; raise :class:`ValueError` for any other form."""
+    """Return the bounds of ``200ms..30s``, or raise :class:`ValueError` for any other form."""
     if isinstance(value, BackoffRange):
         return value
     first, dots, most = value.partition("..") if isinstance(value, str) else ("", "", "")
@@ -68,24 +68,24 @@ def backoff_range(value: object) -> BackoffRange:
 
 
 class RetryConfig(Model):
-    """How often an entry that fails alone is tried, and with which delays between."""
+    """The number of tries of an entry that fails alone, and the delays between them."""
 
     attempts: Count = 5
     backoff: Annotated[BackoffRange, PlainValidator(backoff_range)] = BackoffRange(0.2, 30.0)
 
 
 class ParkLimit(Model):
-    """How much may be parked before the route stops: entries, and bytes."""
+    """The most that may be parked before the route stops: entries, and bytes."""
 
     entries: Count = 10_000
     bytes: Annotated[Size, Field(ge=1)] = 256 * 1024**2
 
 
 class Start(NamedTuple):
-    """Where a route that has no progress yet begins.
+    """The start of a route that has no progress yet.
 
-    ``value`` is the offset of kind ``offset``, microseconds since the epoch
-    (UTC) of kind ``time``, and 0 otherwise.
+    ``value`` is the offset of kind ``offset``, microseconds since the epoch (UTC) of kind ``time``,
+    and 0 otherwise.
     """
 
     kind: Literal["earliest", "latest", "offset", "time"]
@@ -146,7 +146,7 @@ WorkerMemory = Annotated[Size, Field(ge=128 * 1024**2)] | None
 
 
 def waiting_in_circles(after: dict[str, str]) -> list[list[str]]:
-    """Return each circle of routes that wait for one another, given whom each waits for.
+    """Return each circle of routes that wait for one another. *after* maps each to the one ahead.
 
     A circle begins with its route that comes first in *after*.
     """

@@ -121,7 +121,7 @@ def _problem(path: Path, problem: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SecretSettings:
-    """Which settings of an adaptor hold secrets from files, each with its template."""
+    """The settings of an adaptor that hold secrets from files, each with its template."""
 
     templates: tuple[tuple[KeyPath, Template], ...] = ()
 

@@ -30,7 +30,7 @@ _SHORTEST: Final = 4
 _LONG: Final = 8
 """Letters of a part of a secret that hardly anything else has in common with it."""
 _ARMOR: Final = "-----"
-"""Begins the first and the last line of a PEM file, which are no secrets."""
+"""The beginning of the first and the last line of a PEM file, which are not secrets."""
 _IN_TEXT: Final = (
     re.compile(r"://[^/@\s:]*:([^@\s]+)@"),
     re.compile(r"passw(?:or)?d\s*=\s*'((?:[^'\\]|\\.)*)'", re.IGNORECASE),
@@ -56,20 +56,20 @@ class Secrets:
         return Secrets.of([*self.values, *other.values])
 
     def hide(self, text: str) -> str:
-        """Return *text* with every secret blotted out."""
+        """Return *text* with every secret redacted."""
         for each in self.values:
             text = text.replace(each, HIDDEN)
         return text
 
     def hide_all(self, details: dict[str, Any]) -> dict[str, Any]:
-        """Return *details* with every secret blotted out of those that are text."""
+        """Return *details* with every secret redacted from those that are text."""
         return {
             name: self.hide(value) if isinstance(value, str) else value
             for name, value in details.items()
         }
 
     def hide_in(self, error: BaseException | None) -> None:
-        """Blot every secret out of *error* and of all that has led to it, tracebacks included."""
+        """Redact every secret in *error* and in all of its causes, tracebacks included."""
         seen: set[int] = set()
         while error is not None and id(error) not in seen:
             seen.add(id(error))

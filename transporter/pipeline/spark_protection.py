@@ -1,4 +1,4 @@
-"""The protection of Spark's own connections on a cluster: who may join them, and who may read them.
+"""The protection of Spark's own connections on a cluster: authentication and encryption.
 
 Jobs, and entries of DataFrame routes, travel over these connections.
 """

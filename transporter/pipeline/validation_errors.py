@@ -35,7 +35,7 @@ _PLAIN: Final = {
 _KINDS: Final = ((bool, "a boolean"), (int | float, "a number"), (str, "text"))
 _LONGEST_SHOWN: Final = 60
 _KEY: Final = ("[key]",)
-"""Where pydantic says that a mapping's key, not its value, is wrong."""
+"""Pydantic's mark of an error at a mapping's key, not at its value."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -55,23 +55,24 @@ class Section:
 def validate(
     model: type[Model], values: object, section: Section, context: Mapping[str, Any]
 ) -> tuple[Model | None, list[ConfigError]]:
-    """Return an instance of *model*, or ``None`` and what is wrong with *values*.
+    """Return an instance of *model*, or ``None`` and the problems of *values*.
 
-    Pydantic's own error is dropped, for it holds the values themselves, and so is what may be
-    due to a gap of the document: then there may be neither an instance nor a problem.
+    Pydantic's own error is dropped, because it holds the values themselves. A problem that may be
+    due to a gap of the document is dropped too. Then there may be neither an instance nor a
+    problem.
     """
     try:
         return model.model_validate(values, context=dict(context)), []
     except ValidationError as error:
         found = error.errors(include_url=False)
-    # One more than are told, so that it is told that there are more.
+    # One more than are reported, so that the report mentions that there are more.
     problems = [_problem(model, details, section) for details in found[: MOST_PROBLEMS + 2]]
     unique = {(each.line, each.problem): each for each in problems if each is not None}
     return None, list(unique.values())
 
 
 def _problem(model: type[BaseModel], details: ErrorDetails, section: Section) -> ConfigError | None:
-    """Return what *details* say, or ``None`` where a gap of the document may be the reason."""
+    """Return the problem in *details*, or ``None`` where a gap of the document may be the cause."""
     document = section.document
     path = _untagged(document, (*section.path, *details["loc"]))
     known = _in_file(document, path)
@@ -91,7 +92,7 @@ def _problem(model: type[BaseModel], details: ErrorDetails, section: Section) ->
 
 
 def _is_certain(details: ErrorDetails, path: KeyPath, known: KeyPath) -> bool:
-    """Tell whether the error is about a key, and not about the value that stands there."""
+    """Return whether the error is about a key, and not about the value that stands there."""
     if details["type"] == "missing":
         # Of a union's members only the one that is meant may miss a key.
         return len(path) == len(known) + 1
@@ -99,13 +100,13 @@ def _is_certain(details: ErrorDetails, path: KeyPath, known: KeyPath) -> bool:
 
 
 def _in_file(document: Document, path: KeyPath) -> KeyPath:
-    """Cut what is not in the file from *path*: the names pydantic gives to union members."""
+    """Cut the names that pydantic gives to union members from *path*: they are not in the file."""
     steps = takewhile(lambda n: path[:n] in document.lines, range(1, len(path) + 1))
     return path[: max(steps, default=0)]
 
 
 def _untagged(document: Document, path: KeyPath) -> KeyPath:
-    """Leave out of *path* what a mapping says of itself by its ``kind``: pydantic names that."""
+    """Drop from *path* the ``kind`` of a tagged mapping, which pydantic adds to the path."""
     found: KeyPath = ()
     node: Any = document.root
     for step in path:
@@ -166,7 +167,7 @@ def _models(annotation: object) -> list[type[BaseModel]]:
 
 
 def _secretive(model: type[BaseModel], path: KeyPath) -> bool:
-    """Tell whether the setting at *path* is, or by its name may be, a secret."""
+    """Return whether the setting at *path* is, or by its name may be, a secret."""
     fields = [fields_under(model, path[:n]).get(str(step)) for n, step in enumerate(path)]
     return any(field is not None and is_secret(field) for field in fields) or any(
         isinstance(step, str) and SECRETIVE.search(step) for step in path
@@ -174,7 +175,7 @@ def _secretive(model: type[BaseModel], path: KeyPath) -> bool:
 
 
 def is_secret(field: FieldInfo) -> bool:
-    """Tell whether a setting is declared as a secret: of a secret type, or kept out of reprs."""
+    """Return whether a setting is declared as a secret: of a secret type, or kept out of reprs."""
     return field.repr is False or _holds_secret(field.annotation)
 
 

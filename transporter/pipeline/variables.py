@@ -27,7 +27,7 @@ _TOKEN: Final = re.compile(
 
 
 class UnsetVariable(ValueError):
-    """A variable without a value; ``reason`` says which, the text also what to do."""
+    """A variable without a value. ``reason`` names it, and the text also has the remedy."""
 
     def __init__(self, reason: str, advice: str) -> None:
         """Keep the *reason* apart from the *advice*."""
@@ -36,7 +36,7 @@ class UnsetVariable(ValueError):
 
 
 class Unreplaced(ValueError):
-    """A text whose variables cannot be replaced: all that is in the way.
+    """A text whose variables cannot be replaced, with all of the reasons.
 
     ``absent`` are the reasons where it is only that variables or secret files are not here.
     """
@@ -64,11 +64,10 @@ class Substituted(NamedTuple):
 
 
 def substitute(text: str, environ: Mapping[str, str], folder: Path = Path()) -> Substituted:
-    """Replace every variable in *text*; relative secret files lie in *folder*.
+    """Replace every variable in *text*. Relative secret files lie in *folder*.
 
-    Raise :class:`Unreplaced`, whose text never holds a value, when a variable
-    without a default is unset, a secret file cannot be used, or a ``${`` does not begin
-    a variable.
+    Raise :class:`Unreplaced`, whose text never holds a value, when a variable without a default is
+    unset, a secret file cannot be used, or a ``${`` does not begin a variable.
     """
     values: set[str] = set()
     secrets: set[str] = set()

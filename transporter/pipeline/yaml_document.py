@@ -1,14 +1,12 @@
-"""A pipeline file as plain values that know their lines: strict YAML 1.2, variables replaced.
+"""A pipeline file as plain values with their lines: strict YAML 1.2, variables replaced.
 
-Stricter than YAML: one document, text keys, no duplicate keys, no anchors,
-aliases, merge keys or tags (a few lines of them can unfold into gigabytes), a
-bounded size, depth and number of values. Only ruamel's pure parser is used, never a C one, which
-ends the process on deep nesting. Scalars follow the YAML 1.2 core schema:
-``yes`` is text, ``true`` a boolean, dates are text.
+Stricter than YAML: one document, text keys, no duplicate keys, no anchors, aliases, merge keys or
+tags (a few lines of them can unfold into gigabytes), a bounded size, depth and number of values.
+Only ruamel's pure parser is used, never a C one, which ends the process on deep nesting. Scalars
+follow the YAML 1.2 core schema: ``yes`` is text, ``true`` a boolean, dates are text.
 
-A scalar that holds a variable is always text; the setting it is given to
-decides what it means. So ``${PORT}`` is a number where a number is asked for,
-and a password of ``0123`` never turns into 123.
+A scalar that holds a variable is always text, and its setting decides about its meaning. So
+``${PORT}`` is a number where a number is required, and a password of ``0123`` never turns into 123.
 """
 
 from __future__ import annotations
@@ -39,9 +37,9 @@ MAX_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 32
 MAX_LINE: Final = 64 * 1024
 MAX_VALUES: Final = 5_000
-"""Keys, values and items: what takes a second to read."""
+"""Keys, values and items: so many take a second to read."""
 _SHORTEST_SECRET: Final = 4
-"""Shorter values are not blotted out of any text: they would match by chance."""
+"""Shorter values are not redacted in any text, because they would match by chance."""
 
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLEANS: Final = {
@@ -63,11 +61,11 @@ KeyPath = tuple[str | int, ...]
 
 
 _UNKNOWN: Final = object()
-"""The value of a gap: of no type, so that no validator takes it for what belongs there."""
+"""The value of a gap: of no type, so that no validator accepts it."""
 
 
 class Gap(NamedTuple):
-    """A place of the file whose value could not be read, with the ``problems`` that are why.
+    """A place of the file whose value could not be read, with the ``problems`` that prevented it.
 
     ``absent`` are the reasons where it is only that variables or secret files are not here.
     """
@@ -78,11 +76,11 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The values of one file, the line of every key path, and what came from variables.
+    """The values of one file, the line of every key path, and the values that came from variables.
 
-    ``told`` are those of ``secrets`` that came from files, or whose variables have names that
-    tell of secrets. ``templates`` are the texts with secret files, ``gaps`` those that could not
-    be read: their values are unknown.
+    ``told`` are those of ``secrets`` that came from files, or whose variables have names typical of
+    secrets. ``templates`` are the texts with secret files. ``gaps`` are the values that could not
+    be read, which are unknown.
     """
 
     file: str
@@ -95,11 +93,11 @@ class Document:
     gaps: Mapping[KeyPath, Gap] = field(default_factory=dict)
 
     def has_gap(self, path: KeyPath) -> bool:
-        """Tell whether the value at *path*, or anything in it, could not be read."""
+        """Return whether the value at *path*, or anything in it, could not be read."""
         return any(gap[: len(path)] == path for gap in self.gaps)
 
     def problems(self) -> list[ConfigError]:
-        """Return why the gaps are there."""
+        """Return the problems that made the gaps."""
         return list(chain.from_iterable(gap.problems for gap in self.gaps.values()))
 
     def line(self, path: KeyPath) -> int:
@@ -109,11 +107,11 @@ class Document:
         )
 
     def problem(self, path: KeyPath, text: str) -> ConfigError:
-        """Return an error at *path*, with every value that came from a variable blotted out."""
+        """Return an error at *path*, with every value that came from a variable redacted."""
         return ConfigError(self.redact(text), self.file, self.line(path))
 
     def redact(self, text: str) -> str:
-        """Blot every value of a variable, but for very short ones, out of *text* (Invariant 20)."""
+        """Redact every value of a variable in *text*, but for very short ones (Invariant 20)."""
         found = {each for secret in self.secrets for each in spellings(secret)}
         for each in sorted(found, key=len, reverse=True):
             if len(each) >= _SHORTEST_SECRET:
@@ -121,7 +119,7 @@ class Document:
         return text
 
     def repeats(self, text: str, value: object) -> bool:
-        """Tell whether *text* repeats *value* or that of a variable, of two letters or more."""
+        """Return whether *text* repeats *value* or that of a variable, of two letters or more."""
         repeated = (*self.secrets, str(value))
         return any(
             len(each) > 1 and each in text for secret in repeated for each in spellings(secret)
@@ -135,14 +133,14 @@ def read(
 
     With *only*, variables at any key path that it does not hold for stay as they are written.
 
-    Raise :class:`ConfigError` when it cannot be read or is no strict YAML, and
+    Raise :class:`ConfigError` when it cannot be read or is not strict YAML, and
     :class:`InvalidPipeline` with one problem for each variable that is unset.
     """
     return parse(_text(path), str(path), environ, only)
 
 
 def read_with_gaps(path: Path, environ: Mapping[str, str]) -> Document:
-    """Do as :func:`read` does; variables that cannot be replaced become gaps of the document."""
+    """Do as :func:`read` does, but make gaps of variables that cannot be replaced."""
     return _parsed(_text(path), str(path), environ, None)
 
 
@@ -166,7 +164,7 @@ def _text(path: Path) -> str:
 def parse(
     text: str, file: str, environ: Mapping[str, str], only: Callable[[KeyPath], bool] | None = None
 ) -> Document:
-    """Turn *text* into a document; *file* is only named in errors. See :func:`read`."""
+    """Turn *text* into a document (see :func:`read`). *file* is only named in errors."""
     document = _parsed(text, file, environ, only)
     if document.gaps:
         raise InvalidPipeline(*document.problems())
@@ -189,10 +187,10 @@ def _parsed(
 
 
 def from_values(values: Mapping[str, Any]) -> Document:
-    """Take a mapping made in Python for a document without lines; its variables stay as they are.
+    """Make a document without lines from a mapping made in Python. Its variables are not replaced.
 
-    It may hold what a file could: mappings, lists, texts, numbers, booleans, ``None`` and paths.
-    Raise :class:`ConfigError` for anything else, and for what is nested too deep.
+    It may hold the same values as a file: mappings, lists, texts, numbers, booleans, ``None`` and
+    paths. Raise :class:`ConfigError` for anything else, and for values nested too deep.
     """
     lines: dict[KeyPath, int] = {}
     return Document("", _plain(values, (), lines), lines)
@@ -216,7 +214,7 @@ def _plain(value: object, path: KeyPath, lines: dict[KeyPath, int]) -> object:
 
 
 class _Builder:
-    """Builds plain values from parse events, so that nothing is unfolded before it is checked."""
+    """Builder of plain values from parse events. Nothing is unfolded before it is checked."""
 
     def __init__(
         self, file: str, environ: Mapping[str, str], only: Callable[[KeyPath], bool] | None
@@ -243,7 +241,7 @@ class _Builder:
             line = mark.line + 1 if mark else 0
             raise self._error(f"is no YAML: {error.problem or error.context}", line) from error
         except YAMLError as error:
-            # A character that no text may hold; the error knows its place, not its line.
+            # A character that no text may hold. The error has its position, not its line.
             line = text.count("\n", 0, getattr(error, "position", 0)) + 1
             reason = getattr(error, "reason", "it cannot be read")
             raise self._error(f"is no YAML: {reason}", line) from error
@@ -322,7 +320,7 @@ class _Builder:
             self.gaps[path] = Gap(tuple(problems), error.absent)
             return _UNKNOWN
         self.secrets |= found.values
-        # A file's place says nothing of the variables beside it.
+        # A file's place is unrelated to the variables beside it.
         names = FILE.sub("", event.value)
         self.told |= found.values if SECRETIVE.search(names) else found.secrets
         if found.template is not None:
@@ -334,7 +332,7 @@ class _Builder:
 
 
 def typed(text: str) -> object:
-    """Return what the YAML 1.2 core schema takes a plain scalar for."""
+    """Return the value of a plain scalar by the YAML 1.2 core schema."""
     if text in _NULL:
         return None
     if text in _BOOLEANS:
