@@ -1,9 +1,9 @@
-# ruff: noqa: INP001 - a script beside what it belongs to
-"""Write what transporter runs with: a bill of materials, and the licences of it (``make sbom``).
+# ruff: noqa: INP001 - a script beside its project
+"""Generator of the bill of materials of transporter, and of its licences (``make sbom``).
 
-Both are of the environment whose Python runs this: of transporter, its dependencies and
-its extras, and of no tool that is installed beside them. Both come out the same as long
-as the same versions are installed.
+Both are of the environment whose Python runs this: of transporter, its dependencies and its extras,
+and of no tool that is installed beside them. Both come out the same as long as the same versions
+are installed.
 
 Usage: ``python ops/bill_of_materials.py CYCLONEDX_PY FOLDER``
 """
@@ -44,7 +44,7 @@ def collect(tool: str) -> dict[str, Any]:
 
 
 def needed(name: str = "transporter", extras: Iterable[str] = ("java", "embedded")) -> set[str]:
-    """Return the names of what *name* with *extras* needs here, its own left out."""
+    """Return the names of the packages that *name* with *extras* needs here, its own left out."""
     found: set[str] = set()
     waiting = [(name, frozenset(extras))]
     seen = set(waiting)
@@ -69,7 +69,7 @@ def runtime(document: dict[str, Any], names: set[str]) -> dict[str, Any]:
     refs = {root["bom-ref"], *(each["bom-ref"] for each in kept)}
     links = [each for each in document["dependencies"] if each["ref"] in refs]
     return document | {
-        # The version is in the code, where the tool does not look.
+        # The version is in the code, which the tool does not read.
         "metadata": document["metadata"] | {"component": root | {"version": __version__}},
         "components": kept,
         "dependencies": [
@@ -99,7 +99,7 @@ def _notice_of(name: str) -> str:
 
 
 def _licence(found: Distribution) -> str:
-    """Return what the package says its licence is: an expression, a classifier or a line."""
+    """Return the licence that the package declares: an expression, a classifier or a line."""
     said = found.metadata
     classifiers = [each for each in said.get_all("Classifier", ()) if each.startswith("License")]
     named = [each.rpartition(" :: ")[2] for each in classifiers]
@@ -126,7 +126,7 @@ def _licence_files(found: Distribution) -> list[PurePosixPath]:
 
 
 def main() -> None:
-    """Write ``sbom.cdx.json`` and ``NOTICE`` into the folder that is asked for."""
+    """Write ``sbom.cdx.json`` and ``NOTICE`` into the folder of the command line."""
     tool, folder = sys.argv[1], Path(sys.argv[2])
     document = runtime(collect(tool), needed())
     folder.mkdir(parents=True, exist_ok=True)

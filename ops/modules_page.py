@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - a script beside the page that it writes
-"""Generator of ``docs/modules.md``, "where is what", from module docstrings (``make docs``).
+"""Generator of ``docs/modules.md``, the table of modules, from their docstrings (``make docs``).
 
 Usage: ``python ops/modules_page.py docs/modules.md``
 """

@@ -274,7 +274,7 @@ class RouteConfig(Model):
 
     @property
     def on_frames(self) -> bool:
-        """True if its slices are Spark DataFrames, for a ``sql`` step or a sink of Spark's."""
+        """True if its slices are Spark DataFrames: it has a ``sql`` step, or a sink of Spark's."""
         return _on_frames(self.writer, self.steps)
 
 

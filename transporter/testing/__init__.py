@@ -1,7 +1,6 @@
 """Tools for authors of adaptors: doubles, hostile messages and contracts.
 
-The contracts are in ``transporter.testing.contracts``, which needs pytest; the
-rest does not.
+The contracts are in ``transporter.testing.contracts``. Only they need pytest.
 """
 
 from transporter.testing.acks import RecordingAck

@@ -1,4 +1,4 @@
-"""An ack that remembers what a writer told it."""
+"""An ack that records every call of a writer."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ if TYPE_CHECKING:
 
 
 class RecordingAck:
-    """Implements ``transporter.adaptor.Ack`` for one batch and keeps every call."""
+    """An implementation of ``transporter.adaptor.Ack`` for one batch that keeps every call."""
 
     def __init__(self, batch: Entries) -> None:
-        """Expect the offsets of *batch*; others are an error."""
+        """Expect the offsets of *batch*. Others are an error."""
         self._expected = batch.offsets
         self._known = frozenset(self._expected)
         self.acked: list[int] = []
         """Offsets in the order in which they were acked."""
         self.failures: list[tuple[SinkError, int | None]] = []
-        """Errors with the offset they name, in the order in which they were told."""
+        """Errors with the offset they name, in the order in which they were reported."""
 
     def __call__(self, offsets: Iterable[int]) -> None:
-        """Note *offsets* as delivered."""
+        """Record *offsets* as delivered."""
         told = list(offsets)
         if strangers := set(told) - self._known:
             raise ValueError(f"acked offsets that are not in the batch: {sorted(strangers)}")
         self.acked += told
 
     def all(self) -> None:
-        """Note the whole batch as delivered."""
+        """Record the whole batch as delivered."""
         self.acked = list(self._expected)
 
     def fail(self, error: SinkError, offset: int | None = None) -> None:
-        """Note a failure."""
+        """Record a failure."""
         self.failures.append((error, offset))
 
     @property
     def prefix(self) -> list[int]:
-        """What counts: the acked offsets before the first that failed or was not acked."""
+        """The delivered offsets: those acked before the first that failed or was not acked."""
         stopped = {offset for _, offset in self.failures} | (set(self._expected) - set(self.acked))
         first = next((at for at, one in enumerate(self._expected) if one in stopped), None)
         return self._expected[:first]
 
     @property
     def complete(self) -> bool:
-        """Whether the whole batch was acked and nothing failed."""
+        """True if the whole batch was acked and nothing failed."""
         return self.prefix == self._expected and not self.failures

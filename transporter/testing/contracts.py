@@ -1,7 +1,7 @@
 """Contracts of readers and writers, as pytest mix-ins. Needs pytest.
 
-Derive a class named ``Test…`` from one of them and say how to make the adaptor
-and how to look into the system behind it.
+Derive a class named ``Test…`` from one of them. Its methods make the adaptor and look into the
+system behind it.
 """
 
 # ruff: noqa: S101 - these are tests
@@ -31,7 +31,7 @@ CONTEXT = WriterContext(log_id="log-1", route="route", epoch=3, deadline=10.0, r
 
 
 class WriterContract:
-    """What every writer must keep. The sink must be empty when a test begins."""
+    """The contract of every writer. The sink must be empty when a test begins."""
 
     exact: ClassVar[tuple[str, ...]] = ("namespace", "key", "data")
     """Parts of a message that arrive exactly."""
@@ -41,16 +41,16 @@ class WriterContract:
         raise NotImplementedError
 
     def delivered(self) -> list[Message]:
-        """Return what the sink holds, in its order, with the parts that :attr:`exact` names."""
+        """Return the messages in the sink, in its order, with the parts named by :attr:`exact`."""
         raise NotImplementedError
 
     def held(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return what :meth:`delivered` should return after *messages*; all, unless it folds."""
+        """Return the expected :meth:`delivered` after *messages*: all, unless the sink folds."""
         return messages
 
     @pytest.fixture
     def writer(self) -> Iterator[Writer]:
-        """Give an open writer, as the engine would use it, and close it."""
+        """Yield an open writer, as the engine would use it, and close it."""
         writer: Writer = apply_accepts(self.make_writer())
         try:
             writer.open(CONTEXT)
@@ -82,7 +82,7 @@ class WriterContract:
         assert self.delivered() == []
 
     def test_a_new_writer_goes_on(self, writer: Writer) -> None:
-        """What one writer delivered stays when it is closed and the next one goes on."""
+        """Entries that one writer delivered stay when it is closed and the next one goes on."""
         write(writer, entries(numbered(3)))
         writer.close()
         second = self.make_writer()
@@ -101,7 +101,7 @@ class WriterContract:
         writer.close()
 
     def check(self, messages: Sequence[Message]) -> None:
-        """Compare what the sink holds with what *messages* should have made of it."""
+        """Compare the contents of the sink with those expected after *messages*."""
         assert self.shown(self.delivered()) == self.shown(self.held(messages))
 
     def shown(self, messages: Sequence[Message]) -> list[tuple[object, ...]]:
@@ -110,10 +110,10 @@ class WriterContract:
 
 
 class RefusingWriterContract(WriterContract):
-    """What a writer must keep whose sink refuses some entries for their own sake.
+    """The contract of a writer whose sink refuses some entries for their own sake.
 
-    It may name them by ``ack.fail``, by raising :class:`~transporter.errors.Rejected`, or by
-    its ``accepts``.
+    It may name them by ``ack.fail``, by raising :class:`~transporter.errors.Rejected`, or by its
+    ``accepts``.
     """
 
     def refused_message(self) -> Message:
@@ -123,7 +123,7 @@ class RefusingWriterContract(WriterContract):
     def test_a_refused_entry_stops_the_slice(self, writer: Writer) -> None:
         """A refused entry is named, all before it arrives once, and later ones do not arrive.
 
-        What was not acked of the entries before it comes again, as from the engine.
+        Those before it that were not acked are written again, as by the engine.
         """
         good, rest = numbered(5)[:3], numbered(5)[3:]
         batch = entries([*good, self.refused_message(), *rest])
@@ -145,7 +145,7 @@ class RefusingWriterContract(WriterContract):
 
 
 class UnreachableWriterContract(WriterContract):
-    """What a writer must keep whose sink cannot always be opened."""
+    """The contract of a writer whose sink cannot always be opened."""
 
     def make_unreachable(self) -> Writer:
         """Return a writer whose open fails."""
@@ -162,10 +162,10 @@ class UnreachableWriterContract(WriterContract):
 
 
 class StoredOffsetContract(WriterContract):
-    """What a writer must keep whose sink stores the offset in its own transaction."""
+    """The contract of a writer whose sink stores the offset in its own transaction."""
 
     def test_the_stored_offset_is_that_of_the_last_entry(self, writer: Writer) -> None:
-        """A sink that stores the offset returns it at the next open, with who wrote it."""
+        """A sink that stores the offset returns it at the next open, with the run that wrote it."""
         write(writer, entries(numbered(4), first=7))
         writer.close()
 
@@ -176,7 +176,7 @@ class StoredOffsetContract(WriterContract):
         assert stored == StoredOffset("log-1", "route", 3, 0, 0, 1, 10, "run-3")
 
     def test_a_retry_leaves_the_stored_offset(self, writer: Writer) -> None:
-        """A parked entry that is retried, in a generation below 0, moves the offset nowhere."""
+        """A parked entry that is retried, in a generation below 0, does not move the offset."""
         context, messages = replace(CONTEXT, generation=2), numbered(4)
         write(writer, replace(entries(messages[:3], first=20), generation=2))
         assert write(writer, replace(entries(messages[3:], first=10), generation=-1)).complete
@@ -189,7 +189,7 @@ class StoredOffsetContract(WriterContract):
         assert stored == StoredOffset("log-1", "route", 3, 2, 0, 1, 22, "run-3")
 
     def test_a_retry_in_a_later_run_leaves_the_run_of_the_offset(self, writer: Writer) -> None:
-        """The run that proves a stored offset stays with it, whoever retries an entry later."""
+        """The run that proves a stored offset stays with it when a later run retries an entry."""
         write(writer, entries(numbered(3), first=20))
         writer.close()
         later, second = self.make_writer(), self.make_writer()
@@ -207,7 +207,7 @@ class StoredOffsetContract(WriterContract):
         assert (stored.offset, stored.run) == (22, "run-3")
 
     def test_a_retry_alone_claims_nothing(self, writer: Writer) -> None:
-        """Where only a parked entry has been written, no generation of the route has an offset."""
+        """No generation of the route has an offset if only a parked entry has been written."""
         write(writer, replace(entries(numbered(1), first=10), generation=-1))
         writer.close()
 
@@ -218,9 +218,9 @@ class StoredOffsetContract(WriterContract):
         assert stored is None or stored.generation < 0
 
     def test_an_older_epoch_is_fenced(self, writer: Writer) -> None:
-        """After a newer epoch has written, an older one cannot, and changes nothing.
+        """An older epoch cannot write after a newer one has written, and changes nothing.
 
-        It may be told so by ``open`` or by ``write``, and either may raise the fault.
+        ``open`` or ``write`` may refuse it, and either may raise the fault.
         """
         write(writer, entries(numbered(2)))
         self.check_fenced(writer)
@@ -238,7 +238,7 @@ class StoredOffsetContract(WriterContract):
         self.check_fenced(writer, epoch=3)
 
     def check_fenced(self, writer: Writer, epoch: int = 2) -> None:
-        """Close *writer*; see that one of an older *epoch* adds nothing to its two entries."""
+        """Close *writer*. Check that one of an older *epoch* adds nothing to its two entries."""
         writer.close()
         zombie, batch = self.make_writer(), entries(numbered(4)[2:], 3)
         ack = RecordingAck(batch)
@@ -256,7 +256,7 @@ class StoredOffsetContract(WriterContract):
 
 
 class ReaderContract:
-    """What every reader must keep, on a source that ends."""
+    """The contract of every reader, on a source that ends."""
 
     exact: ClassVar[tuple[str, ...]] = ("namespace", "key", "data")
     """Parts of a message that the source determines."""
@@ -277,7 +277,7 @@ class ReaderContract:
         assert self.shown(joined(batches)) == self.shown(self.expected())
 
     def test_a_restart_goes_on_exactly(self) -> None:
-        """From the position of any batch, a new reader reads exactly what follows it."""
+        """From the position of any batch, a new reader reads exactly the messages behind it."""
         batches = read_all(self.make_reader())
 
         for done, (_, position) in enumerate(batches, start=1):
@@ -333,14 +333,14 @@ def numbered(count: int) -> list[Message]:
 
 
 def write(writer: Writer, batch: Entries) -> RecordingAck:
-    """Write *batch* and return what the writer told about it."""
+    """Write *batch*, and return the record of the writer's calls."""
     ack = RecordingAck(batch)
     writer.write(batch, ack)
     return ack
 
 
 def read_all(reader: Reader, position: str | None = None) -> Read:
-    """Read from *position* to the end and close; return each batch with its position."""
+    """Read from *position* to the end and close. Return each batch with its position."""
     batches: Read = []
     try:
         reader.open(FixedResume(position))

@@ -28,23 +28,23 @@ _FAILURES: Final[dict[FailureName, Callable[[str, int], SinkError]]] = {
 
 
 class FixedResume:
-    """Implements ``transporter.adaptor.Resume`` for a position that a test chose."""
+    """An implementation of ``transporter.adaptor.Resume`` for a position that a test chose."""
 
     def __init__(self, position: str | None = None, log_id: str = "log-1") -> None:
-        """Remember *position*, and no batches, of the log *log_id*."""
+        """Keep *position*, and no batches, of the log *log_id*."""
         self.position, self.log_id = position, log_id
         self.told: list[tuple[str, dict[str, object]]] = []
-        """What the reader has told: each event with its details."""
+        """Events that the reader has reported, each with its details."""
         self.superseded = 0
-        """How often the reader has asked for what is not delivered to be passed."""
+        """The number of the reader's calls to :meth:`supersede`."""
         self.measured: dict[str, float | None] = {}
-        """What the reader has measured at its source last."""
+        """The reader's latest measurements at its source."""
         self.reopened: list[tuple[str, list[int]]] = []
-        """What the reader goes on with: positions and offsets."""
+        """Positions and offsets that the reader goes on with."""
 
     @property
     def committable(self) -> str | None:
-        """The position: nobody waits for deliveries here."""
+        """The position, because no delivery is awaited here."""
         return self.position
 
     def recent(self) -> Iterator[tuple[str | None, Entries]]:
@@ -52,7 +52,7 @@ class FixedResume:
         return iter(())
 
     def undelivered(self) -> Iterator[tuple[str | None, Entries]]:
-        """Yield nothing: nobody delivers here."""
+        """Yield nothing, because nothing is delivered here."""
         return iter(())
 
     def reopen(self, batches: Iterable[tuple[str, Sequence[int]]]) -> None:
@@ -60,7 +60,7 @@ class FixedResume:
         self.reopened += [(position, list(offsets)) for position, offsets in batches]
 
     def supersede(self) -> None:
-        """Count the call: nothing is logged here."""
+        """Count the call, because nothing is logged here."""
         self.superseded += 1
 
     def measure(self, gauge: Gauge, value: float | None) -> None:
@@ -73,7 +73,7 @@ class FixedResume:
 
 
 class ListReaderConfig(AdaptorConfig):
-    """What a :class:`ListReader` reads."""
+    """Settings of a :class:`ListReader`."""
 
     data: tuple[str, ...] = ()
     """Data of the messages, in order."""
@@ -86,12 +86,12 @@ class ListReaderConfig(AdaptorConfig):
 
 
 class ListReader:
-    """Reads a list to its end. The position is the number of messages read."""
+    """Reader of a list, to its end. The position is the number of messages read."""
 
     Config: ClassVar[type[AdaptorConfig]] = ListReaderConfig
 
     def __init__(self, config: ListReaderConfig) -> None:
-        """Read what *config* holds; assign :attr:`messages` to read others."""
+        """Read the messages of *config*. Assign :attr:`messages` to read others."""
         self._rows = config.rows
         self._next = 0
         self.messages = [Message(config.namespace, text.encode()) for text in config.data]
@@ -115,30 +115,30 @@ class ListReader:
         self.committed.append(position)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is open."""
 
 
 class ListWriterConfig(AdaptorConfig):
-    """How a :class:`ListWriter` behaves."""
+    """Settings of a :class:`ListWriter`."""
 
     failures: dict[int, tuple[FailureName, ...]] = Field(default_factory=dict)
-    """By offset: how the deliveries of this entry fail, one after another, before it succeeds."""
+    """By offset: the failures of this entry, one after another, before it succeeds."""
 
 
 class ListWriter:
-    """Keeps what it is given, in memory, in the order of delivery.
+    """Writer that keeps its entries in memory, in the order of delivery.
 
-    An entry that fails stops the batch, as Invariant 9 demands. ``unnamed``
-    is a refusal that does not tell which entry it was about.
+    An entry that fails stops the batch, as Invariant 9 demands. ``unnamed`` is a refusal that does
+    not name its entry.
     """
 
     Config: ClassVar[type[AdaptorConfig]] = ListWriterConfig
 
     def __init__(self, config: ListWriterConfig) -> None:
-        """Fail as *config* says."""
+        """Fail by the ``failures`` of *config*."""
         self._script = {offset: list(names) for offset, names in config.failures.items()}
         self.entries: list[Entry] = []
-        """What was delivered."""
+        """Delivered entries."""
         self.contexts: list[WriterContext] = []
         """The context of each open."""
 
@@ -160,4 +160,4 @@ class ListWriter:
         ack.all()
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no resource is open."""

@@ -1,4 +1,4 @@
-"""A TCP proxy that fails as a test tells it: between an adaptor and its real system."""
+"""A TCP proxy that fails at a test's command: between an adaptor and its real system."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Final, Self
 _BLOCK: Final = 65536
 _CONNECT_SECONDS: Final = 10.0
 _RESET: Final = struct.pack("ii", 1, 0)
-"""Linger on, for no time: what closes then resets its connection."""
+"""Linger on, with no time: a close then resets the connection."""
 
 
 class FaultyProxy:
-    """Passes TCP connections on to *target*, until it is told otherwise. Thread-safe.
+    """A proxy that passes TCP connections on to *target*, except during a fault. Thread-safe.
 
-    ``with FaultyProxy(("127.0.0.1", 5432)) as proxy`` listens on a free port of
-    127.0.0.1, :attr:`port`. A fault lasts until :meth:`heal`.
+    ``with FaultyProxy(("127.0.0.1", 5432)) as proxy`` listens on a free port of 127.0.0.1,
+    :attr:`port`. A fault lasts until :meth:`heal`.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
-        """Listen at once; nothing is connected to before a client comes."""
+        """Listen at once. The target is connected to only when a client comes."""
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -42,7 +42,7 @@ class FaultyProxy:
         self.close()
 
     def cut(self) -> int:
-        """Reset every open connection, on both sides; return how many there were."""
+        """Reset every open connection, on both sides. Return how many there were."""
         with self._lock:
             links, self._links = self._links, set()
         count = sum(link.live for link in links)
@@ -62,22 +62,22 @@ class FaultyProxy:
     def lose_answers(self, after: int = 0) -> None:
         """Pass requests on, and reset a connection *after* so many more bytes of answers in all.
 
-        So the target may have done what its client never learns of.
+        So the target may have done work that its client never sees confirmed.
         """
         with self._lock:
             self._answer_bytes = after
 
     def heal(self) -> None:
-        """Let everything through again; what had hung flows on."""
+        """Let everything through again. Bytes that had hung flow on."""
         with self._lock:
             self._answer_bytes = None
         self._refusing = False
         self._flowing.set()
 
     def close(self) -> None:
-        """Reset everything and listen no more; safe to call twice."""
+        """Reset everything and listen no more. Safe to call twice."""
         with suppress(OSError):
-            # Closing alone does not wake who accepts.
+            # Closing alone does not wake the thread that accepts.
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._accepting.join()
@@ -85,7 +85,7 @@ class FaultyProxy:
         self._flowing.set()
 
     def passed(self, answer: bytes) -> bytes:
-        """Return what of *answer* is passed on; for the connections' own use."""
+        """Return the part of *answer* that is passed on. For the connections' own use."""
         with self._lock:
             if self._answer_bytes is None:
                 return answer
@@ -94,7 +94,7 @@ class FaultyProxy:
             return kept
 
     def await_flow(self) -> None:
-        """Wait while nothing flows; for the connections' own use."""
+        """Wait while nothing flows. For the connections' own use."""
         self._flowing.wait()
 
     def _accept(self) -> None:
