@@ -1,6 +1,6 @@
-"""``python -m benchmarks [NAME …] [--quick]``: measure, and write down what was found.
+"""``python -m benchmarks [NAME …] [--quick]``: runs benchmarks and writes their results.
 
-The results go to ``build/bench.json``; those of a whole, full run to ``docs/benchmarks.md`` too.
+The results go to ``build/bench.json``. Those of a whole, full run go to ``docs/benchmarks.md`` too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     names = options.names or list(CATALOGUE)
     began = time.monotonic()
     tell = partial(_tell, began)
-    # So that what was started is stopped, too, when somebody loses patience.
+    # Stops all started processes, too, when a user loses patience.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="transporter-bench-", dir=options.dir) as name:
         folder = Path(name)

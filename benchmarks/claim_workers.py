@@ -1,7 +1,8 @@
 """The processes of the benchmark ``outbox-claims``: our reader with a log, and bare statements.
 
-``python -m benchmarks.claim_workers ROLE DSN FOLDER``: connects, says ``ready``, and for each
-number on standard input takes so many rows and prints, as JSON, when it was told and what it took.
+``python -m benchmarks.claim_workers ROLE DSN FOLDER``: connects and prints ``ready``. For each
+number on standard input it takes so many rows, and prints, as JSON, the time of the request and the
+steps.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ _DELETE: Final = "DELETE FROM outbox WHERE id > %s AND id <= %s"
 
 Connection = psycopg.Connection[Any]
 Taken = tuple[int, float]
-"""How many rows were taken, and when they were at hand."""
+"""The number of rows taken, and the time when they were at hand."""
 
 
 @contextmanager
 def ours(claim: Literal["mark", "take"], dsn: str, folder: Path) -> Iterator[Callable[[], Taken]]:
-    """Poll, append, commit, as a feed does; rows are at hand when they are durable in the log."""
+    """Poll, append, commit, as a feed does. Rows are at hand when they are durable in the log."""
     reader = OutboxReader(OutboxConfig.model_validate({"dsn": dsn, "claim": claim}))
     with CommitLog.open(folder) as log:
         reader.open(LogResume(log, _NAME, _unheard))
@@ -63,11 +64,11 @@ def ours(claim: Literal["mark", "take"], dsn: str, folder: Path) -> Iterator[Cal
 
 
 def _unheard(event: str, **details: object) -> None:
-    """Tell nobody."""
+    """Ignore an event of the reader."""
 
 
 def log_one(reader: OutboxReader, log: CommitLog) -> Taken:
-    """Log one batch, and let the source know; tell how many rows that were."""
+    """Log one batch, and acknowledge it to the source. Return the number of rows, and the time."""
     batch = reader.poll(_WAIT)
     if not isinstance(batch.messages, pa.RecordBatch) or batch.position is None:
         return 0, 0.0
@@ -98,8 +99,8 @@ def bare(floor: Callable[[Connection], Floor], dsn: str, _: Path) -> Iterator[Ca
 class Marked:
     """``UPDATE … RETURNING``, then ``DELETE … WHERE id = ANY``: two commits.
 
-    The rows are in the driver's memory when they are at hand. Only their ids become Python
-    objects, unless *parsed*.
+    The rows are in the driver's memory when they are at hand. Only their ids become Python objects,
+    unless *parsed*.
     """
 
     def __init__(self, connection: Connection, *, parsed: bool = False) -> None:
@@ -128,8 +129,8 @@ class Marked:
 class Copied:
     """``COPY (SELECT …) TO STDOUT``, then a ``DELETE`` of that range: one snapshot, one commit.
 
-    A row is a line of bytes that is looked at no further, but for the last one's id; with
-    *parsed* it becomes a tuple of Python objects.
+    A row is a line of bytes of which nothing is read, but for the last one's id. With *parsed* it
+    becomes a tuple of Python objects.
     """
 
     def __init__(self, connection: Connection, *, parsed: bool = False) -> None:
@@ -174,7 +175,7 @@ ROLES: Final[dict[str, Callable[[str, Path], AbstractContextManager[Callable[[],
 
 
 def steps(take: Callable[[], Taken], rows: int) -> list[tuple[int, float, float]]:
-    """Take *rows* rows; after each batch how many, when at hand and when out of the table."""
+    """Take *rows* rows. Return the total after each batch, and when it was at hand and purged."""
     found: list[tuple[int, float, float]] = []
     count = 0
     while count < rows:

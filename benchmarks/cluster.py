@@ -45,7 +45,7 @@ same few cores that is work besides, where a cluster has cores of its own for it
 
 
 def measure(setting: Setting) -> Section:
-    """Time slices in turns, in a worker here and in one that sees nothing."""
+    """Time slices in turns, in a worker here and in one without our files."""
     frames = setting.scaled(200, 40)
     broker = setting.services.broker
     writers: dict[str, dict[str, Any]] = {
@@ -139,7 +139,7 @@ def _running(setting: Setting, carrier: Carrier, what: str) -> Iterator[Carrier]
 
 
 def _ignore(*_: object, **__: object) -> None:
-    """Take note of nothing."""
+    """Ignore an event."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Compaction: how fast alone, in how much memory, and what an appender beside it notices."""
+"""Compaction: its speed and memory alone, and its effect on an appender beside it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ they are: where millions of them do not fit into 64 MiB, the keys are read in se
 
 
 class Alone(NamedTuple):
-    """What a compaction in a process of its own took: MB/s of input, peak MiB, share kept."""
+    """A compaction in a process of its own: MB/s of input, peak MiB, share kept."""
 
     rate: float
     memory: float
@@ -58,7 +58,7 @@ class Alone(NamedTuple):
 
 
 class Append(NamedTuple):
-    """How an appender fared: messages a second, and the p99 of an append in ms."""
+    """The speed of an appender: messages a second, and the p99 of an append in ms."""
 
     rate: float
     tail: float

@@ -1,4 +1,4 @@
-"""Spark SQL on the log itself against Spark SQL on its export; both against DuckDB's answers."""
+"""Spark SQL on the log itself against Spark SQL on its export, checked by DuckDB's answers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ naming those that it needs. Every answer, of both, equals what DuckDB says on th
 
 @dataclass
 class _Spark:
-    """A process of Spark that answers SQL; in one of its own, so that nothing of it stays."""
+    """A process of Spark that answers SQL. It is one of its own, so that nothing of it stays."""
 
     log: Path
     exported: Path
@@ -84,7 +84,7 @@ class _Spark:
         self.process.wait(60)
 
     def ask(self, table: str, columns: str, query: str) -> tuple[float, list[Any]]:
-        """Run a *query*; return the seconds it took and the rows it found."""
+        """Run a *query*. Return the seconds it took and the rows it found."""
         assert self.process.stdin is not None and self.process.stdout is not None  # noqa: PT018, S101
         self.process.stdin.write(json.dumps([table, columns, query]) + "\n")
         self.process.stdin.flush()
@@ -138,7 +138,7 @@ def measure(setting: Setting) -> Section:
 
 
 def _written(directory: Path, size: int) -> tuple[int, int]:
-    """Write a log of about *size* bytes in memory; return its rows and its bytes."""
+    """Write a log of about *size* bytes in memory. Return its rows and its bytes."""
     rows = total = 0
     with CommitLog.open(directory) as log:
         for batch in _batches():
@@ -166,7 +166,7 @@ def _export(directory: Path, path: Path) -> None:
 
 
 def _rate(ask: partial[tuple[float, list[Any]]], rows: int, expected: list[Any]) -> float:
-    """Return the rows of the log that a query took a second; its answer must be right."""
+    """Return the rows of the log that a query took a second, and check its answer."""
     took, answer = ask()
     if _plain(answer) != expected:
         raise RuntimeError(f"{ask.args}: not what DuckDB says")

@@ -43,22 +43,22 @@ class Spread:
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """Return ours over theirs, pair by pair.
 
-    A pair is measured one right after the other, so what slows the machine for
-    longer than that touches both and leaves their ratio alone.
+    A pair is measured one right after the other. So a disturbance of the machine that lasts longer
+    touches both and leaves their ratio alone.
     """
     return [mine / other for mine, other in zip(ours, theirs, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The median that is wanted of a comparison's ratio, or of our own figure."""
+    """The wanted median of a comparison's ratio, or of our own figure."""
 
     limit: float
     at_least: bool
     figure: Figure = RATIO
 
     def reached(self, value: float) -> bool:
-        """Tell whether *value* is good enough."""
+        """Return whether *value* is good enough."""
         return value >= self.limit if self.at_least else value <= self.limit
 
 
@@ -84,7 +84,7 @@ class Comparison:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the aim is reached; ``None`` without one."""
+        """True if the aim is reached, or ``None`` without one."""
         if self.aim is None:
             return None
         found = self.ratio if self.aim.figure == RATIO else Spread.of(self.ours)
@@ -93,10 +93,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one benchmark found out, and how.
+    """The results of one benchmark, and its method.
 
-    ``limits`` says what keeps a missed aim from being reached; it is shown only
-    then.
+    ``limits`` explains the causes of a missed aim. It is shown only then.
     """
 
     name: str
@@ -107,5 +106,5 @@ class Section:
 
     @property
     def missed(self) -> bool:
-        """Whether any aim was missed."""
+        """True if any aim was missed."""
         return any(comparison.reached is False for comparison in self.comparisons)

@@ -77,7 +77,7 @@ def measure(setting: Setting) -> Section:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """The messages read in a second; the CPU seconds of a million, in all and of one process."""
+    """The messages read in a second, with the CPU seconds of a million, total and one process."""
 
     rate: float
     cpu: float
@@ -109,7 +109,7 @@ def _cpu(processes: Sequence[psutil.Process]) -> list[float]:
 
 
 def _write_lines(folder: Path, count: int) -> None:
-    """Write *count* lines; the files alternate between what is kept and what is not."""
+    """Write *count* lines. The files alternate between lines to keep and lines to drop."""
     lines = (data for _, data in documents(count))
     for number in range(_FILES):
         kind = _KINDS[(number + 1) % 2]  # the last file is kept, so its last line comes out last
@@ -135,7 +135,7 @@ def _all_of(engine: Any) -> list[psutil.Process]:  # noqa: ANN401 - the tests' R
 
 
 class _Ours:
-    """Hands one set of files after another to the running engine."""
+    """A feed of one set of files after another to the running engine."""
 
     def __init__(
         self, processes: list[psutil.Process], folder: Path, template: Path, count: int
@@ -145,7 +145,7 @@ class _Ours:
         self._rounds = 0
 
     def __call__(self) -> _Round:
-        """Return what it took to read them all."""
+        """Return the rate and the CPU time of reading them all."""
         staged = shutil.copytree(self._template, self._folder / "staged")
         output = self._folder / "out.jsonl"
         before = output.stat().st_size if output.exists() else 0
@@ -163,7 +163,7 @@ class _Ours:
 
 
 def _flow(folder: Path, template: Path, count: int) -> _Round:
-    """Return what it takes Bytewax to read them all."""
+    """Return the rate and the CPU time of Bytewax reading them all."""
     output = folder / "out.jsonl"
     output.unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks.flows", str(template), str(output)]
@@ -199,7 +199,7 @@ def _await_last(output: Path, count: int, before: int) -> None:
 
 
 def _check(output: Path, before: int, count: int) -> None:
-    """Refuse a figure for work that was not done."""
+    """Raise if the output is incomplete."""
     with output.open("rb") as file:
         file.seek(before)
         kept = [json.loads(line) for line in file]

@@ -1,6 +1,6 @@
-"""The same work in Bytewax; the rival of ``file-file``.
+"""The same work in Bytewax, the rival of ``file-file``.
 
-``python -m benchmarks.flows FOLDER OUTPUT`` gets ready, says so, and runs once a line comes.
+``python -m benchmarks.flows FOLDER OUTPUT`` gets ready, reports it, and runs once a line comes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RENAMED: Final = ("trace", "trace_id")
 def dataflow(folder: Path, output: Path) -> Dataflow:
     """Return the flow from the lines in *folder* to *output*.
 
-    Half of them are kept; of these one field is left out and another renamed.
+    Half of them are kept. Of these one field is left out and another renamed.
     """
     flow = Dataflow("file-file")
     lines = op.input("read", flow, DirSource(folder, glob_pat="*.jsonl"))
@@ -49,7 +49,7 @@ def _one_key(_: str) -> str:
 
 
 def main(folder: str, output: str) -> None:
-    """Run when told to."""
+    """Run when a line comes on standard input."""
     flow = dataflow(Path(folder), Path(output))
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -153,18 +153,18 @@ class _Routes:
             carrier.stop()
 
     def trips(self, route: str, rows: int, count: int) -> _Turn:
-        """Return what *count* slices of *rows* take, from the log's start on."""
+        """Return the times of *count* slices of *rows*, from the log's start on."""
         before = self._cpu()
         times = [self._trip(route, number * rows, rows) for number in range(count)]
         return _Turn(times, self._cpu() - before)
 
     def _cpu(self) -> float:
-        # The host, its JVM, Python's daemon and its workers; this process is the engine's part.
+        # The host, its JVM, Python's daemon and its workers. This process is the engine's part.
         processes = psutil.Process().children(recursive=True)
         return time.process_time() + sum(sum(each.cpu_times()[:2]) for each in processes)
 
     def check(self) -> None:
-        """Refuse figures for what was not written."""
+        """Raise unless every sent row is in Parquet."""
         written = ds.dataset(self._out, format="parquet").count_rows()
         if written != self._delivered:
             raise RuntimeError(f"{written} rows are in Parquet, {self._delivered} were sent")
@@ -209,4 +209,4 @@ class _Routes:
 
 
 def _ignore(event: str, **details: object) -> None:
-    """Take note of nothing."""
+    """Ignore an event."""

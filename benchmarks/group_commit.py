@@ -1,4 +1,4 @@
-"""Several readers that append at once, against one: what a sync that serves many is worth."""
+"""Several readers that append at once, against one: the gain of a sync that serves many."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ LIMITS: Final = "A slope above the aim is work that grows faster than what it is
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds that *what* took, by the size of it."""
+    """Seconds that an operation took, by its size."""
 
     what: str
     unit: str
@@ -69,7 +69,7 @@ class Curve:
         return slope(self.points)
 
     def note(self) -> str:
-        """Return the sizes and what they took."""
+        """Return the sizes and their times."""
         parts = (
             f"{size:,}: {number(1e3 * each)} ms".replace(",", " ") for size, each in self.points
         )
@@ -134,7 +134,7 @@ _UNITS: Final = {
 def _curves(
     setting: Setting,
 ) -> list[tuple[str, Sequence[int], Callable[[Path, int], float]]]:
-    """Return each curve's name, its sizes, and what times one of them."""
+    """Return each curve's name, its sizes, and the function that times one of them."""
     logs = (64, 256, 1024) if not setting.quick else (16, 32, 64)
     many = (1_000, 10_000, 100_000) if not setting.quick else (250, 500, 1_000)
     return [
@@ -184,7 +184,7 @@ def _lag(engine: Engine) -> int:
 
 
 def _engine(place: Path, routes: int, **route: object) -> Engine:
-    """Return an engine of *routes* null routes on the log in *place*; its source has nothing."""
+    """Return an engine of *routes* null routes on the log in *place*. Its source is empty."""
     path = place / "growth.yaml"
     reader = {"name": "none", "adaptor": "file", "path": "none/*.jsonl", "follow": True}
     writer = {"adaptor": "benchmarks.null:NullWriter"}
@@ -198,7 +198,7 @@ def _engine(place: Path, routes: int, **route: object) -> Engine:
 
 
 def _ignore(event: str, **details: object) -> None:
-    """Take note of nothing."""
+    """Ignore an event."""
 
 
 def _fill(directory: Path, rows: int, segment_bytes: int = 1 << 30) -> None:
@@ -234,7 +234,7 @@ def _opening_parked(place: Path, size: int) -> float:
 
 
 def _screening(place: Path, size: int) -> float:
-    """Time what a slice asks of a store: all its keys, and the first entry of 1 000 of them."""
+    """Time a slice's queries of a store: all its keys, and the first entry of 1 000 of them."""
     store = _store(place, size)
 
     def screen() -> None:
@@ -312,7 +312,7 @@ def _segments(place: Path, size: int) -> float:
 
 
 def _in_flight(place: Path, size: int) -> float:  # noqa: ARG001 - pure
-    """Two readers whose batches of one entry each alternate; routes advance by 1 000."""
+    """Time two readers whose batches of one entry each alternate. Routes advance by 1 000."""
 
     def deliver_all() -> None:
         readers = OpenBatches(), OpenBatches()

@@ -111,7 +111,7 @@ def _compared(
 
 
 def _latencies(setting: Setting, ways: dict[str, _Way]) -> dict[str, tuple[list[float], ...]]:
-    """Send at a steady rate; the targets are new, or :class:`Arrivals` would see older ones."""
+    """Send at a steady rate. The targets are new, or :class:`Arrivals` would see older messages."""
     count = setting.scaled(2 * RATE, RATE // 2)
     with ExitStack() as stack:
         sides = {
@@ -160,7 +160,7 @@ def _loop(setting: Setting, shape: str, way: _Way) -> Iterator[None]:
 
 
 class _Way:
-    """A source that somebody relays into a target, both new, and what was sent."""
+    """A source that is relayed into a target, both new, and the messages sent."""
 
     def __init__(self, stack: ExitStack, broker: Any, name: str) -> None:  # noqa: ANN401 - the tests' Broker
         self.servers: str = broker.bootstrap_servers
@@ -183,11 +183,11 @@ class _Way:
         stack.callback(self._consumer.close)
 
     def arrivals(self) -> Arrivals:
-        """Return who sees what comes out of the target."""
+        """Return the consumer that times the messages of the target."""
         return Arrivals(self.servers, [self.target])
 
     def travel(self, arrived: Arrivals, rows: int) -> list[float]:
-        """Send *rows* messages at a steady rate; return the milliseconds each took."""
+        """Send *rows* messages at a steady rate. Return the milliseconds each took."""
         self._sent.update(range(rows))
         return travelled(self._send, arrived, rows)
 
@@ -205,7 +205,7 @@ class _Way:
         return rows / (time.perf_counter() - began)
 
     def _fill(self, given: Sequence[tuple[str, bytes]]) -> None:
-        """Let all of *given* become visible at once."""
+        """Make all of *given* visible at once."""
         self._producer.begin_transaction()
         for number, (key, data) in enumerate(given):
             headers: list[tuple[str, Any]] = [("trace", "t"), (SEQUENCE, str(number))]
@@ -213,7 +213,7 @@ class _Way:
         self._producer.commit_transaction(_PATIENCE)
 
     def verify(self) -> None:
-        """Raise unless the target holds what was sent, each message once."""
+        """Raise unless the target holds the sent messages, each once."""
         found = Counter(self._from(0, _QUIET))
         if found != self._sent:
             raise RuntimeError(
@@ -232,7 +232,7 @@ class _Way:
 
 
 def _transactions(servers: str) -> Producer:
-    """Return a producer that can hold a backlog back."""
+    """Return a producer that can keep a backlog invisible."""
     producer = Producer(
         {
             "bootstrap.servers": servers,

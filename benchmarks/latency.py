@@ -93,7 +93,7 @@ def _aim(routes: int, label: str) -> Aim | None:
 
 @contextmanager
 def _engine(setting: Setting, topics: Sequence[str]) -> Iterator[Outbox]:
-    """Run the engine with a route for each topic; yield the outbox that it reads."""
+    """Run the engine with a route for each topic, and yield the outbox that it reads."""
     name = f"latency-{len(topics)}"
     outbox = setting.services.postgres.outbox(name)
     pipeline = setting.place(name) / "pipeline.yaml"
@@ -113,7 +113,7 @@ def _engine(setting: Setting, topics: Sequence[str]) -> Iterator[Outbox]:
 
 
 class Arrivals:
-    """When each message, known by its ``sequence`` header, came out of each topic."""
+    """The arrival of each message, identified by its ``sequence`` header, in each topic."""
 
     def __init__(self, servers: str, topics: Sequence[str]) -> None:
         """Read *topics*, which are new."""
@@ -154,7 +154,7 @@ class Arrivals:
                 self._changed.notify_all()
 
     def of(self, rows: int) -> list[tuple[int, float]]:
-        """Wait until each of *rows* came out of each topic, and return who came when."""
+        """Wait until each of *rows* came out of each topic, and return all arrivals."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._seen) >= rows * self._topics, _PATIENCE)
             found, self._seen = self._seen, []
@@ -178,7 +178,7 @@ def travelled(send: Callable[[int, str, str], float], arrived: Arrivals, rows: i
 
 
 def _committer(outbox: Outbox) -> Callable[[int, str, str], float]:
-    """Return what commits one row and tells when the commit returned."""
+    """Return a function that commits one row and returns the time after the commit."""
 
     def send(number: int, key: str, data: str) -> float:
         outbox.insert(number, key, data)
@@ -188,7 +188,7 @@ def _committer(outbox: Outbox) -> Callable[[int, str, str], float]:
 
 
 def producing(servers: str, topics: Sequence[str]) -> Callable[[int, str, str], float]:
-    """Return what produces one row to each topic and tells when it began to."""
+    """Return a function that produces one row to each topic and returns the time before."""
     producer = Producer(
         {
             "bootstrap.servers": servers,

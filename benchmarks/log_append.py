@@ -57,7 +57,7 @@ class SlowDisk(RealFileSystem):
         self._delay = delay
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open *path*; what is opened syncs late."""
+        """Open *path* with late syncs."""
         file = super().open(path, write=write, create=create)
         prompt = file.sync
 
@@ -121,7 +121,7 @@ def _objects(count: int) -> list[list[Message]]:
 
 
 def _row_on_disk(setting: Setting) -> tuple[Comparison, str]:
-    """Compare what a message of 200 bytes takes with its bytes, and say what each part takes."""
+    """Compare a message of 200 bytes on disk with its bytes. Describe the parts of its frame."""
     count = setting.scaled(1000, 100)
     rows = (message for message in messages(2 * count) if len(message.data or b"") == _ROW_BYTES)
     ready = [messages_to_batch([row]) for row, _ in zip(rows, range(count), strict=False)]
@@ -136,7 +136,7 @@ def _row_on_disk(setting: Setting) -> tuple[Comparison, str]:
 
 
 def parts(found: Located) -> str:
-    """Say what each part of the frame takes on the disk."""
+    """Return a text with the bytes of each part of the frame on the disk."""
     frame, entries = found.frame, found.entries()
     whole = entries.serialize()
     # An IPC message: four bytes of ones, the metadata's length, the metadata, the body.
@@ -160,7 +160,7 @@ def _compared(
     theirs: tuple[str, str],
     aim: Aim | None,
 ) -> Comparison:
-    """Compare two sides, each given as its name and what the report calls it."""
+    """Compare two sides, each given as its name and its title in the report."""
     (mine, subject), (other, rival) = ours, theirs
     return Comparison(subject, rival, "messages/s", found[mine], found[other], aim)
 
@@ -177,7 +177,7 @@ def _append(
     delay: float = 0.0,
     encode: Callable[[Any], pa.RecordBatch] = _as_it_is,
 ) -> float:
-    """Return the messages appended in a second, what *encode* takes included."""
+    """Return the messages appended in a second, the time of *encode* included."""
     rows = len(ready[0])
     directory = folder / "log"
     shutil.rmtree(directory, ignore_errors=True)
@@ -191,7 +191,7 @@ def _append(
 def _write(
     folder: Path, frames: Sequence[bytes], rows: int, count: int, delay: float = 0.0
 ) -> float:
-    """Return the messages written in a second; each frame holds *rows* of them."""
+    """Return the messages written in a second. Each frame holds *rows* of them."""
     path = folder / "raw"
     path.unlink(missing_ok=True)
     with open_file(SlowDisk(delay), path, write=True, create=True) as file:

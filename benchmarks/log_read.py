@@ -37,7 +37,7 @@ Arrow's decoding of a frame, and with lz4 its decompression, which the floor doe
 
 
 class Written(NamedTuple):
-    """A log, and where its frames lie."""
+    """A log, and the places of its frames."""
 
     directory: Path
     last: int
@@ -113,7 +113,7 @@ def read(log: Written) -> float:
 
 
 def touch(entries: pa.RecordBatch) -> int:
-    """Look at each page of every buffer of every column; return the bytes that they hold."""
+    """Read each page of every buffer of every column, and return the bytes that they hold."""
     size = 0
     for column in entries.columns:
         for buffer in column.buffers():

@@ -91,7 +91,7 @@ class Crashed:
         _killed_engine(self._directory, size)
 
     def reopen(self) -> float:
-        """Kill an engine that appends; return the seconds that the next one takes to open."""
+        """Kill an engine that appends. Return the seconds that the next one takes to open."""
         with ExitStack() as stack:
             if self._filler is not None:
                 stack.callback(self._filler.unlink)
@@ -104,7 +104,7 @@ class Crashed:
 
 
 def _killed_engine(directory: Path, size: int) -> float:
-    """Run an engine until it has appended *size* bytes, kill it in the act; return its open's time.
+    """Run an engine that appends *size* bytes, and kill it in the act. Return its open's seconds.
 
     One that is to append nothing, or finds the disk full, waits for its death.
     """
@@ -120,7 +120,7 @@ def _killed_engine(directory: Path, size: int) -> float:
 
 
 def engine() -> None:
-    """Open a log, say how long that took, append and say so, and go on until killed."""
+    """Open a log, print the time, append, print again, and go on until killed."""
     directory, size = Path(sys.argv[1]), int(sys.argv[2])
     began = time.perf_counter()
     with CommitLog.open(directory, compression=None) as log:
@@ -132,7 +132,7 @@ def engine() -> None:
 
 
 def _append(log: CommitLog, size: int) -> None:
-    """Append for ever, if anything at all, and say when *size* bytes were appended."""
+    """Append for ever, if anything at all, and print when *size* bytes were appended."""
     (ready,) = batches(1, _ROWS)
     appended = 0
     while size:
@@ -159,7 +159,7 @@ def forget(directory: Path) -> None:
 
 
 def fill_up(filler: Path, left: int) -> None:
-    """Reserve the disk's space in *filler*, behind what it has, until *left* bytes are free."""
+    """Reserve the disk's space in *filler*, behind its contents, until *left* bytes are free."""
     with filler.open("ab") as file:
         disk = os.statvfs(filler.parent)
         size = disk.f_bavail * disk.f_frsize - left
@@ -168,7 +168,7 @@ def fill_up(filler: Path, left: int) -> None:
 
 
 def unable_to_mount() -> str:
-    """Say why no disk can be mounted here; nothing if one can."""
+    """Return the reason why no disk can be mounted here, or an empty text."""
     if os.geteuid() != 0:
         return "it needs root"
     missing = [tool for tool in ("mkfs.ext4", "mount", "umount") if shutil.which(tool) is None]

@@ -27,8 +27,8 @@ readers: [{name: lines, adaptor: file, path: "none/*.jsonl"}]
 routes: [{name: out, writer: {adaptor: file, path: out.jsonl}}]
 """
 
-# A process of its own in between, and a small one: what a process had taken before it became
-# another program counts to that program's peak.
+# A small process of its own in between, because the memory of a process before it became another
+# program counts to that program's peak.
 _WITNESS: Final = """\
 import resource, subprocess, sys
 code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
@@ -76,7 +76,7 @@ def _peaks(setting: Setting, size: int) -> dict[str, float]:
 
 
 def _deliver_all(directory: Path) -> None:
-    """Let compaction have everything: its one route has come to the end."""
+    """Release everything to compaction: its one route has come to the end."""
     last = inspect(directory).last
     with OffsetLog(directory, "out") as offsets:
         offsets.settle(Range(0, last), last)

@@ -32,7 +32,7 @@ _LARGE: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where and with what the figures came about; times are in milliseconds."""
+    """The machine and the software behind the figures. Times are in milliseconds."""
 
     date: str
     commit: str
@@ -48,7 +48,7 @@ class Machine:
 
 
 def describe(folder: Path) -> Machine:
-    """Look at this machine; *folder* is on the disk that is measured."""
+    """Describe this machine. *folder* is on the disk that is measured."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return Machine(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

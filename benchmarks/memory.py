@@ -56,14 +56,14 @@ class Use:
 
 
 class Family:
-    """The processes of one engine, by what they are."""
+    """The processes of one engine, by kind."""
 
     def __init__(self, engine: Any) -> None:  # noqa: ANN401 - the tests' Running
         """Look at *engine*."""
         self._engine = engine
 
     def use(self) -> dict[str, Use]:
-        """Return what each kind of process takes now."""
+        """Return the current memory of each kind of process."""
         found: dict[str, list[Any]] = {}
         for process in self._processes():
             try:
@@ -76,7 +76,7 @@ class Family:
         }
 
     def rss(self) -> dict[str, float]:
-        """Return the resident memory of each kind, in MiB; cheaper than :meth:`use`."""
+        """Return the resident memory of each kind, in MiB. Cheaper than :meth:`use`."""
         found: dict[str, float] = {}
         for process in self._processes():
             try:
@@ -136,7 +136,7 @@ def _pipeline(setting: Setting, count: int) -> Path:
 
 
 def _log_backlog(setting: Setting, folder: Path, count: int) -> None:
-    """Let *count* messages come into the log while the broker is frozen."""
+    """Log *count* messages while the broker is frozen."""
     setting.tell(f"logging {count} messages while the broker is frozen")
     files, log = RealFileSystem(), folder / "log"
     setting.services.broker.pause()

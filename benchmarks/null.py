@@ -1,4 +1,4 @@
-"""A writer that takes everything and does nothing: what remains is what a slice costs."""
+"""A writer that takes everything and does nothing, so that only the cost of a slice remains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class NullWriter:
-    """Acks every slice at once."""
+    """Writer that acks every slice at once."""
 
     Config: ClassVar[type[AdaptorConfig]] = AdaptorConfig
 

@@ -1,4 +1,4 @@
-"""Draining an outbox into Kafka, against what one would write by hand."""
+"""Draining an outbox into Kafka, against pollers as users write them by hand."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _compared(claims: list[str], found: dict[str, tuple[float, ...]]) -> tuple[C
 
 @contextmanager
 def _engine(setting: Setting, claim: str, *, explicit: bool) -> Iterator[Callable[[int], float]]:
-    """Run the engine on an empty outbox; yield what measures the draining of so many rows."""
+    """Run the engine on an empty outbox, and yield a function that times the draining of rows."""
     name = f"bench-{claim}"
     outbox = setting.services.postgres.outbox(name)
     topic = Topic(setting.services.broker, name)
@@ -120,7 +120,7 @@ def _engine(setting: Setting, claim: str, *, explicit: bool) -> Iterator[Callabl
 
 @contextmanager
 def _poller(setting: Setting, shape: str) -> Iterator[Callable[[int], float]]:
-    """Start a poller on an empty outbox; yield what measures the draining of so many rows."""
+    """Start a poller on an empty outbox, and yield a function that times the draining of rows."""
     name = f"bench-{shape}"
     outbox = setting.services.postgres.outbox(name)
     topic = Topic(setting.services.broker, name)
@@ -137,7 +137,7 @@ def _poller(setting: Setting, shape: str) -> Iterator[Callable[[int], float]]:
 
 
 def _go(process: subprocess.Popen[str]) -> None:
-    """Let the poller look at its table, at once, as a notification would."""
+    """Wake the poller at once, as a notification would."""
     assert process.stdin is not None  # noqa: S101 - it is a pipe
     process.stdin.write("go\n")
     process.stdin.flush()

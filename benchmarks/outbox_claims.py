@@ -98,13 +98,13 @@ class _Taker:
         self._line()
 
     def go(self, rows: int) -> None:
-        """Let it take *rows* rows, as soon as they are there."""
+        """Start it on *rows* rows, which it takes as soon as they are there."""
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
         self._process.stdin.write(f"{rows}\n")
         self._process.stdin.flush()
 
     def result(self) -> Any:  # noqa: ANN401 - when it began, and its steps
-        """Wait until it has taken them and return when it did."""
+        """Wait until it has taken them, and return the times."""
         return json.loads(self._line())
 
     def _line(self) -> str:
@@ -157,7 +157,7 @@ def _rate(taker: _Taker, rows: int) -> float:
 
 
 def _taken(taker: _Taker, rows: int) -> Any:  # noqa: ANN401 - when it began, and its steps
-    """Have *taker* take *rows* rows that are there; return when it did."""
+    """Have *taker* take *rows* rows that are there, and return the times."""
     taker.go(rows)
     found = taker.result()
     if (count := found["steps"][-1][0]) != rows:
@@ -192,7 +192,7 @@ def _waited(setting: Setting) -> list[Comparison]:
 
 
 def _one_by_one(taker: _Taker, rows: int) -> tuple[list[float], list[float]]:
-    """Commit *rows* rows at a steady rate; return how long each took, in ms."""
+    """Commit *rows* rows at a steady rate. Return the ms of each until at hand and purged."""
     taker.outbox.tidy()
     taker.go(rows)
     sent = []
@@ -205,10 +205,10 @@ def _one_by_one(taker: _Taker, rows: int) -> tuple[list[float], list[float]]:
 def waits(
     sent: Sequence[float], steps: Sequence[tuple[int, float, float]]
 ) -> tuple[list[float], list[float]]:
-    """Return how many ms each row took until it was at hand, and until it was purged.
+    """Return the ms that each row took until it was at hand, and until it was purged.
 
-    Rows are taken in the order in which they are sent; a step has the number of those taken by
-    then, and when its own were at hand and purged.
+    Rows are taken in the order in which they are sent. A step has the number of those taken by
+    then, and the times when its own were at hand and purged.
     """
     at_hand: list[float] = []
     purged: list[float] = []
@@ -277,7 +277,7 @@ def _backlog(
 
 
 def _batches(taker: _Taker, rows: int, *, fill: bool = False) -> list[float]:
-    """Return how many ms each batch of *rows* rows took."""
+    """Return the ms that each batch of *rows* rows took."""
     if fill:
         taker.outbox.connection.execute(_FILL, [rows])
     taker.outbox.tidy()
@@ -286,7 +286,7 @@ def _batches(taker: _Taker, rows: int, *, fill: bool = False) -> list[float]:
 
 
 def batch_times(began: float, steps: Sequence[tuple[int, float, float]]) -> list[float]:
-    """Return the ms from the end of each step to that of the next; the first began at *began*."""
+    """Return the ms from the end of each step to that of the next. The first began at *began*."""
     ends = [began, *(done for *_, done in steps)]
     return [1000 * (end - start) for start, end in pairwise(ends)]
 

@@ -1,7 +1,7 @@
-"""Hand-written relays from an outbox to Kafka; the rivals of ``outbox-kafka-backlog``.
+"""Hand-written relays from an outbox to Kafka, the rivals of ``outbox-kafka-backlog``.
 
-``python -m benchmarks.pollers SHAPE DSN BOOTSTRAP_SERVERS TOPIC``: connects, says ``ready``, and
-for each line of standard input takes the rows that are there until there are none.
+``python -m benchmarks.pollers SHAPE DSN BOOTSTRAP_SERVERS TOPIC``: connects and prints ``ready``.
+For each line of standard input it takes the rows that are there until there are none.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SHAPES: Final = {"batch": by_batch, "row": by_row}
 
 
 class Sender:
-    """Sends rows to one topic and waits for the broker, with the settings that we use too."""
+    """Sender of rows to one topic that waits for the broker, with the settings that we use too."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         """Connect."""
@@ -70,7 +70,7 @@ class Sender:
         self._producer.list_topics(topic, timeout=30)
 
     def __call__(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Send *rows*; return when the broker has them all."""
+        """Send *rows*, and return when the broker has them all."""
         for _, key, value, names, values, time in rows:
             headers = list(zip(names, values, strict=True))
             self._producer.produce(

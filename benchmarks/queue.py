@@ -75,7 +75,7 @@ def measure(setting: Setting) -> Section:
 
 
 def compared(found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
-    """Hold what was found against the rivals, and against the aims."""
+    """Compare the rates and times with those of the rivals, and with the aims."""
     rates = [
         Comparison(
             f"receive and ack, {how}{number} {'consumer' if number == 1 else 'consumers'}",
@@ -112,7 +112,7 @@ def compared(found: dict[str, tuple[float, ...]]) -> tuple[Comparison, ...]:
 def _rate(
     setting: Setting, role: str, consumers: int, count: int, *, transactional: bool = False
 ) -> float:
-    """Return how many messages a second *consumers* get through together."""
+    """Return the messages a second that *consumers* process together."""
     settings = _fresh(setting, transactional=transactional)
     with QueueProducer(settings) as producer:
         producer.send_many(QUEUE, (data for _, data in documents(count + consumers * WARM)))
@@ -133,7 +133,7 @@ def _rate(
 
 
 def _late(setting: Setting, role: str, count: int) -> float:
-    """Return by how many ms messages are too late, or on their way: the 99th percentile."""
+    """Return the 99th percentile of the ms that messages are late, or on their way."""
     settings = _fresh(setting, redeliver_after=1.0, hold=0.0)
     with ExitStack() as stack:
         tracker = _Worker(stack, "tracker", settings)
@@ -195,13 +195,13 @@ class _Worker:
         self._line()
 
     def go(self) -> None:
-        """Let it begin, or a tracker end."""
+        """Start it, or end a tracker."""
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
     def result(self) -> Any:  # noqa: ANN401 - what its role measures
-        """Wait for its end and return what it measured."""
+        """Wait for its end, and return its measurements."""
         return json.loads(self._line())
 
     def _line(self) -> str:

@@ -1,7 +1,7 @@
 """The processes of the benchmark ``queue``: our consumer and tracker, and those of the rivals.
 
 ``python -m benchmarks.queue_workers ROLE SETTINGS``: connects, waits for a line of standard input,
-works until no message has come for a while, and prints what it measured as JSON.
+works until no message has come for a while, and prints its measurements as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 QUEUE: Final = "bench"
 BATCH: Final = 1000
 WARM: Final = 5000
-"""Messages that may wait in a client when the clock starts; they do not count."""
+"""Messages that may wait in a client when the clock starts. They do not count."""
 _QUIET: Final = 1.5
 
 
@@ -85,7 +85,7 @@ def each(settings: QueueSettings) -> dict[str, float]:
 
 
 def late(settings: QueueSettings) -> dict[str, list[float]]:
-    """Leave each message alone once; return by how much too late it came again, in ms."""
+    """Leave each message alone once. Return the ms by which it was redelivered too late."""
     first: dict[bytes | None, float] = {}
     found: list[float] = []
     with QueueConsumer(settings, QUEUE) as consumer:
@@ -101,7 +101,7 @@ def late(settings: QueueSettings) -> dict[str, list[float]]:
 
 
 def hop(settings: QueueSettings) -> dict[str, list[float]]:
-    """Return how long messages that hold their time are on their way, in ms."""
+    """Return the ms that messages, which hold their time, are on their way."""
     consumer = _consumer(settings)
     found = []
     while records := consumer.consume(1, 2 * _QUIET):
@@ -152,7 +152,7 @@ def _read(consumer: Consumer, most: int) -> list[Any]:
 
 
 def _measured(batches: Iterator[int]) -> dict[str, float]:
-    """Return how many messages came behind the first ones, and from when to when."""
+    """Return the number of messages behind the first ones, and the times of the first and last."""
     count, began, ended = 0, 0.0, 0.0
     for number in batches:
         count, ended = count + number, time.time()
@@ -164,7 +164,7 @@ def _measured(batches: Iterator[int]) -> dict[str, float]:
 
 
 def _ready() -> None:
-    """Say that we are, and wait for the line."""
+    """Print that this process is ready, and wait for the line."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.readline()

@@ -1,6 +1,6 @@
-"""Hand-written relays between two topics of Kafka; the rivals of ``kafka-kafka``.
+"""Hand-written relays between two topics of Kafka, the rivals of ``kafka-kafka``.
 
-``python -m benchmarks.relays SHAPE BOOTSTRAP_SERVERS SOURCE TARGET``: joins a group, says
+``python -m benchmarks.relays SHAPE BOOTSTRAP_SERVERS SOURCE TARGET``: joins a group, prints
 ``ready`` when it has the partitions, and relays until it is killed.
 """
 
@@ -23,7 +23,7 @@ _SECONDS: Final = 30.0
 
 
 class Relay:
-    """Sends what it consumes on, and lets its group know when the broker has it."""
+    """Relay of consumed messages, which commits them to its group when the broker has them."""
 
     def __init__(self, servers: str, source: str, target: str, *, transactional: bool) -> None:
         """Connect."""
@@ -57,7 +57,7 @@ class Relay:
             self._consumer.poll(0.05)
 
     def step(self) -> int:
-        """Relay what is there, at most a batch; return how many messages that were."""
+        """Relay the messages that are there, at most a batch, and return their number."""
         records = self._consumer.consume(1, _WAIT)
         if records:
             records += self._consumer.consume(ROWS - 1, 0)

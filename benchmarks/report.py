@@ -29,7 +29,7 @@ _COARSE: Final = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that one run found out; ``seconds`` is how long it took."""
+    """The results of one run. ``seconds`` is its length."""
 
     machine: Machine
     sections: tuple[Section, ...]
@@ -99,7 +99,7 @@ def _spread(spread: Spread) -> str:
 
 
 def number(value: float) -> str:
-    """Return *value* as people read it: about three digits."""
+    """Return *value* rounded for reading, to about three digits."""
     if value >= _COARSE:
         return f"{value:,.0f}".replace(",", " ")
     if value >= _FINE:

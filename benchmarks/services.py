@@ -1,4 +1,4 @@
-"""Real services, those of the tests: started when first asked for, stopped with the run."""
+"""Real services, those of the tests: started at first use, stopped with the run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
-# The defaults, so every commit is synced; vacuums come when we say, not when we measure.
+# The defaults, so every commit is synced. Vacuums come at our command, not while we measure.
 _SETTINGS: Final = {"autovacuum": "off", "max_wal_size": "4GB"}
 _INSERT: Final = (
     "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys,"
@@ -48,7 +48,7 @@ class Services:
     """A Kafka broker and a PostgreSQL server, each with its data below *folder*."""
 
     def __init__(self, folder: Path, stack: ExitStack, tell: Callable[[str], None]) -> None:
-        """Start nothing yet; *stack* stops what was started."""
+        """Start nothing yet. *stack* stops every started service."""
         self._folder, self._stack, self._tell = folder, stack, tell
 
     @cached_property
@@ -98,7 +98,7 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether every row was taken."""
+        """True if every row was taken."""
         row = self.connection.execute("SELECT EXISTS (SELECT FROM outbox)").fetchone()
         return row == (False,)
 
@@ -116,7 +116,7 @@ class Outbox:
         self.connection.execute(_INSERT, [key, data, *headers])
 
     def tidy(self) -> None:
-        """Remove what earlier rounds left: dead rows, and dirty pages that wait to be written."""
+        """Remove remains of earlier rounds: dead rows, and dirty pages that wait to be written."""
         self.connection.execute("VACUUM (ANALYZE) outbox")
         self.connection.execute("CHECKPOINT")
 
@@ -138,7 +138,7 @@ class Topic:
 
     @property
     def end(self) -> int:
-        """How many messages it holds, confirmed by the broker."""
+        """The number of messages it holds, confirmed by the broker."""
         bounds: tuple[int, int] = self._consumer.get_watermark_offsets(self._partition, timeout=10)
         return bounds[1]
 

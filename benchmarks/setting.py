@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Setting:
-    """What one benchmark is given: a folder of its own, services, and who hears of progress."""
+    """The inputs of one benchmark: a folder of its own, services, and a receiver of progress."""
 
     folder: Path
     services: Services
@@ -51,7 +51,7 @@ class Setting:
 
 
 def until(holds: Callable[[], bool], seconds: float, what: str, pause: float = 0.002) -> None:
-    """Look every *pause* seconds whether *holds*: nothing that is looked at could wake us."""
+    """Check every *pause* seconds whether *holds*, because no event could wake us."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:

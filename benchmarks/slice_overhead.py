@@ -1,4 +1,4 @@
-"""The cost of handing a slice to a worker in Spark, against an echo over such a socket."""
+"""The cost of sending a slice to a worker in Spark, against an echo over such a socket."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ def _worker(setting: Setting, small: int, large: int) -> Iterator[Connection[Any
 
 
 def _ignore(event: str, **details: object) -> None:
-    """Take note of nothing."""
+    """Ignore an event."""
 
 
 def _fill(directory: Path, small: int, large: int) -> str:
-    """Make a log of *small* frames of one message and *large* ones of many; return its id."""
+    """Make a log of *small* frames of one message and *large* ones of many, and return its id."""
     ready = batches(10, _LARGE)
     with CommitLog.open(directory) as log:
         for number in range(small):
@@ -128,7 +128,7 @@ def _spec(directory: Path, log_id: str) -> WorkerSpec:
 
 
 def _trips(worker: Connection[Any, Any], offsets: range, rows: int) -> list[float]:
-    """Return the milliseconds of each slice of *rows* messages; the log is read in order."""
+    """Return the milliseconds of each slice of *rows* messages. The log is read in order."""
     starts = offsets[::rows]
     return [_trip(worker, Slice(first, first + rows - 1, 0)) for first in starts]
 
@@ -167,7 +167,7 @@ def _echoing() -> Iterator[Connection[Any, Any]]:
 
 
 def echo() -> None:
-    """Send back whatever comes, until the other side closes."""
+    """Send back all input, until the other side closes."""
     with Client(sys.argv[1], authkey=b"echo") as connection:
         while True:
             try:

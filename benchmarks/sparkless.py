@@ -1,4 +1,4 @@
-"""A host without Spark: it forks its workers, so that what is measured is the engine's own."""
+"""A host without Spark: it forks its workers, so that only the engine's own cost is measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transporter.worker import worker
 
 
 def launch(ticket: Ticket) -> subprocess.Popen[bytes]:
-    """Start a host that calls by *ticket*; implements ``carrier.Launch``."""
+    """Start a host that calls by *ticket*. Implements ``carrier.Launch``."""
     said = json.dumps([ticket.address, ticket.key.hex()]).encode() + b"\n"
     host = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.sparkless"],

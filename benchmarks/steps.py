@@ -128,7 +128,7 @@ def _only_paid(document: dict[str, Any]) -> dict[str, Any] | None:
 
 
 class _Taking:
-    """A writer that takes everything."""
+    """Writer that takes everything."""
 
     Config: ClassVar[type[AdaptorConfig]] = AdaptorConfig
 
@@ -148,7 +148,7 @@ def _route(step: dict[str, Any]) -> Delivery:
 
 
 def _ours(slices: list[pa.RecordBatch], routes: list[Delivery]) -> float:
-    """Return the messages that go through *routes* in a second; each route counts them."""
+    """Return the messages that go through *routes* in a second. Each route counts them."""
     writer = _Taking()
     began = time.perf_counter()
     for each in slices:
@@ -165,7 +165,7 @@ def _floor(slices: list[pa.RecordBatch], change: Loop | None, indent: int | None
     for rows in slices:
         data = rows.column("data").to_pylist()
         if change is None:
-            # What looks at no document compares or replaces one text a message.
+            # A step without documents compares or replaces one text a message.
             [name == "orders" for name in rows.column("namespace").to_pylist()]
             continue
         changed = [change(json.loads(document)) for document in data]
