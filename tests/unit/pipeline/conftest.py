@@ -1,4 +1,4 @@
-"""A pipeline file's folder with adaptors of its own, and nothing of it left behind."""
+"""A folder for a pipeline file with adaptors of its own, cleaned up afterwards."""
 
 from __future__ import annotations
 

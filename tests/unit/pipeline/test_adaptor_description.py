@@ -1,4 +1,4 @@
-"""What is told about adaptors."""
+"""Descriptions of adaptors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_settings_keep_their_order_and_secrets() -> None:
 def test_installed_adaptors_are_listed_even_when_broken(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One adaptor that cannot be imported is told as such, and hides no other."""
+    """One adaptor that cannot be imported is listed with its problem, and hides no other."""
     info = folder / "thing-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")

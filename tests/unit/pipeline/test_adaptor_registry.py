@@ -27,7 +27,7 @@ class Mute:
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *entry_points: str) -> None:
-    """Install a distribution that registers *entry_points*, as far as Python can tell."""
+    """Install a distribution that registers *entry_points*, as Python sees it."""
     info = folder / "site" / "thing-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
@@ -74,7 +74,7 @@ def test_an_installed_adaptor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_installed_adaptors_that_cannot_be_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch, find: object, name: str, problem: str
 ) -> None:
-    """A wrong name is answered with the nearest right one, or with what is wrong."""
+    """The error for a wrong name has the nearest right one, or the problem."""
     names = ("thing = thing_sinks:Sink", "lost = lost_module:X", "nothing = thing_sinks:Nothing")
     install(folder, monkeypatch, "[transporter.writers]", *names, "twice = a:A", "twice = b:B")
     (folder / "site" / "thing_sinks.py").write_text(MODULE)
@@ -96,7 +96,7 @@ def test_installed_adaptors_that_cannot_be_found(
 def test_a_module_that_fails_is_named_with_its_line(
     folder: Path, code: str, place: str, problem: str
 ) -> None:
-    """A module that cannot be imported is told by file and line, in one line."""
+    """A module that cannot be imported is reported by file and line, in one line."""
     (folder / "broken_sink.py").write_text(code)
     with pytest.raises(ConfigError, match=problem) as caught:
         find_writer("broken_sink:Sink", folder)
@@ -118,7 +118,7 @@ def test_a_module_that_fails_is_named_with_its_line(
     ],
 )
 def test_local_adaptors_that_cannot_be_used(folder: Path, reference: str, problem: str) -> None:
-    """What cannot be used is told with what it lacks, or the nearest name."""
+    """An unusable adaptor is reported with its missing parts, or the nearest name."""
     (folder / "beside_sink.py").write_text(MODULE)
     with pytest.raises(ConfigError, match=problem):
         find_writer(reference, folder)
@@ -166,7 +166,7 @@ def test_a_folder_behind_a_symbolic_link(folder: Path) -> None:
 def test_an_adaptor_that_is_installed_meanwhile_is_found_by_a_reload(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which are installed is looked up once, and again when the file's modules are."""
+    """Installed adaptors are looked up once, and again after a reload of the file's modules."""
     (folder / "late_sink.py").write_text(MODULE)
     (folder / "site").mkdir()
     monkeypatch.syspath_prepend(folder / "site")

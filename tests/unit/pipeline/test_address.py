@@ -27,13 +27,13 @@ def test_host_and_port_are_told_apart(text: str, host: str, port: int) -> None:
     "text", ["", ":7", "a:b", "a:65536", "[::1", "[::1]7", "a b", "spark://a", "a:²"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    """The problem says how one is written."""
+    """The problem has the correct form."""
     with pytest.raises(ValueError, match="write HOST or HOST:PORT"):
         split_address(text)
 
 
 def test_an_advertised_host_takes_no_port() -> None:
-    """Workers call the port that is listened at."""
+    """An advertised host takes no port, because workers call the port that is listened at."""
     assert checked_host("engine.example") == "engine.example"
     with pytest.raises(ValueError, match="takes no port"):
         checked_host("engine.example:7070")

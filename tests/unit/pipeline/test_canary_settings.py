@@ -1,4 +1,4 @@
-"""Canaries in every setting of every installed adaptor: no error, output or text shows one."""
+"""Canaries in every setting of every installed adaptor, which no error, output or text shows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KeyPath = tuple[str | int, ...]
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     (READER, "kafka"): {"topics": ["x"]},
 }
-"""What an adaptor needs besides."""
+"""Settings that an adaptor needs besides."""
 TOGETHER: dict[str, dict[str, Any]] = {
     "username": {**SASL, "password": "x"},
     "password": {**SASL, "username": "x"},
@@ -49,14 +49,14 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "pattern": {"topics": []},
     "progress_topic": {"transactional": True},
 }
-"""Which settings are of use only with others, and those."""
+"""Settings that are of use only with others, and those."""
 WRAPPED = {
     "dsn": "host=127.0.0.1 port=1 password='{}'",
     "proxy": "http://x:{}@127.0.0.1:1",
     "token_url": "http://127.0.0.1:1/{}",
     "url": "http://127.0.0.1:1/{}",
 }
-"""How a secret stands in a setting that takes no text as it is."""
+"""The text around a secret, for settings that do not take any text."""
 KEYS = ("some.password", "X-Api-Key", "plain")
 """Names of the values of settings that are mappings."""
 
@@ -76,7 +76,7 @@ def holds(annotation: object, *kinds: type) -> bool:
 
 
 def places(model: type[BaseModel], base: dict[str, Any]) -> Iterator[tuple[KeyPath, Any, bool]]:
-    """Yield the path of every setting, nested ones too, the settings around it, if it is secret."""
+    """Yield the path of each setting, nested ones too, the settings around it, and its secrecy."""
     for name, info in model.model_fields.items():
         around = base | TOGETHER.get(name, {})
         for nested in models(info.annotation):
@@ -100,7 +100,7 @@ def put(values: Any, path: KeyPath, value: str) -> Any:
 
 
 def look(form: str, pipeline: Pipeline, part: WriterConfig, where: object) -> None:
-    """Fail if what hides the secrets of *pipeline*, or of its adaptor, leaves one in a text."""
+    """Fail if the redaction of *pipeline*, or of its adaptor, leaves a secret in a text."""
     secret = CANARIES[form]
     assert "***" not in repr(pipeline)
     clean(form, repr(pipeline), where)
@@ -112,7 +112,7 @@ def look(form: str, pipeline: Pipeline, part: WriterConfig, where: object) -> No
 
 
 def cases(form: str) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield a source of the canary's, what a file says for it, and the variables."""
+    """Yield a source of the canary, its text in a file, and the variables."""
     yield "file", "${file:secret}", {}
     if form == "plain":
         yield "variable", "${CANARY_TOKEN}", {"CANARY_TOKEN": CANARIES[form]}
@@ -123,7 +123,7 @@ ADAPTORS = cache(find)
 
 @pytest.fixture(autouse=True)
 def adaptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for each adaptor once: what is installed takes longer to find than to validate."""
+    """Look for each adaptor once, because the search takes longer than the validation."""
     monkeypatch.setattr("transporter.pipeline.config.find", ADAPTORS)
 
 
@@ -181,7 +181,7 @@ def test_settings_that_must_differ_show_no_secret(
 def test_check_prints_no_secret_of_any_setting(
     tmp_path: Path, kind: str, adaptor: str, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``check --json`` shows no secret, whatever setting holds it and whatever is wrong with it."""
+    """``check --json`` shows no secret, in any setting and with any problem."""
     (tmp_path / "secret").write_text(CANARIES[form])
     (tmp_path / "secret").chmod(0o600)
     config = ADAPTORS(kind, adaptor, tmp_path).Config

@@ -1,4 +1,4 @@
-"""Canaries in the settings of what cannot be reached: no error or finding shows one."""
+"""Canaries in the settings of unreachable systems, which no error or finding shows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Nothing:
-    """What the log remembers of a reader that never was."""
+    """The log's memory of a reader that never was."""
 
     log_id, position, committable = "log", None, None
 
@@ -63,7 +63,7 @@ UNREACHABLE: list[tuple[str, str, dict[str, Any]]] = [
     (WRITER, "lmdb", {"path": ELSEWHERE}),
     (WRITER, "spark", {"path": ELSEWHERE, "options": {"password": "{}"}}),
 ]  # fmt: skip
-"""Settings with a secret of which opening, looking and writing fail."""
+"""Settings with a secret for which opening, probing and writing fail."""
 
 
 def filled(value: Any, secret: str) -> Any:
@@ -74,7 +74,7 @@ def filled(value: Any, secret: str) -> Any:
 
 
 def errors(made: Any, kind: str) -> Iterator[BaseException | str]:
-    """Yield what is raised and what is found when *made* is opened, used and looks."""
+    """Yield the errors and findings of *made* when it is opened, used and probed."""
     try:
         if kind == READER:
             made.open(Nothing())
@@ -95,7 +95,7 @@ def errors(made: Any, kind: str) -> Iterator[BaseException | str]:
 
 
 def hidden(secrets: Secrets, error: BaseException | str) -> str:
-    """Return what is shown of *error*, traceback and all."""
+    """Return the redacted text of *error*, traceback and all."""
     if isinstance(error, str):
         return secrets.hide(error)
     shown = secrets.hide(str(error))
@@ -129,7 +129,7 @@ def test_what_cannot_be_reached_is_told_without_a_secret(
 
 
 def test_every_adaptor_that_connects_or_opens_is_among_them() -> None:
-    """A new adaptor must be tried as well."""
+    """Every adaptor that connects or opens is among those tried."""
     without = {(READER, "demo")}
     assert {(kind, adaptor) for kind, adaptor, _ in UNREACHABLE} | without == set(INSTALLED)
 
@@ -174,7 +174,7 @@ ELECTIONS: dict[str, tuple[Election, str]] = {
 
 @pytest.mark.parametrize("case", ELECTIONS)
 def test_an_election_that_cannot_be_held_is_told_without_a_secret(case: str) -> None:
-    """An elector whose servers are not there reports and raises nothing that it was given."""
+    """An elector with unreachable servers reports and raises none of its secrets."""
     form, (election, dsn) = "plain", ELECTIONS[case]
     secret = CANARIES[form]
     if isinstance(election, KafkaElection):

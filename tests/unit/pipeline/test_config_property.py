@@ -1,4 +1,4 @@
-"""Any document loads, or is refused as configuration; nothing else can happen."""
+"""Documents of any content load, or are refused as configuration. Nothing else can happen."""
 
 from __future__ import annotations
 

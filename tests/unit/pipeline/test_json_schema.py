@@ -1,4 +1,4 @@
-"""The JSON Schema of pipeline files: it takes what 'check' takes, and refuses plain mistakes."""
+"""The JSON Schema of pipeline files: it takes the files that 'check' takes, not plain mistakes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ routes:
 
 @pytest.fixture(scope="module")
 def validator() -> Draft202012Validator:
-    """Give a validator of the schema, which is itself a valid schema."""
+    """Return a validator of the schema, which is itself a valid schema."""
     schema = pipeline_schema()
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)

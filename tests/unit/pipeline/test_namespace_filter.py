@@ -31,7 +31,7 @@ def test_mask_searches(pattern: str, taken: list[bool]) -> None:
 @pytest.mark.parametrize("pattern", [".*", "^a$", "^b$"])
 @pytest.mark.parametrize("names", [[], ["a"], ["a", "a", "a"], ["a", "b", "a"], ["b", "a"]])
 def test_shortcuts_agree_with_matching_each(pattern: str, names: list[str]) -> None:
-    """A batch with a single namespace gives what matching every row gives."""
+    """The shortcut for a batch of a single namespace agrees with matching every row."""
     mask = Namespace(pattern).mask(pa.array(names, type=pa.string()))
     assert isinstance(mask, pa.BooleanArray)
     assert mask.to_pylist() == [pattern in (".*", f"^{name}$") for name in names]

@@ -1,4 +1,4 @@
-"""Pipeline files become frozen values, or errors that say where and what."""
+"""Pipeline files become frozen values, or errors with the place and the problem."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_every_key_arrives(pipeline_file: Write) -> None:
 def test_compaction_is_off_until_a_file_asks_for_it(
     pipeline_file: Write, valid: str, compaction: str, after: float | None, by_hand: float | None
 ) -> None:
-    """By ``after`` or by ``keep``; what ``log compact`` may do is asked for by ``keep`` alone."""
+    """``after`` or ``keep`` turns compaction on, and ``keep`` is enough for ``log compact``."""
     found = load(pipeline_file(f"{valid}log: {{compaction: {compaction}}}\n"), {}).log.compaction
     assert (found.after, found.by_hand) == (after, by_hand)
 
@@ -171,7 +171,7 @@ def test_compaction_is_off_until_a_file_asks_for_it(
 def test_what_compaction_leaves_stays_unless_an_age_is_given(
     pipeline_file: Write, valid: str, log: str, age: float | None
 ) -> None:
-    """The last entry of a key is not removed after a week because nobody spoke of retention."""
+    """The last entry of a key stays after a week if the file does not set a retention."""
     assert load(pipeline_file(f"{valid}log: {log}\n"), {}).log.retention.age == age
 
 
@@ -209,7 +209,7 @@ def test_retention_by_age_can_be_turned_off(pipeline_file: Write, valid: str) ->
 def test_how_long_history_lasts_is_said_in_one_line(
     pipeline_file: Write, valid: str, log: str, text: str
 ) -> None:
-    """What may take entries away, and when."""
+    """The text has the reasons and the time of any removal of entries."""
     found = load(pipeline_file(f"{valid}log: {log}\n"), {}).log
     assert history_text(found.compaction, found.retention, found.max_bytes) == text
 
@@ -246,7 +246,7 @@ def test_a_text_setting_keeps_the_text_of_a_variable(pipeline_file: Write, valid
 
 
 REPLACED = [
-    # (what in the valid file, its replacement, the only problem)
+    # (a text in the valid file, its replacement, the only problem)
     ("readers:\n", "reader:\n", "1: unknown key 'reader'; did you mean 'readers'?"),
     ("name: in", "nme: in", "2: unknown key 'nme' in readers[0]; did you mean 'name'?"),
     ("name: in", "name: 5", "2: readers[0].name must be text; quote it if"),
@@ -295,10 +295,10 @@ REPLACED = [
 def test_one_mistake_is_one_problem(
     pipeline_file: Write, valid: str, old: str, new: str, expected: str
 ) -> None:
-    """A mistake is named with its line, and what to write instead where that can be guessed."""
+    """A mistake is named with its line, and a correction where that can be guessed."""
     found = problems(pipeline_file, valid.replace(old, new, 1))
     assert any(each.startswith(expected) for each in found), found
-    # A misspelt key is also missing under its right name; nothing else may be reported.
+    # A misspelt key is also missing under its right name, but nothing else may be reported.
     assert all(each.startswith(expected) or each.endswith("is missing") for each in found), found
 
 
@@ -355,7 +355,7 @@ def test_one_mistake_at_the_top(pipeline_file: Write, valid: str, text: str, exp
     ],
 )
 def test_other_shapes(pipeline_file: Write, text: str, expected: list[str]) -> None:
-    """A file of another shape is told what it must be."""
+    """The error for a file of another shape describes the right one."""
     found = problems(pipeline_file, text)
     assert len(found) == len(expected)
     assert all(each.startswith(start) for each, start in zip(found, expected, strict=True)), found
@@ -376,7 +376,7 @@ def test_names_that_differ_in_case_only_are_the_same(pipeline_file: Write, valid
 
 
 def test_a_file_name_that_is_no_name_needs_one(pipeline_file: Write, valid: str) -> None:
-    """The default name is the file's; where that is no name, the file must give one."""
+    """The default name is the file's, and a file whose name is not valid must give one."""
     odd = pipeline_file(valid).rename(pipeline_file(valid).with_name("my orders.yaml"))
     with pytest.raises(ConfigError, match="add name:"):
         load(odd, {})
@@ -405,7 +405,7 @@ LOADS = [("count: ${SECRET}", "4242"), ("odd: ${SECRET}", "4242")]
 def test_values_of_variables_are_never_shown(
     pipeline_file: Write, valid: str, setting: str, secret: str
 ) -> None:
-    """Whatever is wrong with the value of a variable, the error does not repeat it."""
+    """The error never repeats the value of a variable, whichever rule refuses it."""
     text = valid.replace("Source\n", f"Source\n    {setting}\n")
     if (setting, secret[:4]) in LOADS:
         load(pipeline_file(text), {"SECRET": secret})
@@ -420,7 +420,7 @@ def test_values_of_variables_are_never_shown(
 def test_adaptors_named_by_variables_are_never_shown(
     pipeline_file: Write, valid: str, place: str
 ) -> None:
-    """Not even a reference is repeated when it came from a variable."""
+    """A reference that came from a variable is not repeated."""
     text = valid.replace("adaptor: doubles:Source", place)
     assert "q9z" not in "".join(problems(pipeline_file, text, {"SECRET": "q9z"}))
 
@@ -434,7 +434,7 @@ def test_secrets_written_into_the_file_are_not_shown(pipeline_file: Write, valid
 
 
 def test_a_mapping_of_some_kind_is_told_by_its_keys(pipeline_file: Write) -> None:
-    """What is wrong in one of several kinds has its line, and the path that the file has."""
+    """A problem in one of several kinds has its line, and the path that the file has."""
     text = """\
 readers:
   - name: in

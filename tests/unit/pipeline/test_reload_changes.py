@@ -1,4 +1,4 @@
-"""Which changes of a pipeline file a running engine takes up, and where it refuses."""
+"""The changes of a pipeline file that a running engine takes up, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def edit(pipeline: Pipeline, change: Callable[[dict[str, Any]], object]) -> None
 def test_what_may_change_is_taken_up(
     pipeline: Pipeline, change: Callable[[dict[str, Any]], object], told: list[str]
 ) -> None:
-    """These settings change while the engine runs; new workers go to the routes they concern."""
+    """These settings change while the engine runs, and only the affected routes get new workers."""
     edit(pipeline, change)
     wanted = reread(pipeline, {})
-    # Route two writes through code of the user's own, which is always taken up anew.
+    # Route two writes through code of the user's own, which is always taken up again.
     assert {each.name for each in changed_routes(pipeline, wanted)} == {*told, "two"}
 
 
@@ -83,7 +83,7 @@ def test_what_may_change_is_taken_up(
 def test_what_may_not_change_is_refused_with_its_line(
     pipeline: Pipeline, change: Callable[[dict[str, Any]], object], key: str, problem: str
 ) -> None:
-    """The refusal stands at the line of the key, or of what holds it, and says what to do."""
+    """The refusal stands at the line of the key, or of its parent, and has the remedy."""
     edit(pipeline, change)
     with pytest.raises(InvalidPipeline) as raised:
         reread(pipeline, {})
@@ -103,14 +103,14 @@ def test_a_file_that_is_wrong_is_refused_as_at_a_start(pipeline: Pipeline) -> No
 
 
 def test_the_lines_of_routes_need_no_variables(tmp_path: Path) -> None:
-    """Which routes a file names is told without the secrets that it asks for."""
+    """The routes of a file are listed without the secrets that it refers to."""
     path = tmp_path / "p.yaml"
     path.write_text("routes:\n  - name: a\n    dsn: ${NONE:?set it}\n  - writer: x\n    name: b\n")
     assert route_lines(path, {}) == {"a": 2, "b": 5}
 
 
 def test_modules_beside_the_file_are_imported_anew_and_no_others(tmp_path: Path) -> None:
-    """What lies in the file's folder is read again; modules from anywhere else stay loaded."""
+    """Modules in the file's folder are read again, and modules from anywhere else stay loaded."""
     code = tmp_path / "beside_module.py"
     code.write_text("def change(message):\n    return 1\n")
     (tmp_path / "json.py").write_text("")
@@ -152,13 +152,13 @@ def test_modules_beside_the_file_are_imported_anew_and_no_others(tmp_path: Path)
 def test_readers_and_routes_change_come_and_go(
     pipeline: Pipeline, change: Callable[[dict[str, Any]], object], part: str, told: object
 ) -> None:
-    """What a reload comes to is told by kind and name, for the audit file and the operator."""
+    """The changes of a reload are reported by kind and name, to the audit file and the operator."""
     edit(pipeline, change)
     assert changes(pipeline, reread(pipeline, {}))[part] == told
 
 
 def test_readers_of_an_adaptor_that_comes_with_us_stay_open(tmp_path: Path) -> None:
-    """Only one whose settings are others now is opened anew, and one with code of the user's."""
+    """Only a reader with changed settings, or with the user's own code, is reopened."""
     (tmp_path / "in.jsonl").write_text("")
     pipeline = make_pipeline(tmp_path, [], one={})
 
@@ -174,7 +174,7 @@ def test_readers_of_an_adaptor_that_comes_with_us_stay_open(tmp_path: Path) -> N
 
 
 def test_a_first_reader_that_takes_turns_gives_every_route_a_new_worker(tmp_path: Path) -> None:
-    """Writers are told the name by which engines take turns when they open, and not later."""
+    """All routes get new workers, because writers receive that name only when they open."""
     pipeline = make_pipeline(tmp_path, [], one={"writer": {"adaptor": "lmdb", "path": "store"}})
     assert changes(pipeline, reread(pipeline, {}))["routes"] == []
     (tmp_path / "table.txt").write_text("")

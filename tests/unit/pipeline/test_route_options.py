@@ -1,4 +1,4 @@
-"""What a route may be told: defaults, every value, and every mistake with its line."""
+"""Options of a route: defaults, every value, and every mistake with its line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def problem(write: Write, valid: str, options: str, environ: dict[str, str] | No
 
 
 def test_defaults(pipeline_file: Write, valid: str) -> None:
-    """A route that is told nothing has the documented options."""
+    """A route without options has the documented ones."""
     found: RouteConfig = load(pipeline_file(valid), {}).routes[0]
     assert found.retry == RetryConfig(attempts=5, backoff=BackoffRange(0.2, 30.0))
     assert (found.on_error, found.park_order) == ("stop", "key")
@@ -85,7 +85,7 @@ def test_an_option_arrives(
 
 
 def test_options_may_come_from_variables(pipeline_file: Write, valid: str) -> None:
-    """A variable is text, and still becomes the number or the offset that an option asks for."""
+    """A variable is text, and still becomes the number or the offset of an option."""
     found = route(
         pipeline_file,
         valid,
@@ -143,13 +143,13 @@ MISTAKES = [
 def test_a_wrong_option_is_one_problem(
     pipeline_file: Write, valid: str, text: str, expected: str
 ) -> None:
-    """A wrong option is named with its line, its key and what to write instead."""
+    """A wrong option is named with its line, its key and a correction."""
     found = problem(pipeline_file, valid, text)
     assert found.startswith((f"7: routes[0].{expected}", f"7: {expected}")), found
 
 
 def test_a_wrong_option_from_a_variable_is_not_shown(pipeline_file: Write, valid: str) -> None:
-    """What came from a variable stays out of the error, whichever option refuses it."""
+    """A value that came from a variable stays out of the error, whichever option refuses it."""
     for option in ("start", "after", "on_error", "linger", "max_in_flight_per_key"):
         found = problem(pipeline_file, valid, f"{option}: ${{X}}", {"X": "hunter22"})
         assert option in found
@@ -164,7 +164,7 @@ routes:
 
 
 def chain(after: dict[str, str | None]) -> str:
-    """Return a pipeline whose routes wait as *after* says; route n stands on line 4 + n."""
+    """Return a pipeline whose routes wait by *after*. Route n stands on line 4 + n."""
     lines = [
         f"  - {{name: {name}, writer: {{adaptor: 'doubles:Sink', path: o}}, after: {other or '~'}}}"
         for name, other in after.items()
@@ -173,7 +173,7 @@ def chain(after: dict[str, str | None]) -> str:
 
 
 def test_routes_may_wait_in_a_row(pipeline_file: Write) -> None:
-    """Any route may wait for any other, whichever comes first in the file."""
+    """Any route may wait for any other, in any order of the file."""
     after = {"c": "b", "b": "a", "a": None, "d": "a"}
     routes = load(pipeline_file(chain(after)), {}).routes
     assert {each.name: each.after for each in routes} == after

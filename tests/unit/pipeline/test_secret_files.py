@@ -1,4 +1,4 @@
-"""Secrets that a pipeline file takes from files: what is read, refused and hidden."""
+"""Secrets that a pipeline file takes from files: reading, refusal and redaction."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def dsn(found: Pipeline) -> str:
     ],
 )
 def test_one_line_end_is_stripped(tmp_path: Path, content: bytes, text: str) -> None:
-    """Editors put one behind a secret; all else belongs to it."""
+    """One line end, as editors write it behind a secret, is stripped, and no other byte is."""
     (tmp_path / "s").write_bytes(content)
     assert read_secret(tmp_path / "s") == text
 
@@ -96,7 +96,7 @@ def test_one_line_end_is_stripped(tmp_path: Path, content: bytes, text: str) -> 
 def test_what_is_no_secret_is_refused(
     tmp_path: Path, make: Callable[[Path], object], problem: str
 ) -> None:
-    """With the file's name and what is wrong, at the line where it is written."""
+    """The error has the file's name and the problem, at the line where it is written."""
     make(tmp_path / "secret")
     with pytest.raises(UnreadableSecret, match=problem):
         read_secret(tmp_path / "secret")
@@ -105,13 +105,13 @@ def test_what_is_no_secret_is_refused(
 
 
 def test_links_are_followed(tmp_path: Path, secret: Path) -> None:
-    """Kubernetes mounts each secret as a link to a link."""
+    """Links are followed, because Kubernetes mounts each secret as a link to a link."""
     (tmp_path / "link").symlink_to(secret)
     assert read_secret(tmp_path / "link") == CANARY
 
 
 def test_files_and_variables_stand_beside_each_other(tmp_path: Path, secret: Path) -> None:
-    """Relative paths begin at the pipeline file; a value brings no structure; $${ escapes."""
+    """Relative paths begin at the pipeline file, values bring no structure, and $${ escapes."""
     found = load(pipeline(tmp_path, "${PRE}${file:secret}$${file:secret}"), {"PRE": "p-"})
     assert dsn(found) == f"host=db password='p-{CANARY}${{file:secret}}'"
     assert dsn(load(pipeline(tmp_path, f"${{file:{secret}}}"), {})) == dsn(
@@ -121,20 +121,20 @@ def test_files_and_variables_stand_beside_each_other(tmp_path: Path, secret: Pat
 
 @pytest.mark.parametrize("name", ["~nobody-here/x", "a" * 5000, "\0", "/"])
 def test_a_strange_name_is_an_error_like_any_other(tmp_path: Path, name: str) -> None:
-    """Whatever stands there, the error says so in one line."""
+    """The error for a strange name is one line."""
     with pytest.raises(InvalidPipeline, match="secret file"):
         load(pipeline(tmp_path, f"${{file:{name}}}"), {})
 
 
 @pytest.mark.parametrize("text", ["${file:}", "${file:x"])
 def test_what_names_no_file_is_refused(tmp_path: Path, text: str) -> None:
-    """A malformed one is no variable."""
+    """A malformed reference is not a variable."""
     with pytest.raises(InvalidPipeline, match="does not begin a variable"):
         load(pipeline(tmp_path, text), {})
 
 
 def test_a_file_is_a_secret_whatever_the_setting_is_called(tmp_path: Path, secret: Path) -> None:
-    """And in every encoding; a variable beside it is none for the file's sake."""
+    """A file is a secret in every encoding, and a variable beside it is not."""
     path = pipeline(tmp_path, "x")
     document = json.loads(path.read_text())
     document["routes"][0]["writer"]["headers"] = {"X-Plain": "${HOST} ${file:secret}"}
@@ -155,13 +155,13 @@ def test_no_error_repeats_it(
 
 
 def test_commands_that_need_no_secret_read_none(tmp_path: Path) -> None:
-    """Where the log is, is found without rights to the secrets."""
+    """The log directory is found without rights to the secrets."""
     path = pipeline(tmp_path, "${file:not-there}")
     assert log_directory(path, {}) == tmp_path / "data" / "p"
 
 
 def test_it_is_read_again(tmp_path: Path, secret: Path) -> None:
-    """The same as long as the file is the same; then new settings, and both values are secrets."""
+    """A changed file gives new settings, and both values are secrets. Else nothing changes."""
     reader = load(pipeline(tmp_path, "${file:secret}"), {}).readers[0]
     assert reader.renewed() is reader
     assert not reader.outdated()
@@ -174,7 +174,7 @@ def test_it_is_read_again(tmp_path: Path, secret: Path) -> None:
 
 
 def test_one_that_is_gone_is_an_error_without_what_it_held(tmp_path: Path, secret: Path) -> None:
-    """Whoever connects tries again; nothing goes on silently with the old value."""
+    """A missing file is an error, and the old value is not used silently."""
     reader = load(pipeline(tmp_path, "${file:secret}"), {}).readers[0]
     secret.unlink()
     assert not reader.outdated()
@@ -187,7 +187,7 @@ def test_one_that_is_gone_is_an_error_without_what_it_held(tmp_path: Path, secre
 
 
 def test_a_replaced_secret_is_no_change_of_the_pipeline(tmp_path: Path, secret: Path) -> None:
-    """A reload refuses nothing for it, and gives the routes whose secret it is new workers."""
+    """A reload accepts it, and gives new workers to the routes whose secret it is."""
     spark = {"config": {"spark.hadoop.fs.key": "${file:secret}"}}
     running = load(pipeline(tmp_path, "${file:secret}", spark=spark), {})
     assert changed_routes(running, reread(running, {})) == []
@@ -197,7 +197,7 @@ def test_a_replaced_secret_is_no_change_of_the_pipeline(tmp_path: Path, secret: 
     other = tmp_path / "other"
     other.write_text("Another-one\n")
     pipeline(tmp_path, "${file:other}", spark=spark)
-    # Another file is a change, whatever it holds: the reader is opened anew.
+    # Another file is a change, even with the same contents: the reader is reopened.
     assert [each.name for each in changed_readers(running, wanted)] == []
     assert [each.name for each in changed_readers(running, reread(running, {}))] == ["in"]
 
@@ -205,7 +205,7 @@ def test_a_replaced_secret_is_no_change_of_the_pipeline(tmp_path: Path, secret: 
 def test_check_warns_of_one_that_all_may_read(
     tmp_path: Path, secret: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Containers mount secrets so; on a host it is a mistake, and folders above may close it."""
+    """A warning names the file, unless a folder above is closed to others."""
     path = pipeline(tmp_path, "${file:secret}")
     tmp_path.chmod(0o755)
     assert app.execute(["check", str(path)]) == 0

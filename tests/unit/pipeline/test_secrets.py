@@ -1,4 +1,4 @@
-"""Which values of a pipeline file are secrets, and in which forms they are found."""
+"""The secrets of a pipeline file, and the forms in which they are found."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def found(text: str, **environ: str) -> Secrets:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_secret_is_found_however_it_is_written(form: str) -> None:
-    """Invariant 20: drivers quote, escape and encode what they were given before they show it."""
+    """Invariant 20: drivers quote, escape and encode their settings before they show them."""
     secrets = found("password: ${THE_ONE}", THE_ONE=CANARY)
     shown = secrets.hide(f"it was <{FORMS[form](CANARY)}>, they say")
     assert HIDDEN in shown
-    # A letter or two at an end may depend on what is beside it.
+    # A letter or two at an end may depend on the neighbouring text.
     assert not [part for part in windows(FORMS[form](CANARY), 12) if part in shown]
 
 
@@ -75,7 +75,7 @@ def windows(text: str, size: int) -> list[str]:
 
 @pytest.mark.parametrize("joined", ["", " ", "\n", "\\n"])
 def test_a_key_of_many_lines_is_found_on_one(joined: str) -> None:
-    """However the lines are joined; its first and last line are no secrets."""
+    """A key is found however its lines are joined. Its first and last line are not secrets."""
     shown = found("private_key: ${KEY}", KEY=PEM).hide(joined.join(PEM.split("\n")))
     assert "MIIEvQIBADANBgkqhkiG9w0B" not in shown
     assert "AQEFAASCBKcwggSjAgEAAoIB" not in shown
@@ -83,7 +83,7 @@ def test_a_key_of_many_lines_is_found_on_one(joined: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_variable_with_a_telling_name_is_a_secret(name: str) -> None:
-    """Wherever it is used."""
+    """A variable with a typical name is a secret wherever it is used."""
     secrets = found(f"x: {{headers: {{X-Anything: 'is ${{{name}}}'}}}}", **{name: "s3cr"})
     assert secrets.hide("it is s3cr") == "it is ***"
 
@@ -91,12 +91,12 @@ def test_a_variable_with_a_telling_name_is_a_secret(name: str) -> None:
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("value", ["s3cr", "${PLAIN}"])
 def test_what_stands_under_a_telling_key_is_a_secret(key: str, value: str) -> None:
-    """Written into the file, or from a variable of any name."""
+    """A value of a secret key is a secret, in the file or from a variable of any name."""
     assert found(f"x: {{{key}: '{value}'}}", PLAIN="s3cr").hide("it is s3cr") == "it is ***"
 
 
 @pytest.mark.parametrize("key", ["host", "topic", "bootstrap_servers", "path", "key"])
 def test_what_tells_nothing_stays_readable(key: str) -> None:
-    """Hosts and topics are not blotted out of errors."""
+    """Hosts and topics are not redacted in errors."""
     secrets = found(f"x: {{{key}: '${{PLACE}}'}}", PLACE="kafka-1:9092")
     assert secrets.hide("cannot reach kafka-1:9092") == "cannot reach kafka-1:9092"

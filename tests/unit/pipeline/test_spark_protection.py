@@ -50,7 +50,7 @@ def loaded(folder: Path, **spark: Any) -> None:
     ],
 )
 def test_protected_or_declared_insecure(spark: dict[str, Any], tmp_path: Path) -> None:
-    """YARN and Kubernetes give each application a secret; other clusters share one."""
+    """YARN and Kubernetes give each application a secret, and other clusters share one."""
     loaded(tmp_path, **spark)
 
 
@@ -71,7 +71,7 @@ def test_protected_or_declared_insecure(spark: dict[str, Any], tmp_path: Path) -
     ],
 )
 def test_what_is_not_protected_is_refused(spark: dict[str, Any], why: str, tmp_path: Path) -> None:
-    """The error names the setting, and what to do instead."""
+    """The error names the setting and the remedy."""
     with pytest.raises(InvalidPipeline, match=why) as refused:
         loaded(tmp_path, **spark)
     assert "tulip" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""The key ``observe.tracing``: what it takes, what it refuses, and what stays secret."""
+"""The key ``observe.tracing``: accepted values, refused values, and secrets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def loaded(folder: Path, environ: dict[str, str] | None = None, **tracing: Any) 
 
 
 def test_the_defaults(tmp_path: Path) -> None:
-    """One entry in a hundred, to the endpoint that the file names; without the key nothing."""
+    """One entry in a hundred is traced, to the endpoint in the file, and none without the key."""
     tracing = loaded(tmp_path).observe.tracing
     assert tracing is not None
     assert tracing.endpoint.get_secret_value() == URL
@@ -56,7 +56,7 @@ def test_the_defaults(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, wrong: dict[str, Any], text: str) -> None:
-    """The error says which key, and what it should be."""
+    """The error names the key and its valid values."""
     with pytest.raises(InvalidPipeline) as error:
         loaded(tmp_path, **wrong)
     assert text in str(error.value)
@@ -65,7 +65,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, wrong: dict[str, Any], text: str
 
 
 def test_every_header_is_a_secret(tmp_path: Path) -> None:
-    """Whatever its name: a vendor's key has one of his own."""
+    """A header of any name is a secret, because each vendor has its own."""
     headers = {"x-honeycomb-team": "${TEAM}", "Authorization": "Bearer abcdefghij"}
     pipeline = loaded(tmp_path, {"TEAM": "t0p-s3cret"}, headers=headers)
     assert pipeline.secrets.hide("t0p-s3cret, Bearer abcdefghij") == "***, ***"

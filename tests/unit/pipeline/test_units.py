@@ -50,7 +50,7 @@ def test_duration_reads_each_unit(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("value", ["5", "", "5 s", "-5s", "5S", "s", "1h30m", "٣s", 5, None, True])
 def test_duration_refuses_the_rest(value: object) -> None:
-    """Without a number and one known unit there is no duration, and the value is not echoed."""
+    """A duration needs a number and one known unit, and the error does not repeat the value."""
     with pytest.raises(ValueError, match=r"^is not a duration"):
         duration(value)
 
@@ -106,7 +106,7 @@ def test_duration_text_uses_the_largest_whole_unit(seconds: float, text: str) ->
 
 
 def test_a_bare_number_is_a_duration_in_code_only() -> None:
-    """Code may give seconds; a pipeline file must name the unit."""
+    """Code may give seconds, but a pipeline file must name the unit."""
     assert Settings(wait=0.25).wait == 0.25
     with pytest.raises(ValidationError, match="is not a duration"):
         Settings.model_validate({"wait": 5}, context={FOLDER: Path("/x")})
@@ -132,7 +132,7 @@ def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     ("text", "a_second"), [("500/s", 500), ("30/m", 0.5), ("9/h", 0.0025), ("0.5/s", 0.5)]
 )
 def test_rate_reads_each_unit(text: str, a_second: float) -> None:
-    """So many a second, a minute or an hour."""
+    """A rate is a number a second, a minute or an hour."""
     assert rate(text) == a_second
 
 
@@ -140,6 +140,6 @@ def test_rate_reads_each_unit(text: str, a_second: float) -> None:
     "value", [5, True, "5", "5/d", "0/s", "0.0/h", "-1/s", "1e3/s", "5 /s", None]
 )
 def test_rate_refuses_the_rest(value: object) -> None:
-    """Nobody means to deliver nothing: that is a pause."""
+    """A rate of zero is refused, because that is a pause."""
     with pytest.raises(ValueError, match="is not a rate"):
         rate(value)

@@ -28,7 +28,7 @@ ENVIRON = {"HOST": "db", "PORT": "5432", "EMPTY": "", "ODD": "${HOST}"}
     ],
 )
 def test_substitute(text: str, result: str) -> None:
-    """Every form is replaced once; a value is never looked at again."""
+    """Every form is replaced once, and a value is never replaced again."""
     assert substitute(text, ENVIRON).text == result
 
 
@@ -46,13 +46,13 @@ def test_substitute(text: str, result: str) -> None:
     ],
 )
 def test_substitute_refuses(text: str, problem: str) -> None:
-    """An unset variable and a malformed one are errors that say what to do."""
+    """An unset variable and a malformed one are errors with a remedy."""
     with pytest.raises(ValueError, match=problem):
         substitute(text, ENVIRON)
 
 
 def test_substitute_tells_what_came_from_outside() -> None:
-    """Values of variables are told apart from defaults, and an escape is no variable."""
+    """Values of variables are separate from defaults, and an escape is not a variable."""
     assert substitute("${HOST}${NONE:-x}", ENVIRON).values == {"db"}
     assert substitute("${NONE:-x}", ENVIRON)[1:3] == (True, frozenset())
     assert not substitute("$${HOST}", ENVIRON).replaced

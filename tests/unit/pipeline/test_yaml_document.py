@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     ],
 )
 def test_plain_scalars_follow_yaml_1_2(text: str, value: object) -> None:
-    """Only what YAML 1.2 calls null, a boolean or a number is one."""
+    """Only the nulls, booleans and numbers of YAML 1.2 are such."""
     assert typed(text) == value
     assert type(typed(text)) is type(value)
 
@@ -56,7 +56,7 @@ def test_quoted_scalars_are_text() -> None:
 
 
 def test_every_key_path_knows_its_line() -> None:
-    """A key has the line of the key, an item that of its start, a stranger its parent's."""
+    """A key has the line of the key, an item that of its start, an unknown path its parent's."""
     document = parse("a: 1\nlist:\n  - x: 1\n    y:\n      2\n  - z\n", "f", {})
     paths = [(), ("a",), ("list",), ("list", 0), ("list", 0, "y"), ("list", 1), ("list", 0, "no")]
     assert [document.line(path) for path in paths] == [1, 1, 2, 3, 4, 6, 3]
@@ -85,7 +85,7 @@ def test_every_key_path_knows_its_line() -> None:
     ],
 )
 def test_refuses_with_the_line(text: str, line: int, problem: str) -> None:
-    """Whatever strict YAML does not allow is one error with its line."""
+    """Each text that strict YAML does not allow is one error with its line."""
     with pytest.raises(ConfigError, match=problem) as caught:
         parse(text, "f.yaml", {})
     assert (caught.value.file, caught.value.line) == ("f.yaml", line)
@@ -103,7 +103,7 @@ def test_refuses_with_the_line(text: str, line: int, problem: str) -> None:
     ],
 )
 def test_bombs_are_refused_quickly(bomb: str) -> None:
-    """What would unfold or nest without end is refused before it does."""
+    """Text that would unfold or nest without end is refused before it does."""
     started = time.monotonic()
     with pytest.raises(ConfigError):
         parse(bomb, "f", {})
@@ -111,7 +111,7 @@ def test_bombs_are_refused_quickly(bomb: str) -> None:
 
 
 def test_variables_are_text_whatever_they_hold() -> None:
-    """The setting decides what a variable means: a password keeps its zeros."""
+    """The setting decides the meaning of a variable: a password keeps its zeros."""
     document = parse("a: ${N}\nb: '${N}'\nc: [x, 'p ${N}']\nd: $${N}\n", "f", {"N": "0123"})
     assert document.root == {"a": "0123", "b": "0123", "c": ["x", "p 0123"], "d": "${N}"}
     assert document.substituted == {("a",), ("b",), ("c", 1)}
@@ -147,7 +147,7 @@ def test_redact_blots_out_values_of_variables() -> None:
     ],
 )
 def test_read_refuses_other_files(tmp_path: Path, content: bytes, line: int, problem: str) -> None:
-    """A file that is no short UTF-8 text is refused by name."""
+    """A file that is not a short UTF-8 text is refused by name."""
     file = tmp_path / "x.yaml"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=problem) as caught:
@@ -164,7 +164,7 @@ def test_read_says_why_a_file_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_read_skips_a_byte_order_mark(tmp_path: Path) -> None:
-    """An editor's byte order mark is no part of the first key."""
+    """An editor's byte order mark is not a part of the first key."""
     file = tmp_path / "x.yaml"
     file.write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert read(file, {}).root == {"a": 1}

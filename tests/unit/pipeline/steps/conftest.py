@@ -28,9 +28,9 @@ def steps(folder: Path) -> Callable[..., Steps]:
 
 @pytest.fixture
 def python(folder: Path) -> Callable[[str], dict[str, Any]]:
-    """Write a module with a function ``turn`` beside the pipeline file; return the step.
+    """Write a module with a function ``turn`` beside the pipeline file, and return the step.
 
-    The first module is ``turning``; later ones have a number, for modules stay loaded.
+    The first module is ``turning``. Later ones have a number, because modules stay loaded.
     """
     count = 0
 

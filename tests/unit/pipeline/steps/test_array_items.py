@@ -1,4 +1,4 @@
-"""Paths that lead into arrays: what goes, what stays, what is found, byte for byte."""
+"""Paths that lead into arrays: items that go, stay or are found, byte for byte."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from transporter.pipeline.steps.paths import parse_path
 
 
 def omit(data: bytes, *paths: str) -> bytes:
-    """Return *data* without what is at *paths*."""
+    """Return *data* without the values at *paths*."""
     return Rewriter(dict.fromkeys(map(parse_path, paths)))(data)
 
 
 def pick(data: bytes, *paths: str) -> bytes:
-    """Return *data* with nothing but what is at *paths*."""
+    """Return *data* with nothing but the values at *paths*."""
     return Picker(map(parse_path, paths))(data)
 
 
@@ -47,11 +47,11 @@ OMITTED = [
     (b'{"a":{"0":1,"*":2}}', ["a[0]", "a[1]"], b'{"a":{"0":1,"*":2}}'),
     (b'{"a":"[1]"}', ["a[0]"], b'{"a":"[1]"}'),
     (b'{"a":[1]}', ["a.0"], b'{"a":[1]}'),
-    # every field of the name, however it is spelt; and both kinds at once
+    # every field of the name, however it is spelt, and both kinds at once
     (b'{"a":[1],"\\u0061":[2,3]}', ["a[0]"], b'{"a":[],"\\u0061":[3]}'),
     (b'{"a":[1,2],"a":{"b":3}}', ["a[0]", "a.b"], b'{"a":[2],"a":{}}'),
     (b'{"a[0]":1,"a":[2]}', ["a\\[0\\]"], b'{"a":[2]}'),
-    # what is kept keeps its spelling, and its depth
+    # kept values keep their spelling, and their depth
     (b'{"a":["]","\\u00e9\\ud800",12345678901234567890,-0.0e+10,{"]":"["}, null]}', ["a[5]"],
      b'{"a":["]","\\u00e9\\ud800",12345678901234567890,-0.0e+10,{"]":"["}]}'),
     (b'{"a":[[[[[[[1]]]]]],2]}', ["a[1]"], b'{"a":[[[[[[[1]]]]]]]}'),
@@ -94,7 +94,7 @@ PICKED = [
     (b'{"a":1,"b":2,"c":3}', ["c", "b", "a", "z"], b'{"a":1,"b":2,"c":3}'),
     (b'{"a":1}', ["z"], b"{}"),
     (b"{ }", ["z"], b"{ }"),
-    # space is kept around what is kept
+    # space is kept around kept values
     (b' { "a" : 1 , "b" : 2 } ', ["a"], b' { "a" : 1  } '),
     (b' { "a" : 1 , "b" : 2 } ', ["b"], b' { "b" : 2 } '),
     (b'{\n  "a": 1,\n  "b": 2,\n  "c": 3\n}\n', ["b"], b'{\n  "b": 2\n}\n'),
@@ -104,13 +104,13 @@ PICKED = [
     (b'{"\\u0061":"\\ud800\\/","b":1,"a":2}', ["a"], b'{"\\u0061":"\\ud800\\/","a":2}'),
     (b'{"\\u0062":1,"\\u0062":{"x":[[[[1]]]]}}', ["a"], b"{}"),
     ('{"ö":1,"größe":"ß"}'.encode(), ["größe"], '{"größe":"ß"}'.encode()),
-    # below: the structure stays, what is beside the field goes
+    # below: the structure stays, the rest beside the field goes
     (b'{"a":{"b":1,"c":2},"d":3}', ["a.b"], b'{"a":{"b":1}}'),
     (b'{"a":{"c":2},"d":3}', ["a.b"], b'{"a":{}}'),
     (b'{"a":{"b":{"c":1,"d":2},"e":3},"f":4}', ["a.b.c", "f"], b'{"a":{"b":{"c":1}},"f":4}'),
     (b'{"a":{"b":1},"d":3}', ["a", "a.b"], b'{"a":{"b":1}}'),
     (b'{"a":{"b":1,"c":2},"a":{"c":3}}', ["a.b"], b'{"a":{"b":1},"a":{}}'),
-    # what no path names never passes, whatever stands in the place of an object
+    # a value that no path names never passes, even in the place of an object
     (b'{"a":"secret","d":3}', ["a.b", "d"], b'{"d":3}'),
     (b'{"a":[{"b":1}],"d":3}', ["a.b", "d"], b'{"d":3}'),
     (b'{"a":{"0":1},"d":3}', ["a[0]", "d"], b'{"d":3}'),
@@ -138,7 +138,7 @@ def test_picked_fields_stay_and_nothing_else(
 
 
 def test_a_document_that_has_nothing_else_is_the_same_object() -> None:
-    """What has nothing to lose is not copied."""
+    """A document with nothing to lose is not copied."""
     for document in (b'{"a":1}', b"{}", b' {"b":{"c":[1]}, "a":1}'):
         assert Picker([("a",), ("b", "c")])(document) is document
 
@@ -161,7 +161,7 @@ FOUND = [
 def test_values_are_found_as_they_are_written(
     document: bytes, path: str, values: list[bytes]
 ) -> None:
-    """Every value at a path is found, in order; one that is not there is no error."""
+    """Every value at a path is found, in order. A missing one is not an error."""
     assert find(document, path) == values
 
 
@@ -172,7 +172,7 @@ BROKEN = [b"", b"[1]", b"[]", b'"b"', b"x", b"{", b'{"b":NaN}', b'{"b":1}}', b'{
 
 @pytest.mark.parametrize("data", BROKEN, ids=lambda data: repr(data[:12]))
 def test_what_is_no_object_is_refused_though_it_cannot_hold_the_field(data: bytes) -> None:
-    """Nothing that is no object vanishes as one without the field."""
+    """Data that is not an object does not vanish as an object without the field."""
     with pytest.raises(NotJson):
         pick(data, "a")
     with pytest.raises(NotJson):

@@ -1,4 +1,4 @@
-"""``only`` and ``skip``: what every operator makes of every type, and which entries pass."""
+"""``only`` and ``skip``: the result of every operator on every type, and the entries that pass."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ SETTINGS = ["x", "", "1", 1, 0, "true", True, False, None, "größe"]
 
 @pytest.mark.parametrize(("written", "equal"), EQUALITY)
 def test_equality_looks_at_types(steps: Compile, written: str, equal: list[object]) -> None:
-    """A value is equal to what is of its type; another type is no error, and not equal."""
+    """A value is equal to a value of its type. Another type is not an error, and not equal."""
     document = b'{"a":%b}' % written.encode()
     found = [each for each in SETTINGS if left(steps(choice("only", "a", "eq", each)), document)]
     assert [(type(each), each) for each in found] == [(type(each), each) for each in equal]
@@ -186,7 +186,7 @@ WRONG = [
 def test_a_wrong_type_fails_at_its_entry(
     steps: Compile, name: str, operator: str, written: str, expected: str
 ) -> None:
-    """What an operator cannot compare fails, with the field and its type, and not its value."""
+    """A value that an operator cannot compare fails with its field and type, without the value."""
     good = b'{"x":{"a.b":null}}'
     bad = b'{"x":{"a.b":%b}}' % written.encode()
     field = r"x.a\.b"
@@ -216,13 +216,13 @@ def test_a_missing_field_is_like_nothing(steps: Compile, operator: str, document
     ],
 )
 def test_one_of_several_values_is_enough(steps: Compile, document: bytes, holds: bool) -> None:
-    """Where a path finds several values the condition holds if it holds for one."""
+    """The condition holds if it holds for one of several values at a path."""
     assert left(steps(choice("only", "a[*]", "eq", 2)), document) == [document] * holds
     assert left(steps(choice("skip", "a[*]", "eq", 2)), document) == [document] * (not holds)
 
 
 def test_which_entries_are_looked_at(steps: Compile) -> None:
-    """What is no document, or of another namespace, passes; the rest keeps all it has."""
+    """Entries without a document, or of another namespace, pass. The rest keeps all it has."""
     messages = [
         Message("a", b'{"n":1}', key=b"1", headers=(("h", b"v"),)),
         Message("a", None, op="delete", key=b"2"),
@@ -239,7 +239,7 @@ def test_which_entries_are_looked_at(steps: Compile) -> None:
 
 
 def test_what_is_no_document_never_vanishes(steps: Compile) -> None:
-    """`only` fails at data that is no object; `skip` passes it where it cannot hold the field."""
+    """`only` fails at data that is not an object. `skip` passes it if it cannot hold the field."""
     broken = b"not JSON"
     with pytest.raises(StepFailed, match=r"^only: data is no JSON object: expected an object at"):
         left(steps(choice("only", "a", "eq", 1)), broken)
@@ -247,7 +247,7 @@ def test_what_is_no_document_never_vanishes(steps: Compile) -> None:
 
 
 def test_a_batch_that_passes_whole_is_handed_on_as_it_is(steps: Compile) -> None:
-    """Nothing is copied where nothing is left out; an empty batch stays empty."""
+    """Nothing is copied where nothing is left out, and an empty batch stays empty."""
     batch = batch_of(Message("a", b'{"n":2}'), Message("a", None))
     for step in (choice("only", "n", "gt", 1), choice("skip", "n", "lt", 1)):
         assert steps(step).apply(batch) is batch
@@ -277,7 +277,7 @@ near = st.tuples(numbers, st.integers(-1, 1)).map(
 @settings(max_examples=200, deadline=None)
 @given(st.tuples(numbers, numbers) | near)
 def test_every_order_is_that_of_fractions(pair: tuple[str, str]) -> None:
-    """Whatever two numbers are written like, they compare as exact fractions do."""
+    """Two numbers compare as exact fractions do, however they are written."""
     one, other = pair
     json.loads(one)
     left_side, right_side = Fraction(one), Fraction(other)

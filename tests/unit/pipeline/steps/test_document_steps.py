@@ -1,4 +1,4 @@
-"""``omit`` and ``rename`` on batches: which entries they touch, and how they fail."""
+"""``omit`` and ``rename`` on batches: the entries that they touch, and their failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RENAME: dict[str, Any] = {"rename": {"fields": {"card": "number"}}}
 
 
 def data_of(steps: Steps, *messages: Message) -> list[bytes | None]:
-    """Return the data that *steps* make of *messages*; nothing else may change."""
+    """Return the data that *steps* make of *messages*, and check that nothing else changes."""
     before = batch_of(*messages)
     after = rows_of(steps.apply(before))
     for old, new in zip(rows_of(before), after, strict=True):
@@ -50,7 +50,7 @@ def test_documents_lose_their_fields(steps: Compile) -> None:
 
 
 def test_rename_and_omit_in_turn(steps: Compile) -> None:
-    """Steps work on what the steps before them have made."""
+    """Steps work on the results of the steps before them."""
     turned = {"omit": {"fields": ["number"]}}
     assert data_of(steps(RENAME, turned), Message("a", b'{"card":1,"b":2}')) == [b'{"b":2}']
     assert data_of(steps(turned, RENAME), Message("a", b'{"card":1}')) == [b'{"number":1}']
@@ -63,7 +63,7 @@ ANY_JSON = (b" [1, 2] ", b"17", b'"text"', b"null", b'{"n": 1.50}', b'{"n": "\\u
 
 @pytest.mark.parametrize("step", [OMIT, RENAME, SKIP])
 def test_what_is_no_json_is_not_said_to_be(steps: Compile, step: dict[str, Any]) -> None:
-    """Data that passes because it cannot hold a field loses its content type if it is no JSON."""
+    """Data that passes because it cannot hold a field loses its content type if it is not JSON."""
     found = [
         entry.message
         for entry in rows_of(
@@ -102,7 +102,7 @@ def test_a_step_behind_still_finds_what_is_no_json(steps: Compile) -> None:
 def test_only_what_did_not_change_is_looked_at_again(
     steps: Compile, python: Callable[[str], dict[str, Any]]
 ) -> None:
-    """Several messages of one entry, entries left out, and no data at all: each is its own case."""
+    """Several messages of one entry, skipped entries and missing data are each handled."""
     fan = python(
         "def turn(message):\n"
         "    if message.data == b'gone':\n"
@@ -137,7 +137,7 @@ def test_only_what_did_not_change_is_looked_at_again(
     ],
 )
 def test_only_json_is_touched(steps: Compile, content_type: str | None, touched: bool) -> None:
-    """The content type says whether data is a document; others pass as they are."""
+    """The content type decides whether data is a document, and others pass as they are."""
     data = b'{"card":1}'
     other = Message("a", b'{"card":2,"x":3}')
     (first, second) = data_of(steps(OMIT), Message("a", data, content_type=content_type), other)
@@ -164,7 +164,7 @@ def test_tombstones_and_other_namespaces_pass(steps: Compile) -> None:
 
 
 def test_a_batch_without_work_is_handed_on_as_it_is(steps: Compile) -> None:
-    """Nothing is copied where nothing changes, whatever the steps; nor by no steps at all."""
+    """Nothing is copied where no step changes anything, or where there is no step."""
     other = batch_of(Message("a", b'{"b":1}'), Message("a", None), Message("a", b"[]", key=b"k"))
     for made in (steps(OMIT), steps(RENAME, OMIT), steps(), steps().empty):
         assert made.apply(other) is other
@@ -182,7 +182,7 @@ def test_a_slice_of_a_batch_is_its_own(steps: Compile) -> None:
 
 
 def test_the_first_entry_that_is_no_object_is_named(steps: Compile) -> None:
-    """The error names the step, what is wrong, and the offset of the first such entry."""
+    """The error names the step, the problem, and the offset of the first such entry."""
     good, other = Message("a", b'{"card":1}'), Message("b", None)
     bad = Message("a", b'["card"]')
     with pytest.raises(StepFailed) as caught:

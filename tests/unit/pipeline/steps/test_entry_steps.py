@@ -1,4 +1,4 @@
-"""``opfilter`` and ``remap``: which entries pass, and under which namespace."""
+"""``opfilter`` and ``remap``: the entries that pass, and their namespaces."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ REMAPPED = [
 def test_remapped_namespaces(
     steps: Compile, settings: dict[str, Any], before: list[str], after: list[str]
 ) -> None:
-    """Namespaces change all at once, as a whole or where they match; nothing else does."""
+    """Namespaces change all at once, as a whole or where they match, and nothing else does."""
     messages = [replace(MESSAGES[0], namespace=name) for name in before]
     entries = rows_of(steps({"remap": settings}).apply(batch_of(*messages)))
     assert [entry.offset for entry in entries] == list(range(100, 100 + len(before)))
@@ -85,7 +85,7 @@ def test_remapped_namespaces(
 
 
 def test_later_steps_see_the_new_namespace(steps: Compile) -> None:
-    """What a step is for is decided by the namespace that the steps before it have made."""
+    """A step applies by the namespace that the steps before it have made."""
     remap = {"remap": {"namespaces": {"a": "b"}}}
     omit = {"omit": {"fields": ["x"], "namespace": "^b$"}}
     (entry,) = rows_of(steps(remap, omit).apply(batch_of(Message("a", b'{"x":1}'))))
@@ -139,7 +139,7 @@ names = st.text(st.sampled_from("ab.ß\n"), max_size=3)
 @settings(deadline=None)
 @given(st.lists(names, max_size=8), st.dictionaries(names, names, min_size=1, max_size=5))
 def test_a_remap_is_a_look_up(before: list[str], mapping: dict[str, str]) -> None:
-    """Each namespace becomes what the mapping has for it, and stays if it has nothing."""
+    """Each namespace becomes its value in the mapping, and stays if it has none."""
     batch = batch_of(*(Message(name, None) for name in before))
     made = rows_of(RemapStep(Namespace(), mapping, None).apply(batch))
     assert [entry.message.namespace for entry in made] == [

@@ -22,7 +22,7 @@ def omit(data: bytes, *paths: str) -> bytes:
 
 
 def rename(data: bytes, **names: str) -> bytes:
-    """Return *data* with fields renamed; ``__`` in a keyword stands for a dot."""
+    """Return *data* with fields renamed. ``__`` in a keyword stands for a dot."""
     targets = {parse_path(old.replace("__", ".")): new for old, new in names.items()}
     done = Rewriter(targets)(data)
     assert done == apply(data, edits_of(data, fields(targets)))
@@ -30,7 +30,7 @@ def rename(data: bytes, **names: str) -> bytes:
 
 
 OMITTED = [
-    # a document, the paths to omit, and what is left of it
+    # a document, the paths to omit, and the remaining document
     (b'{"a":1}', ["a"], b"{}"),
     (b'{"a":1,"b":2}', ["a"], b'{"b":2}'),
     (b'{"a":1,"b":2}', ["b"], b'{"a":1}'),
@@ -41,12 +41,12 @@ OMITTED = [
     (b'{"a":1,"b":2,"c":3}', ["a", "b", "c"], b"{}"),
     (b"{}", ["a"], b"{}"),
     (b'{"b":2}', ["a"], b'{"b":2}'),
-    # space is kept around what is kept
+    # space is kept around kept fields
     (b' { "a" : 1 , "b" : 2 } ', ["a"], b' { "b" : 2 } '),
     (b' { "a" : 1 , "b" : 2 } ', ["b"], b' { "a" : 1  } '),
     (b'{\n  "a": 1,\n  "b": 2\n}\n', ["b"], b'{\n  "a": 1\n}\n'),
     (b'{\r\n\t"a": 1,\r\n\t"b": 2\r\n}', ["a", "b"], b"{\r\n\t\r\n}"),
-    # numbers, order and duplicates of what is kept
+    # numbers, order and duplicates of kept fields
     (b'{"n":12345678901234567890,"a":1}', ["a"], b'{"n":12345678901234567890}'),
     (b'{"a":1,"n":12345678901234567890.10}', ["a"], b'{"n":12345678901234567890.10}'),
     (b'{"n":-0.0e+10,"a":1e999,"m":1E5}', ["a"], b'{"n":-0.0e+10,"m":1E5}'),
@@ -92,7 +92,7 @@ def test_omitted_fields_are_gone_and_nothing_else(
 
 
 def test_a_document_without_the_field_is_the_same_object() -> None:
-    """What has nothing to lose is not even copied, whether or not it was looked at."""
+    """A document with nothing to lose is not even copied, whether or not it was looked at."""
     for document in (b'{"b":1}', b'{"b":"a"}', b'{"b":{"a":1}}', b'{"b":"\\n"}', b"no JSON"):
         assert Rewriter({("a",): None})(document) is document
 
@@ -118,7 +118,7 @@ RENAMED: list[tuple[bytes, dict[str, str], bytes]] = [
 def test_renamed_fields_stay_in_their_place(
     document: bytes, names: dict[str, str], expected: bytes
 ) -> None:
-    """Only the name changes; several are renamed at once, so two can swap theirs."""
+    """Only the name changes. Several are renamed at once, so two can swap theirs."""
     assert rename(document, **names) == expected
 
 
@@ -140,7 +140,7 @@ def test_a_new_name_that_is_taken_is_refused(document: bytes, names: dict[str, s
 
 
 BROKEN = [
-    # (data, what was expected, at which byte)
+    # (data, the expected syntax, at which byte)
     (b'"a"', "an object", 0),
     (b'["a"]', "an object", 0),
     (b'\xef\xbb\xbf{"a":1}', "an object", 0),
@@ -194,7 +194,7 @@ def nested(depth: int, inner: bytes = b"0") -> bytes:
 
 @pytest.mark.parametrize("depth", [1, FLAT_DEPTH, FLAT_DEPTH + 1, 2 * FLAT_DEPTH, MAX_DEPTH - 1])
 def test_values_may_be_nested(depth: int) -> None:
-    """What is deeper than one expression can see is walked, and goes or stays alike."""
+    """Values deeper than one expression can match are walked, and go or stay alike."""
     value = nested(depth)
     assert omit(b'{"x":1,"deep":' + value + b"}", "deep") == b'{"x":1}'
     assert omit(b'{"x":1,"deep":' + value + b"}", "x") == b'{"deep":' + value + b"}"
@@ -204,7 +204,7 @@ def test_values_may_be_nested(depth: int) -> None:
 @pytest.mark.parametrize("bracket", [b"[", b'{"a":', b'{"a":['])
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 10_000])
 def test_deep_nesting_is_refused_and_exhausts_nothing(bracket: bytes, depth: int) -> None:
-    """Whatever is nested too deeply is refused, closed or not, at any depth."""
+    """Data that is nested too deeply is refused, closed or not, at any depth."""
     assert omit(b'{"x":1,"deep":' + nested(MAX_DEPTH) + b"}", "x")
     data = b'{"x":1,"deep":' + bracket * depth
     closed = data + b"0" + (bracket * depth)[::-1].translate(bytes.maketrans(b"[{", b"]}"), b'a:"')
@@ -231,7 +231,7 @@ def test_long_values_are_copied_as_they_are() -> None:
 
 
 HALF_REPEATED = [
-    # a document that ends within what repeats, what is told of it, and where
+    # a document that ends within a repetition, its error, and the byte
     (b'{"a":1,"b":[1,[2]x]}', "a comma or the end", 17),
     (b'{"a":1,"b":1.}', "a comma or the end", 12),
     (b'{"a":1,"b":1.5e}', "a comma or the end", 14),
@@ -244,7 +244,7 @@ HALF_REPEATED = [
 
 @pytest.mark.parametrize(("data", "expected", "byte"), HALF_REPEATED)
 def test_what_repeats_ends_before_what_is_only_begun(data: bytes, expected: str, byte: int) -> None:
-    """A repetition gives back all of an item that is not whole; Python before 3.11.5 would not."""
+    """A repetition gives back all of an item that is not whole, unlike Python before 3.11.5."""
     with pytest.raises(NotJson) as caught:
         Rewriter({("a",): None})(data)
     assert str(caught.value) == f"data is no JSON object: expected {expected} at byte {byte}"
@@ -270,6 +270,6 @@ def test_a_field_is_found_behind_those_that_are_passed_over() -> None:
     ids=["escapes", "items", "rows", "deep", "members"],
 )
 def test_what_breaks_at_its_end_takes_linear_time(value: bytes) -> None:
-    """Of a long value that is broken at its very end nothing is tried in a second way."""
+    """No part of a long value that is broken at its very end is tried in a second way."""
     with pytest.raises(NotJson):
         omit(b'{"a":1,"x":' + value + b"}", "a")

@@ -30,7 +30,7 @@ PATHS: list[tuple[str, Path]] = [
 
 @pytest.mark.parametrize(("text", "path"), PATHS)
 def test_paths(text: str, path: Path) -> None:
-    r"""A dot parts names, brackets count items; a backslash makes either part of a name."""
+    r"""A dot parts names, brackets count items, and a backslash makes either part of a name."""
     assert parse_path(text) == path
     assert written(path) == text
 
@@ -51,7 +51,7 @@ def test_what_is_no_path(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["a.b", "a[0]", "a[*]"])
 def test_a_new_name_is_no_path(text: str) -> None:
-    """What a field is renamed to is one name, in which brackets and dots are escaped."""
+    """The new name of a field is one name, in which brackets and dots are escaped."""
     with pytest.raises(ValueError, match="is a path; write the new name only"):
         parse_name(text)
     assert parse_name(r"a\.b\[0\]") == "a.b[0]"
@@ -63,6 +63,6 @@ parts = names | st.integers(0, 999_999_999) | st.just(EVERY)
 
 @given(names, st.lists(parts, max_size=31))
 def test_every_path_can_be_written(name: str, rest: list[str | int]) -> None:
-    """Whatever names and items a path has, its text is read as the same path."""
+    """A path of any names and items has a text that is read as the same path."""
     path = (name, *rest)
     assert parse_path(written(path)) == path

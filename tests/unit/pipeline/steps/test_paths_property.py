@@ -1,4 +1,4 @@
-"""Against naive models over parsed documents: what is left out, kept, found and laid out."""
+"""Omitted, kept, found and laid out values, against naive models over parsed documents."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def below(paths: Paths, part: str | int) -> Paths:
 
 
 def parts(value: list[Any]) -> list[tuple[Any, str | int, Any]]:
-    """Return of each member or item: how it is spelt, its name or place, its value."""
+    """Return the spelling, the name or place, and the value of each member or item."""
     if isinstance(value, Pairs):
         return [(spelt, json.loads(spelt), each) for spelt, each in value]
     return [(None, place, each) for place, each in enumerate(value)]
 
 
 def rebuilt(value: list[Any], left: list[tuple[Any, Any]]) -> list[Any]:
-    """Return what is *left* of *value*, of the same kind."""
+    """Return the items of *left* as a value of the kind of *value*."""
     return Pairs(left) if isinstance(value, Pairs) else [each for _, each in left]
 
 
 def without(value: Any, paths: Paths) -> Any:
-    """Return *value* without what is at *paths*."""
+    """Return *value* without the values at *paths*."""
     if not isinstance(value, list) or not paths:
         return value
     members = [(spelt, below(paths, part), each) for spelt, part, each in parts(value)]
@@ -45,7 +45,7 @@ def without(value: Any, paths: Paths) -> Any:
 
 
 def fits(value: Any, paths: Paths) -> bool:
-    """Tell whether *value* is named itself, or is what holds something that is."""
+    """Return whether *value* is named itself, or holds something that is."""
     if () in paths:
         return True
     names = any(isinstance(path[0], str) for path in paths)
@@ -54,7 +54,7 @@ def fits(value: Any, paths: Paths) -> bool:
 
 
 def kept(value: Any, paths: Paths) -> Any:
-    """Return *value* with nothing but what is at *paths*."""
+    """Return *value* with nothing but the values at *paths*."""
     if () in paths:
         return value
     members = [(spelt, below(paths, part), each) for spelt, part, each in parts(value)]
@@ -94,7 +94,7 @@ finders = [(path, Finder(path, check=True)) for paths in CASES for path in paths
 def test_what_is_omitted_and_what_is_picked(
     text: str, case: tuple[Paths, Rewriter, Picker]
 ) -> None:
-    """Both do to the bytes what a naive model does to the parsed document, spelling included."""
+    """Both change the bytes as a naive model changes the parsed document, spelling included."""
     paths, omit, pick = case
     before = tree(text)
     assert tree(omit(text.encode()).decode()) == without(before, paths)
@@ -111,7 +111,7 @@ def test_what_is_found(text: str, case: tuple[Path, Finder]) -> None:
 
 
 def naive(value: Any, indent: str, line: str = "\n") -> str:
-    """Lay out what was parsed, as Python's own encoder does."""
+    """Lay out a parsed value, as Python's own encoder does."""
     if not isinstance(value, list) or not value:
         return untree(value)
     opening, closing = "{}" if isinstance(value, Pairs) else "[]"
@@ -138,5 +138,5 @@ PLAIN = [{}, {"a": []}, {"a": {}, "b": [1, "x", {"c": None}, [[]]], "c": {"d": T
 @pytest.mark.parametrize("indent", [1, 2, 10])
 @pytest.mark.parametrize("value", PLAIN)
 def test_the_layout_is_that_of_the_usual_encoder(value: dict[str, Any], indent: int) -> None:
-    """Whoever knows Python's or JavaScript's indented JSON finds nothing new."""
+    """The layout is that of indented JSON in Python and JavaScript."""
     assert laid_out(indent)(json.dumps(value).encode()) == json.dumps(value, indent=indent).encode()

@@ -48,7 +48,7 @@ def test_documents_are_laid_out(document: bytes, indent: int, expected: bytes) -
 )
 @pytest.mark.parametrize("indent", [0, 2])
 def test_what_is_no_object_is_refused(data: bytes, indent: int) -> None:
-    """Nothing is laid out that is no document."""
+    """Data that is not an object is refused."""
     with pytest.raises(NotJson):
         laid_out(indent)(data)
 
@@ -69,7 +69,7 @@ def test_deep_documents_cannot_take_memory_without_bounds() -> None:
 
 
 def test_the_step_lays_out_documents_only(steps: Callable[..., Steps]) -> None:
-    """The sink gets the layout; what is no JSON passes, and the first broken one is named."""
+    """The sink gets the layout. Data that is not JSON passes, and the first broken one is named."""
     messages = [
         Message("a", b'{"a":1.10}'),
         Message("a", None, op="delete"),

@@ -1,4 +1,4 @@
-"""``python`` with ``batch``: record batches in and out, and how their mistakes are told."""
+"""``python`` with ``batch``: record batches in and out, and the reports of its mistakes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEAD = "import pyarrow as pa\nimport pyarrow.compute as pc\n"
 
 @pytest.fixture
 def batch(python: Callable[[str], dict[str, Any]]) -> Batch:
-    """Write a module whose function ``turn`` has this body; return the step."""
+    """Write a module whose function ``turn`` has this body, and return the step."""
 
     def write(body: str) -> dict[str, Any]:
         lines = "".join(f"    {line}\n" for line in body.split("\n"))
@@ -42,7 +42,7 @@ def batch(python: Callable[[str], dict[str, Any]]) -> Batch:
 
 
 def made(steps: Steps, *messages: Message) -> list[tuple[int, Message]]:
-    """Return what *steps* make of *messages*, which stay as they are: offsets and messages."""
+    """Return the offsets and messages that *steps* make of *messages*, which stay as they are."""
     given, same = batch_of(*messages), batch_of(*messages)
     entries = rows_of(steps.apply(given))
     assert given.equals(same)
@@ -59,7 +59,7 @@ def test_a_function_is_given_entries(steps: Compile, batch: Batch) -> None:
 
 
 def test_columns_can_be_changed(steps: Compile, batch: Batch) -> None:
-    """A changed column arrives; columns may come in any order, others are left out."""
+    """A changed column arrives. Columns may come in any order, and others are left out."""
     step = batch(
         "upper = pc.utf8_upper(batch.column('namespace'))\n"
         "batch = batch.set_column(batch.schema.get_field_index('namespace'), 'namespace', upper)\n"
@@ -74,7 +74,7 @@ def test_columns_can_be_changed(steps: Compile, batch: Batch) -> None:
 
 @pytest.mark.parametrize("end", ["", ".to_batches()[0]", ".slice(0)"])
 def test_rows_vanish_and_multiply(steps: Compile, batch: Batch, end: str) -> None:
-    """Offsets tell which entries the rows come from: missing ones skip, repeated ones multiply."""
+    """Offsets map rows to entries: missing ones skip, repeated ones multiply."""
     step = batch(
         "table = pa.Table.from_batches([batch])\n"
         f"return table.take([0, 0, 3, 3, 3, 6]).combine_chunks(){end}"
@@ -91,7 +91,7 @@ def test_everything_can_vanish(steps: Compile, batch: Batch) -> None:
 
 
 def test_other_layouts_of_the_same_values_will_do(steps: Compile, batch: Batch) -> None:
-    """Large and dictionary-encoded text, large bytes, and times in other units are taken."""
+    """Large and dictionary-encoded text, large bytes, and times in other units are accepted."""
     step = batch(
         "kinds = {'namespace': pa.large_string(), 'data': pa.large_binary(),\n"
         "         'timestamp': pa.timestamp('ns', 'UTC')}\n"
@@ -105,7 +105,7 @@ def test_other_layouts_of_the_same_values_will_do(steps: Compile, batch: Batch) 
 
 
 def test_the_step_has_its_own_filter(steps: Compile, batch: Batch) -> None:
-    """A function gets the namespaces of its step only; the others keep their places."""
+    """A function gets the namespaces of its step only, and the others keep their places."""
     step = batch("assert set(batch.column('namespace').to_pylist()) == {'b'}\n"
                  "return pa.Table.from_batches([batch]).take([0, 0, 2])")  # fmt: skip
     step["python"]["namespace"] = "^b$"
@@ -114,7 +114,7 @@ def test_the_step_has_its_own_filter(steps: Compile, batch: Batch) -> None:
 
 
 def test_no_entries_are_no_call(steps: Compile, batch: Batch) -> None:
-    """A function is not called without rows, so it need not think of that."""
+    """A function is not called without rows, so it need not handle that."""
     step = batch("raise ValueError('called')")
     step["python"]["namespace"] = "^z$"
     given = batch_of(*MESSAGES)
@@ -132,7 +132,7 @@ NOT_TEXT = (
     " pa.int32()).buffers()[1], pa.py_buffer(b'\\xc3(')])"
 )
 WRONG = [
-    # what the function returns, and how that is told
+    # the function's result, and its report
     ("None", "NoneType; it may return a RecordBatch or a Table"),
     ("batch.to_pylist()", "list; it may return a RecordBatch"),
     ("batch.drop_columns(['offset'])", "a batch with no columns 'offset'"),
@@ -156,7 +156,7 @@ WRONG = [
 def test_a_wrong_batch_fails_the_step(
     steps: Compile, batch: Batch, returned: str, expected: str
 ) -> None:
-    """What cannot take the place of the batch is refused at the first entry, with the reason."""
+    """A result that cannot replace the batch is refused at the first entry, with the reason."""
     with pytest.raises(StepFailed) as caught:
         steps(batch(f"{PUT}return {returned}")).apply(batch_of(*MESSAGES))
     assert caught.value.offset == 100
@@ -165,7 +165,7 @@ def test_a_wrong_batch_fails_the_step(
 
 
 def test_offsets_must_ascend(steps: Compile, batch: Batch) -> None:
-    """Rows in another order are refused: what is delivered must follow the log."""
+    """Rows in another order are refused, because deliveries must follow the log."""
     step = batch("return pa.Table.from_batches([batch]).take(list(range(len(batch)))[::-1])")
     with pytest.raises(StepFailed, match="offsets that do not ascend") as caught:
         steps(step).apply(batch_of(*MESSAGES))
@@ -177,7 +177,7 @@ def test_offsets_must_ascend(steps: Compile, batch: Batch) -> None:
     "harm", ["raise ValueError('bad')", "return put('op', pc.if_else(picked, 'x', 'insert'))"]
 )
 def test_the_entry_at_fault_is_found(steps: Compile, batch: Batch, bad: int, harm: str) -> None:
-    """A failure that names no entry is traced to the first one; those before go through."""
+    """A failure that names no entry is traced to the first one, and those before go through."""
     step = steps(batch(f"{PICKY % bad}{PUT}if pc.any(picked).as_py(): {harm}\nreturn batch"))
     given = batch_of(*MESSAGES)
     with pytest.raises(StepFailed) as caught:
@@ -190,7 +190,7 @@ def test_the_entry_at_fault_is_found(steps: Compile, batch: Batch, bad: int, har
 
 
 def test_outputs_of_one_entry_fail_together(steps: Compile, batch: Batch) -> None:
-    """After a step that multiplied, the entry at fault is still told by its offset."""
+    """After a step that multiplied, the entry at fault is still reported by its offset."""
     twice = batch("return pa.Table.from_batches([batch]).take("
                   "[n // 2 for n in range(2 * len(batch))])")  # fmt: skip
     calls = "if pc.any(picked).as_py(): raise ValueError('bad')\nreturn batch"
@@ -218,7 +218,7 @@ def test_memory_is_not_the_entrys_fault(steps: Compile, batch: Batch) -> None:
 
 
 def test_a_batch_is_one_call_and_a_failure_few(steps: Compile, batch: Batch) -> None:
-    """However many entries, the function is called once; a failing one is found by halving."""
+    """The function is called once for any number of entries, and halving finds a failing one."""
     step = steps(batch("SEEN.append(len(batch))\n"
                        "if pc.any(pc.equal(batch.column('data'), b'700')).as_py(): 1 // 0\n"
                        "return batch"))  # fmt: skip
@@ -234,7 +234,7 @@ def test_a_batch_is_one_call_and_a_failure_few(steps: Compile, batch: Batch) -> 
 
 
 def test_logged_at_comes_from_the_log(steps: Compile, batch: Batch) -> None:
-    """When an entry was logged is not the function's to say."""
+    """The log time of an entry comes from the log, not from the function."""
     step = batch(f"{PUT}return put('logged_at', batch.column('timestamp'))")
     rows = rows_of(steps(step).apply(batch_of(*MESSAGES)))
     assert {entry.logged_at for entry in rows} == {LOGGED_AT}

@@ -1,4 +1,4 @@
-"""``python``: what a function may return, and how its mistakes are told."""
+"""``python``: the allowed results of a function, and the reports of its mistakes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MESSAGES = (
 
 
 def made(steps: Steps, *messages: Message) -> list[tuple[int, Message]]:
-    """Return what *steps* make of *messages*: offsets and messages."""
+    """Return the offsets and messages that *steps* make of *messages*."""
     entries = rows_of(steps.apply(batch_of(*messages)))
     assert {entry.logged_at for entry in entries} <= {LOGGED_AT}
     return [(entry.offset, entry.message) for entry in entries]
 
 
 def test_a_message_can_be_replaced(steps: Compile, python: Python) -> None:
-    """A changed message takes the place of its entry; the others stay what they were."""
+    """A changed message takes the place of its entry, and the others stay as they were."""
     turn = python(
         "def turn(message):\n"
         "    if message.op == 'delete':\n        return message\n"
@@ -97,7 +97,7 @@ def test_none_skips_and_an_iterable_multiplies(steps: Compile, python: Python) -
 
 
 def test_a_function_that_fails_elsewhere_the_second_time(steps: Compile, python: Python) -> None:
-    """Whatever a function does when it is called again, its last failure is the one that counts."""
+    """The last failure counts if a function behaves differently when it is called again."""
     turn = python(
         "calls = []\n"
         "def turn(message):\n"
@@ -137,7 +137,7 @@ def test_the_step_has_its_own_filter(steps: Compile, python: Python) -> None:
 
 
 WRONG = [
-    # what the function returns, and how that is told
+    # the function's result, and its report
     ("{}", "returned dict; it may return a Message, several, or None"),
     ("b'data'", "returned bytes; it may return"),
     ("'text'", "returned str; it may return"),
@@ -170,7 +170,7 @@ WRONG = [
 def test_a_wrong_return_names_the_entry(
     steps: Compile, python: Python, returned: str, expected: str
 ) -> None:
-    """What is no message is refused at its entry, with the field and its type, not its value."""
+    """A result that is not a message is refused with the field and its type, not its value."""
     turn = python(
         f"def turn(message):\n    return message if message.data == b'0' else {returned}\n"
     )
@@ -228,7 +228,7 @@ def test_memory_is_not_the_entrys_fault(steps: Compile, python: Python) -> None:
 
 
 def test_the_first_entry_that_fails_in_any_step_is_named(steps: Compile, python: Python) -> None:
-    """A later step may fail earlier in the batch; what comes before that goes through."""
+    """A later step may fail earlier in the batch, and the entries before that go through."""
     turn = python("def turn(message):\n    return replace(message, data=message.data + b'}')\n")
     omit = {"omit": {"fields": ["card"]}}
     messages = [

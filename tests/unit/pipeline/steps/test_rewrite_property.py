@@ -1,4 +1,4 @@
-"""Against naive models: what goes, what stays byte for byte, and what is JSON at all."""
+"""Rewritten, kept and refused documents, against naive models."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def split(text: str, start: int = 0) -> list[tuple[str, str]]:
 
 
 def model(text: str, targets: Mapping[Path, str | None]) -> list[tuple[str, Any]]:
-    """Return the members that must be left, as written; an object on a path as its members."""
+    """Return the members that must be left, as written. An object on a path is its members."""
     found: list[tuple[str, Any]] = []
     for spelt, value in split(text):
         name = json.loads(spelt)
@@ -64,7 +64,7 @@ def shape(text: str, expected: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def taken(text: str, targets: Mapping[Path, str | None]) -> bool:
-    """Tell whether a new name is that of another field beside the old one."""
+    """Return whether a new name is that of another field beside the old one."""
     members = [(json.loads(spelt), value) for spelt, value in split(text)]
     names = {name for name, _ in members}
     stay = {name for name in names if targets.get((name,)) is None}
@@ -110,7 +110,7 @@ rewriters = [(targets, Rewriter(targets), fields(targets)) for targets in [*OMIT
 def test_every_other_member_stays_as_it_was_written(
     text: str, case: tuple[dict[Path, str | None], Rewriter, Fields]
 ) -> None:
-    """What is left, or renamed, is what a naive model says: byte for byte, in order."""
+    """Rewritten documents match a naive model: byte for byte, in order."""
     targets, rewriter, looked_at = case
     if taken(text, targets):
         with pytest.raises(FieldTaken):
@@ -124,7 +124,7 @@ def test_every_other_member_stays_as_it_was_written(
 
 
 def is_object(data: bytes) -> bool:
-    """Tell whether *data* is a JSON object, as Python's own parser sees it."""
+    """Return whether *data* is a JSON object by Python's own parser."""
 
     def refuse(word: str) -> None:
         raise ValueError(word)
@@ -154,7 +154,7 @@ def test_json_is_what_a_strict_parser_takes(
     changes: list[tuple[int, int, bytes]],
     case: tuple[dict[Path, str | None], Rewriter, Fields],
 ) -> None:
-    """Of damaged documents exactly those are refused that are no JSON object any more."""
+    """Damaged documents are refused exactly if they are not JSON objects any more."""
     data = damaged(text, changes)
     _, rewriter, looked_at = case
     if is_object(data):
@@ -183,7 +183,7 @@ finders = [(Finder(path, check=True), fields({path: TAKEN})) for path in PATHS]
 
 
 def told(look: Callable[[bytes], object], data: bytes) -> object:
-    """Return what *look* makes of *data*, or the error with which it refuses that."""
+    """Return the result of *look* for *data*, or the error with which it refuses that."""
     try:
         return look(data)
     except Refused as error:
@@ -195,7 +195,7 @@ def told(look: Callable[[bytes], object], data: bytes) -> object:
 def test_a_few_fields_are_kept_as_the_walk_keeps_them(
     text: str, changes: list[tuple[int, int, bytes]], case: tuple[Picker, Fields]
 ) -> None:
-    """The fast way keeps, and refuses, what the walk over all members does, byte for byte."""
+    """The fast way keeps and refuses the same as the walk over all members, byte for byte."""
     picker, looked_at = case
     data = damaged(text, changes)
     assert told(picker, data) == told(lambda data: apply(data, edits_of(data, looked_at)), data)
@@ -206,7 +206,7 @@ def test_a_few_fields_are_kept_as_the_walk_keeps_them(
 def test_values_are_found_as_the_walk_finds_them(
     text: str, changes: list[tuple[int, int, bytes]], case: tuple[Finder, Fields]
 ) -> None:
-    """The fast way finds, and refuses, what the walk over all members does."""
+    """The fast way finds and refuses the same as the walk over all members."""
     finder, looked_at = case
     data = damaged(text, changes)
     expected = told(lambda data: [value for _, _, value in edits_of(data, looked_at)], data)

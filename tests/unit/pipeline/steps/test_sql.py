@@ -50,7 +50,7 @@ def told(loaded: Callable[..., Pipeline], route: str) -> str:
 
 
 def test_both_forms_are_one(loaded: Callable[..., Pipeline]) -> None:
-    """A query alone is the mapping with that query; either makes the route one of DataFrames."""
+    """A query alone is the mapping with that query, and either makes a route of DataFrames."""
     text = SqlSettings.model_validate("SELECT * FROM entries")
     mapping = SqlSettings.model_validate({"query": "SELECT * FROM entries"})
     assert text == mapping
@@ -60,7 +60,7 @@ def test_both_forms_are_one(loaded: Callable[..., Pipeline]) -> None:
 
 
 def test_a_spark_sink_makes_a_route_of_frames(loaded: Callable[..., Pipeline]) -> None:
-    """No step is needed for that."""
+    """A Spark sink alone, without a step, makes a route of DataFrames."""
     assert loaded("    writer: {adaptor: spark, path: daily}\n").routes[1].on_frames
 
 
@@ -80,13 +80,13 @@ def test_a_spark_sink_makes_a_route_of_frames(loaded: Callable[..., Pipeline]) -
     ],
 )
 def test_mistakes_have_their_line(loaded: Callable[..., Pipeline], step: str, problem: str) -> None:
-    """Each mistake is told before Spark is started, where it stands."""
+    """Each mistake is reported at its line before Spark is started."""
     assert told(loaded, f"    steps:\n      - {step}\n{WRITER}").startswith(problem)
 
 
 @pytest.mark.parametrize("route", [STEP + WRITER, "    writer: {adaptor: spark, path: daily}\n"])
 def test_one_in_flight_per_key_is_refused(loaded: Callable[..., Pipeline], route: str) -> None:
-    """The option means nothing where a slice is a DataFrame, so it is not taken."""
+    """The option is refused where a slice is a DataFrame, because it means nothing there."""
     problem = told(loaded, f"{route}    max_in_flight_per_key: 1\n")
     line = (HEAD + route).count("\n") + 1
     assert problem.startswith(f"{line}: routes[1].max_in_flight_per_key is not for a route with")

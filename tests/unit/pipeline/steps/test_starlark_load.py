@@ -1,4 +1,4 @@
-"""``starlark`` in a pipeline file: what is found at load, and what a reload notices."""
+"""``starlark`` in a pipeline file: problems found at load, and changes found by a reload."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ FILES = {
 def test_a_wrong_step_is_one_problem(
     step_file: Write, folder: Path, item: str, expected: str
 ) -> None:
-    """A script that cannot be used is told at load: its line, and that of the step."""
+    """A script that cannot be used is reported at load: its line, and that of the step."""
     for name, content in FILES.items():
         (folder / name).write_bytes(content)
     found = problem(step_file(item))
@@ -121,7 +121,7 @@ def test_a_wrong_step_is_one_problem(
 
 
 def test_a_script_that_a_variable_names_is_not_repeated(step_file: Write, folder: Path) -> None:
-    """What came from a variable stays out of the error."""
+    """A value that came from a variable stays out of the error."""
     (folder / "hunter22.star").write_text("x = 1\n")
     file = step_file("{file: '${X}'}")
     for name in ("hunter22", "hunter22.star"):
@@ -129,14 +129,14 @@ def test_a_script_that_a_variable_names_is_not_repeated(step_file: Write, folder
 
 
 def test_what_is_gone_since_the_load_is_told(folder: Path) -> None:
-    """A worker that does not find a script says so as configuration, not with a traceback."""
+    """A worker that does not find a script reports a configuration error, without a traceback."""
     config = StepConfig(name="starlark", settings={"file": "never.star"})
     with pytest.raises(ConfigError, match=r"^step starlark: .*/never.star cannot be read: No such"):
         compile_steps([config], folder)
 
 
 def test_a_reload_gives_a_changed_script_a_new_worker(step_file: Write, folder: Path) -> None:
-    """Nobody knows whether a script is the same, so its route begins anew; a wrong one stops it."""
+    """A route is restarted, because its script may differ, and a wrong script stops a reload."""
     script = folder / "turn.star"
     script.write_text(GOOD)
     running = load(step_file("{file: turn.star}"), {})
@@ -150,7 +150,7 @@ def test_a_reload_gives_a_changed_script_a_new_worker(step_file: Write, folder: 
 def test_a_file_without_scripts_loads_no_interpreter(
     pipeline_file: Write, valid: str, folder: Path
 ) -> None:
-    """Go's runtime, which lives through no fork, is not in a process that needs no script."""
+    """Go's runtime, which survives no fork, is not in a process that needs no script."""
     file = pipeline_file(valid)
     code = (
         "import sys, pathlib; from transporter.pipeline.config import load; "
@@ -163,6 +163,6 @@ def test_a_file_without_scripts_loads_no_interpreter(
 def test_a_step_runs_its_script_once(
     steps: Callable[..., Steps], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Making a step runs what stands outside of ``transform`` once, not to check it and again."""
+    """Code outside of ``transform`` runs once for a step, not for the check and then again."""
     steps({"starlark": {"code": f"print('loaded')\n{GOOD}"}})
     assert capsys.readouterr().err == "starlark code: loaded\n"

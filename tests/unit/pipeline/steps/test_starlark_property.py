@@ -1,4 +1,4 @@
-"""Whatever a document holds, a script can hand it back exactly, and in another place."""
+"""A script can return the contents of any document exactly, and in another place."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ def test_fields_can_take_each_others_values(message: Message) -> None:
 
 
 def _canonical(data: bytes | None) -> str:
-    # A document `null` that comes from elsewhere is no data.
+    # A document `null` that comes from elsewhere is the same as no data.
     return json.dumps(json.loads(data or b"null"))

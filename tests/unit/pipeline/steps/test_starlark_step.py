@@ -1,4 +1,4 @@
-"""``starlark``: what a script is given, what it may return, and how its mistakes are told."""
+"""``starlark``: the input and the results of a script, and the reports of its mistakes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def script(body: str) -> dict[str, Any]:
 
 
 def made(steps: Steps, *messages: Message) -> list[tuple[int, Message]]:
-    """Return what *steps* make of *messages*, which stay as they are: offsets and messages."""
+    """Return the offsets and messages that *steps* make of *messages*, which stay as they are."""
     batch, same = batch_of(*messages), batch_of(*messages)
     entries = rows_of(steps.apply(batch))
     assert batch.equals(same)
@@ -45,7 +45,7 @@ def made(steps: Steps, *messages: Message) -> list[tuple[int, Message]]:
 
 
 def failure(steps: Steps, *messages: Message) -> StepFailed:
-    """Return how *steps* fail at *messages*; what comes before goes through."""
+    """Return the failure of *steps* at *messages*. Entries before it go through."""
     batch = batch_of(*messages)
     with pytest.raises(StepFailed) as caught:
         steps.apply(batch)
@@ -58,7 +58,7 @@ def failure(steps: Steps, *messages: Message) -> StepFailed:
 
 
 def test_a_message_can_be_changed_in_its_place(steps: Compile) -> None:
-    """A changed message takes the place of its entry; the others stay what they were."""
+    """A changed message takes the place of its entry, and the others stay as they were."""
     turn = script(
         'if message["op"] == "delete":\n'
         "  return message\n"
@@ -76,7 +76,7 @@ def test_a_message_can_be_changed_in_its_place(steps: Compile) -> None:
 
 
 def test_a_new_message_has_what_it_lacks_from_the_old_one(steps: Compile) -> None:
-    """A dict of some fields is a message; the other fields are those of the entry."""
+    """A dict of some fields is a message, and the other fields are those of the entry."""
     first, second, third = MESSAGES
     turn = script('return {"op": "noop"}')
     assert made(steps(turn), *MESSAGES) == [
@@ -112,7 +112,7 @@ def test_a_script_without_a_return_skips(steps: Compile) -> None:
 
 
 def test_what_is_returned_as_it_was_keeps_its_bytes(steps: Compile) -> None:
-    """Unchanged data keeps every byte, whatever else changes; an unchanged batch is the same."""
+    """Unchanged data keeps every byte, whether or not other fields change."""
     batch = batch_of(Message("a", EXACT), *MESSAGES)
     assert steps(script("return message")).apply(batch) is batch
     assert steps(script('return {"data": message["data"]}')).apply(batch) is batch
@@ -197,7 +197,7 @@ def test_every_field_can_be_changed(steps: Compile, returned: str, change: dict[
 
 
 GIVEN = [
-    # the message, and what a script makes of it: `repr` of the field
+    # the message, and its form in a script: `repr` of the field
     (Message("a", b"", content_type=None), "data", '""'),
     (Message("a", None), "data", "None"),
     (Message("a", b"null"), "data", "None"),
@@ -221,14 +221,14 @@ GIVEN = [
 def test_a_script_sees_each_field(
     steps: Compile, message: Message, field: str, expected: str
 ) -> None:
-    """JSON is parsed; other bytes are text where they are UTF-8, and bytes where not."""
+    """JSON is parsed. Other bytes are text where they are UTF-8, and bytes where not."""
     turn = script(f'return {{"content_type": "text/plain", "data": repr(message["{field}"])}}')
     ((_, returned),) = made(steps(turn), message)
     assert returned.data == expected.encode()
 
 
 def test_data_can_be_declared_to_be_json(steps: Compile) -> None:
-    """Data that is given another content type keeps its bytes, if it is what that says."""
+    """Data that is given another content type keeps its bytes, if the type is right for it."""
     turn = steps(script('return {"content_type": "application/json"}'))
     good = Message("a", EXACT, content_type=None)
     assert made(turn, good) == [(100, replace(good, content_type="application/json"))]
@@ -252,7 +252,7 @@ def test_an_empty_batch_stays_one(steps: Compile) -> None:
 
 
 def test_a_script_can_multiply_what_was_multiplied(steps: Compile) -> None:
-    """Two scripts, one after the other, keep the offset through both; a failure names it."""
+    """Two scripts, one after the other, keep the offset through both, and a failure names it."""
     twice = script("return [message, message]")
     assert [offset for offset, _ in made(steps(twice, twice), *MESSAGES[:2])] == [100] * 4 + [
         101
@@ -262,7 +262,7 @@ def test_a_script_can_multiply_what_was_multiplied(steps: Compile) -> None:
 
 
 WRONG = [
-    # what the function returns, and how that is told
+    # the function's result, and its report
     ("5", "int; it may return a message (a dict), a list of them, or None"),
     ("'text'", "str; it may return a message"),
     ("True", "bool; it may return a message"),
@@ -298,7 +298,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("returned", "expected"), WRONG)
 def test_a_wrong_return_names_the_entry(steps: Compile, returned: str, expected: str) -> None:
-    """What is no message is refused at its entry, and the entries before it go through."""
+    """A result that is not a message is refused, and the entries before it go through."""
     turn = script(f'return message if message["data"] == {{"n": 0}} else {returned}')
     failed = failure(steps(turn), *MESSAGES)
     assert failed.offset == 101
@@ -331,7 +331,7 @@ RAISED = [
 def test_an_error_names_the_entry_and_the_line(
     steps: Compile, body: str, line: int, expected: str
 ) -> None:
-    """A script that fails in the middle of a batch is told by entry, line and reason."""
+    """A script that fails in the middle of a batch is reported by entry, line and reason."""
     inner, _, rest = body.partition("\x00")
     turn = script('if message["op"] == "insert":\n  return message\n' + inner)
     turn["starlark"]["code"] += f"{rest}\nSEEN = []\n"
@@ -354,7 +354,7 @@ def test_an_error_that_does_not_tell_its_place_is_found(
 
 
 def test_the_first_entry_that_fails_counts(steps: Compile) -> None:
-    """Data that no script can be given, a failing script and a wrong return: the first is told."""
+    """The first of unusable data, a failing script and a wrong return is reported."""
     turn = steps(
         script(
             'if message["data"] == "raise":\n  fail("raised")\n'
@@ -386,13 +386,13 @@ def test_a_script_prints_to_standard_error(
 
 
 def test_the_names_of_json_are_known(steps: Compile) -> None:
-    """``null``, ``true`` and ``false`` mean what they mean in JSON."""
+    """``null``, ``true`` and ``false`` have their JSON meaning."""
     turn = script('return {"data": [null, true, false]}')
     assert made(steps(turn), MESSAGES[0])[0][1].data == b"[null, true, false]"
 
 
 def test_a_script_may_have_names_that_we_use(steps: Compile) -> None:
-    """Names of Starlark's own that a script gives another meaning change nothing but itself."""
+    """A script that redefines names of Starlark's own affects only itself."""
     turn = script('return {"data": [repr, len, type]}')
     turn["starlark"]["code"] += "repr, len, type, print, None = 1, 2, 3, 4, 5\n"
     assert made(steps(turn), MESSAGES[0])[0][1].data == b"[1, 2, 3]"
@@ -464,7 +464,7 @@ def test_extreme_data_is_exact(steps: Compile, data: bytes) -> None:
         (100, replace(same, op="noop"))
     ]
     if data.count(b"[") + data.count(b"{") in (511, 512):
-        return  # there is no room for one more level
+        return  # there is not room for one more level
     ((_, around),) = made(steps(script('return {"data": [message["data"]]}')), same)
     ((_, back),) = made(steps(script('return {"data": message["data"][0]}')), around)
     ((_, again),) = made(steps(script('return {"data": [message["data"]]}')), back)
@@ -493,7 +493,7 @@ def test_what_a_script_nests_too_deep_is_refused(steps: Compile) -> None:
 
 
 def test_a_batch_is_one_crossing(steps: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many messages, the interpreter is called once; for a failure three times at most."""
+    """The interpreter is called once for any number of messages, at most three times on failure."""
     step = steps(script('return message if message["data"]["n"] != 900 else fail("x")'))
     messages = [Message("a", b'{"n": %d}' % n) for n in range(1_000)]
     calls: list[int] = []
@@ -514,7 +514,7 @@ def test_a_batch_is_one_crossing(steps: Compile, monkeypatch: pytest.MonkeyPatch
 
 
 def test_many_batches_leave_no_memory_behind(steps: Compile) -> None:
-    """What crosses is given back: the process does not grow with the batches that it has seen."""
+    """Memory of crossing values is returned: the process does not grow with its batches."""
     step = steps(script('return {"data": {"list": message["data"]["list"] + ["x" * 100] * 100}}'))
     batch = with_offsets(messages_to_batch([Message("a", b'{"list": [1]}')] * 200), 0, 0)
 

@@ -1,4 +1,4 @@
-"""Steps in a pipeline file: valid ones travel, wrong ones are told with their line."""
+"""Steps in a pipeline file: valid ones travel, wrong ones are reported with their line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def problem(file: Path, environ: dict[str, str] | None = None) -> str:
 
 
 def test_steps_arrive_in_order_and_travel(steps_file: Write, folder: Path) -> None:
-    """A route has its steps with their settings as plain values, and they live through pickling."""
+    """A route has its steps with their settings as plain values, and they survive pickling."""
     file = steps_file(
         "      - omit: {fields: [a, b.c], namespace: ^x}\n"
         "      - rename: {fields: {d: e}}\n"
@@ -158,7 +158,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("item", "expected"), MISTAKES)
 def test_a_wrong_step_is_one_problem(steps_file: Write, item: str, expected: str) -> None:
-    """A wrong step is named with its line, its key and what to write instead."""
+    """A wrong step is named with its line, its key and a correction."""
     found = problem(steps_file(f"      - omit: {{fields: [ok]}}\n      - {item}"))
     assert found.startswith(f"9: {expected.replace('steps[0]', 'steps[1]')}"), found
 
@@ -170,21 +170,21 @@ def test_steps_are_a_list(steps_file: Write, items: str) -> None:
 
 
 def test_a_function_that_a_variable_names_is_not_repeated(steps_file: Write) -> None:
-    """What came from a variable stays out of the error."""
+    """A value that came from a variable stays out of the error."""
     file = steps_file("      - python: {function: '${X}'}")
     assert "hunter22" not in problem(file, {"X": "hunter22"})
     assert "hunter22" not in problem(file, {"X": "turning:hunter22"})
 
 
 def test_a_module_that_fails_is_told_by_its_line(steps_file: Write, folder: Path) -> None:
-    """A mistake in the user's own module is told by its file and line, without a traceback."""
+    """A mistake in the user's own module is reported by its file and line, without a traceback."""
     file = steps_file("      - python: {function: 'broken:turn'}")
     (folder / "broken.py").write_text("x = 1\nx.y\n")
     assert f"cannot be imported: {folder}/broken.py:2: AttributeError" in problem(file)
 
 
 def test_what_is_gone_since_the_load_is_told(folder: Path) -> None:
-    """A worker that does not find a function says so as configuration, not with a traceback."""
+    """A worker that does not find a function reports a configuration error, without a traceback."""
     config = StepConfig(name="python", settings={"function": "never_there:turn"})
     with pytest.raises(ConfigError, match=r"^step python: .*there is no module 'never_there'"):
         compile_steps([config], folder)

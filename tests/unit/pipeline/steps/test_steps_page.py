@@ -1,4 +1,4 @@
-"""The examples of docs/steps.md do what the page says."""
+"""The examples of docs/steps.md have the documented results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXAMPLES = [
     for (kind, step), (_, before), (_, after) in zip(FENCES, FENCES[1:], FENCES[2:], strict=False)
     if kind == "yaml" and not step.startswith(("routes:", "sql:"))
 ]
-"""Those of ``sql`` run on Spark: tests/integration/test_frames_page.py."""
+"""Examples of ``sql`` run on Spark: tests/integration/test_frames_page.py."""
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def item(text: str) -> dict[str, Any]:
 
 
 def messages(text: str) -> list[Message]:
-    """Return what an example shows: one document, or a message on each line."""
+    """Return the messages of an example: one document, or a message on each line."""
     if not text.startswith(MESSAGE):
         return [Message("orders.fr", text.encode())]
     return [_message(line) for line in text.splitlines()]
@@ -66,7 +66,7 @@ def _message(line: str) -> Message:
 def test_an_example_is_true(
     steps: Callable[..., Steps], step: str, before: str, after: str
 ) -> None:
-    """Each step of the page turns what is above into what is below, byte for byte."""
+    """Each step of the page turns the input above into the output below, byte for byte."""
     rows = rows_of(steps(item(step)).apply(batch_of(*messages(before))))
     assert [entry.message for entry in rows] == messages(after)
 
