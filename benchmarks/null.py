@@ -27,4 +27,4 @@ class NullWriter:
         ack.all()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is open."""

@@ -181,7 +181,7 @@ def test_what_is_no_object_is_refused_though_it_cannot_hold_the_field(data: byte
 
 
 def test_large_documents_take_no_stack_and_linear_time() -> None:
-    """Neither many fields, nor many items, nor deep ones are too much, or are refused."""
+    """Many fields, many items and deep ones are refused or handled, in linear time."""
     keys = b",".join(b'"k%d":%d' % (n, n) for n in range(100_000))
     assert pick(b"{" + keys + b',"a":1}', "a") == b'{"a":1}'
     assert find(b"{" + keys + b',"a":1}', "k99999") == [b"99999"]

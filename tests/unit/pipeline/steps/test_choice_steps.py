@@ -71,7 +71,7 @@ COMPARED = [
 def test_numbers_are_compared_exactly(
     steps: Compile, written: str, value: object, expected: str
 ) -> None:
-    """However long a number is, and however it is written, nothing of it is rounded."""
+    """A number of any length and spelling is compared without rounding."""
     document = b'{"a":%b}' % written.encode()
     holds = {
         "==": expected == EQUAL,

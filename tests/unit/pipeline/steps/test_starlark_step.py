@@ -246,7 +246,7 @@ def test_the_step_has_its_own_filter(steps: Compile) -> None:
 
 
 def test_an_empty_batch_stays_one(steps: Compile) -> None:
-    """Without entries there is nothing to call."""
+    """An empty batch is not passed to the script."""
     batch = batch_of()
     assert steps(script('fail("called")')).apply(batch) is batch
 

@@ -72,7 +72,7 @@ def test_steps_arrive_in_order_and_travel(steps_file: Write, folder: Path) -> No
 
 @pytest.mark.parametrize("name", ["turn", "more", "obj"])
 def test_anything_that_takes_one_message_can_be_called(steps_file: Write, name: str) -> None:
-    """A function, with defaults or not, and any object that can be called will do."""
+    """A function, with defaults or not, and any object that can be called are accepted."""
     (route,) = load(steps_file(f"      - python: {{function: 'turning:{name}'}}"), {}).routes
     assert route.steps[0].settings == {"function": f"turning:{name}"}
 
