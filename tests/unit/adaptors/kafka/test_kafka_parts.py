@@ -96,7 +96,7 @@ def test_parts_grow_while_the_brokers_are_waited_for() -> None:
 
 
 def test_parts_shrink_when_nothing_is_waited_for() -> None:
-    """Parts shrink once brokers answer at once again, so that a kill repeats as little as before."""
+    """Parts shrink once brokers answer at once again, so a kill repeats as little as before."""
     pace = Pace()
     for _ in range(64):
         pace.record_wait(0.5, 1.0)

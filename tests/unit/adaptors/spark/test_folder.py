@@ -243,7 +243,7 @@ def test_a_later_epoch_fences(data: DataFolder) -> None:
 
 
 def test_another_log_is_another_writer(data: DataFolder) -> None:
-    """Routes of the same name in two logs share the folder, and neither changes the other's slices."""
+    """Routes of the same name in two logs share the folder, and neither changes the other's."""
     other = DataFolder(data.path, replace(CONTEXT, log_id="fedcba9876543210", epoch=1))
     aside = written(data, 9)
     assert other.recover() is None
