@@ -60,7 +60,7 @@ def cut_power(
 def test_a_power_cut_at_any_call_leaves_each_line_once(
     path: Path, settings: dict[str, Any]
 ) -> None:
-    """With exact_after: power-cut nothing is repeated or lost, with any unsynced bytes left."""
+    """With ``exact_after: power-cut`` nothing is repeated or lost, with any unsynced bytes."""
     cut_power(path, settings | EXACT)
 
 

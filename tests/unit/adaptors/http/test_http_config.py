@@ -178,7 +178,7 @@ def test_no_header_is_shown_in_an_error_or_in_the_text_of_a_configuration() -> N
 
 
 def test_no_secret_of_proxy_key_or_client_is_shown(tmp_path: Path) -> None:
-    """Neither the settings' text nor the output of a pipeline shows them, in any encoding."""
+    """Neither the settings' text nor a pipeline's output shows a secret, in any encoding."""
     proxy = "http://me:hunter2hunter2@proxy.test:3128"
     found = config(proxy=proxy, oauth2=OAUTH2)
     assert not [each for each in ("hunter2", "opensesame", "t.test") if each in repr(found)]

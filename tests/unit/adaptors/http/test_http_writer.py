@@ -60,7 +60,7 @@ def test_a_batch_is_one_request_with_what_the_settings_say(make_writer: Open) ->
 
 
 def test_the_first_failure_ends_the_slice(make_writer: Open) -> None:
-    """Entries before the first failure are acked, and nothing behind it is sent."""
+    """Entries answered with 2xx before a failure are acked, and nothing behind it is sent."""
     with Receiver([OK, Reply(503)]) as receiver:
         ack = write(make_writer(receiver.url, batch_rows=2), numbered(7))
     assert ack.prefix == [1, 2]

@@ -83,7 +83,7 @@ def test_a_topic_that_took_the_name_of_another_is_read_from_its_beginning() -> N
 
 
 def test_a_place_in_the_new_topic_counts() -> None:
-    """A place that another reader has committed for the new topic is used."""
+    """A place that the group has committed for the new topic is used."""
     old = position(100, "old")
 
     assert beginning(old, "t", "new", 0, committed(7, THEIRS, 7, topic="new")) == Place(7)

@@ -121,7 +121,7 @@ def test_the_offset_layout_keeps_every_entry_under_its_offset(database: Path) ->
 
 
 def test_long_keys_are_kept_apart(database: Path) -> None:
-    """Keys longer than LMDB allows stay distinct, start with the namespace, and are replaced."""
+    """Keys too long for LMDB stay distinct, begin with their namespace, and are replaced."""
     long, other = b"x" * 600, b"x" * 601
 
     deliver(
