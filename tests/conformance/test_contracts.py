@@ -1,4 +1,4 @@
-"""The contracts go red for adaptors that break them, and the doubles do what they are told."""
+"""The contracts fail for adaptors that break them, and the doubles follow their scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GreedyWriter(ListWriter):
-    """Acks what it never delivered: everything, whatever failed."""
+    """A writer that acks everything, even after a failure."""
 
     def write(self, batch: Entries, ack: Ack) -> None:
         super().write(batch, RecordingAck(batch))
@@ -25,7 +25,7 @@ class GreedyWriter(ListWriter):
 
 
 class HastyWriter(ListWriter):
-    """Goes on behind a failure."""
+    """A writer that goes on behind a failure."""
 
     def write(self, batch: Entries, ack: Ack) -> None:
         for entry in batch:
@@ -37,14 +37,14 @@ class HastyWriter(ListWriter):
 
 
 class ForgivingWriter(ListWriter):
-    """Names no entry, so that nothing can be parked."""
+    """A writer that names no entry, so that none can be parked."""
 
     def write(self, batch: Entries, ack: Ack) -> None:
         raise Rejected("one of these is not good")
 
 
 class LeakingWriter(ListWriter):
-    """Names the refused entry, and keeps what it says that it has not delivered."""
+    """A writer that names the refused entry, and keeps entries that it has not acked."""
 
     def write(self, batch: Entries, ack: Ack) -> None:
         for entry in batch:
@@ -55,7 +55,7 @@ class LeakingWriter(ListWriter):
 
 
 class RaisingWriter(ListWriter):
-    """Acks as it goes, and raises for the refused entry."""
+    """A writer that acks as it goes, and raises for the refused entry."""
 
     def write(self, batch: Entries, ack: Ack) -> None:
         for entry in batch:
@@ -66,7 +66,7 @@ class RaisingWriter(ListWriter):
 
 
 class RollingBackWriter(ListWriter):
-    """Keeps all of a batch or nothing of it, and names the entry by the argument alone."""
+    """A writer that keeps all of a batch or nothing, and names the entry by the argument alone."""
 
     def write(self, batch: Entries, ack: Ack) -> None:
         for entry in batch:
@@ -78,14 +78,14 @@ class RollingBackWriter(ListWriter):
 
 
 class ChoosyWriter(ListWriter):
-    """Says by its hook which message it does not take, and writes any other."""
+    """A writer whose hook refuses one message, and which writes any other."""
 
     def accepts(self, message: Message) -> bool:
         return message.data != b"refused"
 
 
 class CarelessWriter(ListWriter):
-    """Loses the difference between no data and empty data."""
+    """A writer that loses the difference between no data and empty data."""
 
     def write(self, batch: Entries, ack: Ack) -> None:
         changed = [
@@ -120,7 +120,7 @@ class Refusing(RefusingWriterContract):
     ],
 )
 def test_a_broken_writer_is_found(broken: type[ListWriter], test: str) -> None:
-    """The contract fails for a writer that lies, hurries or damages, and not for a good one."""
+    """The contract fails for each broken writer, and not for a good one."""
     config = ListWriter.Config(failures={4: ("rejected",)} if "refused" in test else {})
 
     for kind, good in ((broken, False), (ListWriter, True)):
@@ -135,20 +135,20 @@ def test_a_broken_writer_is_found(broken: type[ListWriter], test: str) -> None:
 
 @pytest.mark.parametrize("kind", [RaisingWriter, RollingBackWriter, ChoosyWriter])
 def test_a_writer_may_refuse_in_any_form(kind: type[ListWriter]) -> None:
-    """The contract accepts an entry that is raised, failed by its offset alone, or not accepted."""
+    """The contract accepts a refusal by an exception, by an offset alone, or by the hook."""
     contract = Refusing(kind(ListWriter.Config()))
     contract.test_a_refused_entry_stops_the_slice(apply_accepts(contract.writer_of_this_test))
 
 
 class ForgetfulReader(ListReader):
-    """Starts from the beginning, whatever was read before."""
+    """A reader that always starts from the beginning."""
 
     def open(self, resume: object) -> None:
         super().open(FixedResume(None))
 
 
 class LossyReader(ListReader):
-    """Skips a message after each batch."""
+    """A reader that skips a message after each batch."""
 
     def poll(self, timeout: float) -> Batch:
         batch = super().poll(timeout)
@@ -220,7 +220,7 @@ def test_a_list_reader_has_the_namespace_it_is_given() -> None:
 
 
 def test_an_ack_counts_only_the_prefix() -> None:
-    """What was acked behind a failed or an unacked entry does not count; strangers are an error."""
+    """Acks behind a failed or an unacked entry do not count, and unknown offsets are an error."""
     batch = entries(numbered(5))
     gap, failed = RecordingAck(batch), RecordingAck(batch)
     gap([1, 2, 4, 5])

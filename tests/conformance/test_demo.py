@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TestDemoReader(ReaderContract):
-    """Made-up orders are the same in every run."""
+    """The demo reader, whose orders are the same in every run."""
 
     exact = ("namespace", "key", "data", "op", "source_id")
 

@@ -18,7 +18,7 @@ EVERYTHING = tuple(field.name for field in fields(Message))
 
 
 class TestListWriter(RefusingWriterContract):
-    """A list keeps every part of a message; the fourth entry is refused once when asked."""
+    """A list that keeps every part of a message, and may refuse the fourth entry once."""
 
     exact = EVERYTHING
 
@@ -41,7 +41,7 @@ class TestListWriter(RefusingWriterContract):
 
 
 class TestListReader(ReaderContract):
-    """A list is read to its end in batches."""
+    """A list that is read to its end in batches."""
 
     exact = EVERYTHING
 

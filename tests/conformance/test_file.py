@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TestFileWriter(StoredOffsetContract, UnreachableWriterContract):
-    """One line of JSON an entry keeps everything but the content type."""
+    """The file writer, whose JSON lines keep everything but the content type."""
 
     exact = ("namespace", "key", "data", "op", "phase", "timestamp", "source_id", "headers")
 
@@ -42,7 +42,7 @@ class TestFileWriter(StoredOffsetContract, UnreachableWriterContract):
         return [parsed(line) for line in lines]
 
     def shown(self, messages: Any) -> list[tuple[object, ...]]:
-        """Line ends between the tokens of a document become blanks; nothing else changes."""
+        """Replace line ends between the tokens of a document by blanks."""
         return [
             tuple(spaced(part) if at == 2 else part for at, part in enumerate(row))
             for row in super().shown(messages)
@@ -50,7 +50,7 @@ class TestFileWriter(StoredOffsetContract, UnreachableWriterContract):
 
 
 class TestRolledFileWriter(TestFileWriter):
-    """Numbered files hold together what one file would."""
+    """The rolled file writer, whose numbered files together equal one file."""
 
     def make_writer(self) -> FileWriter:
         return FileWriter(FileWriter.Config(path=self.path, roll_bytes=1000))
@@ -67,7 +67,7 @@ def spaced(data: object) -> object:
 
 
 def parsed(line: bytes) -> Message:
-    """Read a line that the writer wrote, taking the document's own bytes as data."""
+    """Parse a line of the writer, with the document's own bytes as data."""
     assert line.endswith(b"\n")
     fields = json.loads(line)
     data: bytes | None = None
@@ -91,14 +91,14 @@ def parsed(line: bytes) -> Message:
 
 
 def raw(value: Any) -> bytes | None:
-    """Return the bytes that a key or a header value stands for."""
+    """Return the bytes of a key or a header value."""
     if isinstance(value, dict):
         return base64.b64decode(value["base64"])
     return None if value is None else value.encode()
 
 
 class TestFileReader(ReaderContract):
-    """Two files of lines are read one after the other, the last line without an end."""
+    """The file reader on two files, the last of which has no final line feed."""
 
     exact = ("namespace", "key", "data", "headers", "content_type", "source_id")
 

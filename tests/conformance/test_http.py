@@ -26,7 +26,7 @@ EVERYTHING = tuple(field.name for field in fields(Message))
 
 
 class HttpContract(WriterContract):
-    """What all formats share."""
+    """The common part of all formats."""
 
     settings: ClassVar[dict[str, Any]] = {}
 
@@ -43,19 +43,19 @@ class HttpContract(WriterContract):
 
 
 class Enveloped(HttpContract):
-    """Whole entries keep everything."""
+    """The formats with whole entries, which keep everything."""
 
     exact = EVERYTHING
 
     def shown(self, messages: Any) -> list[tuple[object, ...]]:
-        """Line ends between the tokens of a document become blanks; nothing else changes."""
+        """Replace line ends between the tokens of a document by blanks."""
         at = self.exact.index("data")
         rows = super().shown(messages)
         return [(*row[:at], spaced(row[at]), *row[at + 1 :]) for row in rows]
 
 
 class TestEntries(Enveloped, UnreachableWriterContract):
-    """An array of entries a request, of two at most."""
+    """Arrays of two entries a request at most."""
 
     settings: ClassVar[dict[str, Any]] = {"batch_rows": 2}
 
@@ -75,7 +75,7 @@ class TestLines(Enveloped):
 
 
 class Refusing(HttpContract, RefusingWriterContract):
-    """A receiver that refuses what holds a word."""
+    """A receiver that refuses requests with a certain word."""
 
     @pytest.fixture(autouse=True)
     def _sink(self) -> Iterator[None]:
@@ -102,7 +102,7 @@ class TestData(Refusing):
 
 
 class TestEntriesAlone(Refusing):
-    """Whole entries, one a request: a refused one can be named."""
+    """Whole entries, one a request, so that a refused one can be named."""
 
     settings: ClassVar[dict[str, Any]] = {"batch_rows": 1}
     exact = ("namespace", "key", "op")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.kafka
 
 
 class TestKafkaWriter(RefusingWriterContract, UnreachableWriterContract):
-    """One topic with one partition keeps key, data and headers, in order."""
+    """One topic with one partition, which keeps key, data and headers, in order."""
 
     exact = ("key", "data", "headers")
 

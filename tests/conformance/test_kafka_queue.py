@@ -1,7 +1,7 @@
 """The kafka-queue writer and reader keep their contracts, against a real broker.
 
-A queue has neither an order nor an end nor a place to go on from, so the reader is held to what
-a source of single messages can promise: what was not delivered comes again, and nothing else.
+A queue has no order, no end and no position, so the reader keeps the promise of a source of
+single messages: exactly the messages that were not delivered are redelivered.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.kafka
 
 
 class TestKafkaQueueWriter(RefusingWriterContract, UnreachableWriterContract):
-    """One queue in a topic with one partition, which is read as it was sent."""
+    """One queue in a topic with one partition, which is read in the order of sending."""
 
     exact = ("key", "data", "headers")
 
@@ -74,7 +74,7 @@ class TestKafkaQueueWriter(RefusingWriterContract, UnreachableWriterContract):
 
 
 class TestKafkaQueueReader:
-    """One queue, its messages redelivered after a second, under the eyes of a tracker."""
+    """One queue whose messages are redelivered after a second, with a running tracker."""
 
     exact = ("namespace", "key", "data", "op", "headers")
 
@@ -113,11 +113,11 @@ class TestKafkaQueueReader:
         return batches
 
     def shown(self, messages: Sequence[Message]) -> list[str]:
-        """Return the parts of *messages* that :attr:`exact` names, in no order."""
+        """Return the parts of *messages* that :attr:`exact` names, sorted."""
         return sorted(repr([getattr(each, part) for part in self.exact]) for each in messages)
 
     def of(self, batches: Sequence[Batch]) -> list[Message]:
-        """Return the messages of *batches*, without what tells of their redelivery."""
+        """Return the messages of *batches*, without the header that counts redeliveries."""
         found = [each for batch in batches for each in messages_of(batch.messages)]
         name = "transporter-redeliveries"
         return [
@@ -127,14 +127,14 @@ class TestKafkaQueueReader:
 
     @property
     def expected(self) -> list[Message]:
-        """All that was sent, as the reader should give it."""
+        """All messages that were sent, as the reader should return them."""
         return [
             replace(each, namespace="jobs", op="insert" if each.data is not None else "delete")
             for each in hostile_messages()
         ]
 
     def test_it_hears_of_single_messages(self) -> None:
-        """The engine calls it as a reader that waits for delivery, and asks for nothing else."""
+        """The reader is called as one that waits for delivery."""
         reader = self.make_reader()
         assert isinstance(reader, DeliveredReader)
         assert KafkaQueueReader.Config.model_validate(
@@ -150,9 +150,9 @@ class TestKafkaQueueReader:
         assert self.shown(self.of(batches)) == self.shown(self.expected)
 
     def test_what_was_not_delivered_comes_again_and_nothing_else(self) -> None:
-        """A new reader, from the position of any batch, gets exactly the rows that were not named.
+        """A new reader, from any batch's position, gets exactly the rows that were not settled.
 
-        Rows are named out of order, one batch after the other and the last one first.
+        Rows are settled out of order, one batch after the other and the last one first.
         """
         reader = self.make_reader()
         reader.open(FixedResume())
@@ -169,7 +169,7 @@ class TestKafkaQueueReader:
         assert first_or_nothing(second) == 0
 
     def test_a_commit_is_the_delivery_of_all_before(self) -> None:
-        """After a position was committed only what follows it comes again."""
+        """After a commit only the messages behind its position are redelivered."""
         reader = self.make_reader()
         reader.open(FixedResume())
         batches = self.read(reader, len(self.expected))
@@ -183,7 +183,7 @@ class TestKafkaQueueReader:
         assert first_or_nothing(second) == 0
 
     def test_all_that_was_delivered_is_gone(self) -> None:
-        """The tracker has nothing in progress any more, and nothing was redelivered."""
+        """The tracker has no messages in progress, and has redelivered none."""
         reader = self.make_reader()
         reader.open(FixedResume())
         for batch in self.read(reader, len(self.expected)):
@@ -192,18 +192,18 @@ class TestKafkaQueueReader:
         assert self.tracker.metrics().in_progress == self.tracker.metrics().redelivered == 0
 
     def test_what_is_not_delivered_is_superseded_at_open(self) -> None:
-        """The routes pass it: it comes again."""
+        """Messages in progress are superseded at the open, because they are redelivered."""
         resume = FixedResume()
         self.make_reader().open(resume)
         assert resume.superseded == 1
 
     def test_close_needs_no_open(self) -> None:
-        """Closing is safe before an open, and twice."""
+        """A close is allowed before an open, and twice."""
         reader = self.make_reader()
         reader.close()
         reader.close()
 
 
 def first_or_nothing(reader: KafkaQueueReader) -> int:
-    """Return how many messages come within two seconds."""
+    """Return the number of messages that come within two seconds."""
     return len(reader.poll(2.0).messages)

@@ -24,7 +24,7 @@ class TestTransactionalKafkaWriter(
     contracts.UnreachableWriterContract,
     contracts.StoredOffsetContract,
 ):
-    """One topic with one partition keeps key, data and headers, in order, and each once."""
+    """One topic with one partition, which keeps key, data and headers, in order, each once."""
 
     exact = ("key", "data", "headers")
 
@@ -40,7 +40,7 @@ class TestTransactionalKafkaWriter(
         return self.made(bootstrap_servers="127.0.0.1:9", topic="orders")
 
     def made(self, **settings: Any) -> KafkaWriter:
-        """Return a writer that keeps its progress with a topic of this test."""
+        """Return a writer that keeps its progress in a topic of this test."""
         settings = {"transactional": True, "progress_topic": self.progress, **settings}
         return KafkaWriter(KafkaWriterConfig.model_validate(settings))
 

@@ -45,7 +45,7 @@ def dump(path: Path, database: str) -> list[tuple[bytes, bytes]]:
 
 
 class LmdbContract(StoredOffsetContract, UnreachableWriterContract):
-    """What both layouts share."""
+    """The common part of both layouts."""
 
     layout = "key"
 
@@ -60,12 +60,12 @@ class LmdbContract(StoredOffsetContract, UnreachableWriterContract):
         return LmdbWriter(LmdbWriter.Config(path="/proc/no/such/folder"))
 
     def rows(self, database: str) -> list[tuple[bytes, bytes]]:
-        """Return what another process sees in *database* while the writer has it open."""
+        """Return the rows that another process reads in *database* while the writer has it open."""
         return dump(self.path, database)
 
 
 class TestLmdbOffsetLayout(LmdbContract):
-    """Every entry is kept whole."""
+    """The layout offset, which keeps every entry whole."""
 
     layout = "offset"
     exact = tuple(field.name for field in fields(Message))
@@ -75,7 +75,7 @@ class TestLmdbOffsetLayout(LmdbContract):
 
 
 class TestLmdbKeyLayout(LmdbContract, RefusingWriterContract):
-    """The newest data of each key is kept, and what has no key is kept whole."""
+    """The layout key, which keeps the newest data of each key, and entries without a key whole."""
 
     def delivered(self) -> list[Message]:
         latest = [(*key.split(b"\0", 1), data) for key, data in self.rows("latest")]
@@ -93,14 +93,14 @@ class TestLmdbKeyLayout(LmdbContract, RefusingWriterContract):
 
 
 def raw(value: Any) -> bytes | None:
-    """Return the bytes that a JSON value stands for."""
+    """Return the bytes of a JSON value."""
     if isinstance(value, dict):
         return base64.b64decode(value["base64"])
     return None if value is None else value.encode()
 
 
 def parsed(text: bytes) -> Message:
-    """Read a whole entry as the layout writes it."""
+    """Parse a whole entry as the layout writes it."""
     found = json.loads(text)
     return Message(
         found["namespace"],

@@ -1,4 +1,4 @@
-"""The examples of docs/adaptors.md do what the page says: they are run from the page."""
+"""The examples of docs/adaptors.md, run from the page."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ PAGE = (Path(__file__).parents[2] / "docs" / "adaptors.md").read_text()
 
 
 def example(word: str) -> dict[str, Any]:
-    """Run the one example of the page that holds *word*; return what it defines."""
+    """Run the one example of the page that holds *word*, and return its names."""
     (found,) = [
         text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if word in text
     ]
     module = ModuleType("example")
-    sys.modules["example"] = module  # dataclasses and pydantic look there
+    sys.modules["example"] = module  # Dataclasses and pydantic look there.
     exec(compile(found, "docs/adaptors.md", "exec"), vars(module))  # noqa: S102 - our own page
     return vars(module)
 
 
 class TestOnceWriter(StoredOffsetContract):
-    """The writer on the page that stores its offset keeps the contract."""
+    """The page's writer that stores its offset keeps the contract."""
 
     @pytest.fixture(autouse=True)
     def _sink(self, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ class TestOnceWriter(StoredOffsetContract):
             ]
 
     def test_a_transaction_of_unknown_outcome_is_not_done_twice(self) -> None:
-        """A slice that is written again, by the same writer or the next, adds what is not there."""
+        """A slice written again, by the same writer or the next, adds missing entries only."""
         writer = self.make_writer()
         for again in range(2):
             assert writer.open(CONTEXT) == (None if again == 0 else CONTEXT.stored(0, 5))
@@ -73,7 +73,7 @@ class TestOnceWriter(StoredOffsetContract):
 
 
 class Refusing(RefusingWriterContract):
-    """A writer on the page whose sink is an SQLite table."""
+    """A writer of the page whose sink is an SQLite table."""
 
     name = ""
 
@@ -92,7 +92,7 @@ class Refusing(RefusingWriterContract):
 
 
 class TestPrefixWriter(Refusing):
-    """The writer on the page that commits the beginning of a slice keeps the contract."""
+    """The page's writer that commits the beginning of a slice keeps the contract."""
 
     name = "PrefixWriter"
 
@@ -101,7 +101,7 @@ class TestPrefixWriter(Refusing):
 
 
 class TestChoosyWriter(Refusing):
-    """So does the one that judges messages, but for the hostile ones without a key."""
+    """The page's writer that judges messages keeps the contract, without keyless messages."""
 
     name = "ChoosyWriter"
 
@@ -135,7 +135,7 @@ def test_the_example_of_a_lost_answer_holds() -> None:
 def variant(
     path: Path, *, at_open: bool = False, fence: bool = True, keeps: bool = True
 ) -> Callable[[], Any]:
-    """Return what makes the page's writer, changed in how it fences and what it stores."""
+    """Return a maker of the page's writer, with changed fencing or stored offsets."""
     kind = example("class OnceWriter:")["OnceWriter"]
 
     class Variant(kind):  # type: ignore[misc]
@@ -168,7 +168,7 @@ def variant(
 def test_the_contract_knows_a_good_writer_from_a_bad_one(
     tmp_path: Path, changed: dict[str, bool], test: str, *, passes: bool
 ) -> None:
-    """A fault may be raised by open or by write; what does not fence, or forgets, is found."""
+    """A fault may come from open or write, and a writer without fence or memory fails."""
     path = tmp_path / "once.db"
 
     class Contract(StoredOffsetContract):

@@ -1,4 +1,4 @@
-"""Rights of the files that writers make, whatever the umask is."""
+"""Rights of the files that writers make, under any umask."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONTEXT = WriterContext(log_id="log-1", route="route", epoch=1)
 
 @pytest.fixture(params=[0o002, 0o022, 0o077, 0])
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Set a umask for the test; a host that shares a group has 002."""
+    """Set the umask for the test, 002 on a host that shares a group."""
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
@@ -74,7 +74,7 @@ def rights(path: Path) -> int:
 def test_what_is_made_has_the_rights_of_the_setting(
     tmp_path: Path, umask: int, write: Any, mode: str | None, files: int, folders: int
 ) -> None:
-    """By default its owner alone reads it, and no group member can put another in its place."""
+    """By default only the owner may read new files, or replace them in their folder."""
     write(tmp_path / "a" / "sink", **({} if mode is None else {"mode": mode}))
     made = list((tmp_path / "a" / "sink").iterdir())
     assert len(made) == 2
@@ -96,7 +96,7 @@ def test_what_is_there_keeps_its_rights(tmp_path: Path, write: Any) -> None:
 
 
 def test_what_is_cut_off_is_kept_as_private(tmp_path: Path, umask: int) -> None:
-    """The copy of lines that were not acked is made with the setting, too."""
+    """The copy of unacknowledged lines is made with the mode of the setting, too."""
     write_file(tmp_path)
     with (tmp_path / "out.jsonl").open("ab") as file:
         file.write(b"half a li")
@@ -106,14 +106,14 @@ def test_what_is_cut_off_is_kept_as_private(tmp_path: Path, umask: int) -> None:
 
 @pytest.mark.parametrize("mode", ["0777", "600", 416, 777, "0200", "-rw-------"])
 def test_a_mode_that_is_none_is_refused(tmp_path: Path, mode: object) -> None:
-    """The error names those there are."""
+    """An unknown mode is refused, and the error names the allowed ones."""
     for config in (FileWriter.Config, LmdbWriter.Config):
         with pytest.raises(ValidationError, match="'0600', '0640'"):
             config(path=tmp_path, mode=mode)
 
 
 def test_a_mode_without_quotes_is_the_octal_that_it_looks_like(tmp_path: Path) -> None:
-    """YAML 1.2 reads ``0640`` as the number 640."""
+    """A mode without quotes is octal, although YAML 1.2 reads ``0640`` as the number 640."""
     for config in (FileWriter.Config, LmdbWriter.Config):
         assert config(path=tmp_path, mode=640).mode == "0640"
     schema = FileWriter.Config.model_json_schema()["properties"]["mode"]
@@ -127,6 +127,6 @@ def test_a_mode_without_quotes_is_the_octal_that_it_looks_like(tmp_path: Path) -
 
 
 def test_standard_output_takes_no_mode() -> None:
-    """It was opened by somebody else."""
+    """Standard output takes no mode, because another process opened it."""
     with pytest.raises(ValidationError, match="leave out mode"):
         FileWriter.Config(path="-", mode="0600")

@@ -1,4 +1,4 @@
-"""Growth curves: the slope of what is known, and that each curve measures what it says."""
+"""Growth curves: the slope of known points, and a run of each curve."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])
 def test_the_slope_is_the_power_that_times_follow(power: float) -> None:
-    """Linear work has slope 1, quadratic 2, and what does not grow 0."""
+    """Linear work has slope 1, quadratic 2, and constant work 0."""
     points = [(size, 0.01 * size**power) for size in (10, 100, 1000)]
     assert slope(points) == pytest.approx(power)
 
 
 def test_a_curve_names_its_sizes_and_times() -> None:
-    """What the slope was taken from stands beside it."""
+    """The note lists the points that the slope was computed from."""
     curve = Curve("parking", "entries", ((1000, 0.5), (10_000, 5.0)))
     assert curve.note() == "parking (entries): 1 000: 500.0 ms · 10 000: 5 000 ms"
 
@@ -42,7 +42,7 @@ def test_a_curve_names_its_sizes_and_times() -> None:
     ],
 )
 def test_each_curve_can_be_taken(tmp_path: Path, of: object) -> None:
-    """Every part that a curve is about still does what the curve asks of it."""
+    """Each curve can still be measured."""
     assert callable(of)
     assert of(tmp_path, 2) > 0
 

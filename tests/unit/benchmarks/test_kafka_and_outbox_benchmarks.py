@@ -1,4 +1,4 @@
-"""What the benchmarks of outbox, Kafka and queue make of what their processes tell."""
+"""Evaluation of the outbox, Kafka and queue benchmarks from the reports of their processes."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 
 def test_each_row_waits_for_the_step_that_took_it() -> None:
-    """Rows of one step share its times, and the clock of each begins with its own commit."""
+    """Rows of one step share its times, and the wait of each begins with its own commit."""
     found = waits([10.0, 11.0, 12.0], [(2, 11.5, 11.75), (3, 12.25, 12.5)])
     assert found == ([1500.0, 500.0, 250.0], [1750.0, 750.0, 500.0])
 
 
 @pytest.mark.parametrize("taken", [[], [(1, 1.0, 1.0)]])
 def test_rows_that_were_not_taken_are_an_error(taken: list[tuple[int, float, float]]) -> None:
-    """A side that loses rows is reported, and not faster for it."""
+    """A side that loses rows is an error, not a faster side."""
     with pytest.raises(RuntimeError, match=f"{len(taken)} rows of 2"):
         waits([0.0, 0.0], taken)
 
 
 def test_a_batch_lasts_from_the_end_of_the_one_before() -> None:
-    """The times of all batches add up to that of the turn: no look in vain is left out."""
+    """The times of all batches add up to the whole turn, empty looks included."""
     found = batch_times(1.0, [(5, 1.25, 1.5), (10, 1.75, 2.5), (15, 2.75, 3.0)])
     assert found == [500.0, 1000.0, 500.0]
 
 
 def test_steps_go_on_until_all_rows_are_taken_and_skip_looks_in_vain() -> None:
-    """A look that found nothing is no step; every step tells the rows so far, and two times."""
+    """Only a look with rows is a step, and each step has the rows so far and two times."""
     looks = iter([(0, 0.0), (4, 1.0), (0, 0.0), (6, 2.0), (99, 3.0)])
     before = time.time()
     found = steps(lambda: next(looks), 10)
@@ -48,7 +48,7 @@ def test_steps_go_on_until_all_rows_are_taken_and_skip_looks_in_vain() -> None:
 
 
 class Source:
-    """Gives one batch, and notes what was durable when it was told of it."""
+    """A source of one batch that records the durable offset at each commit."""
 
     def __init__(self, log: CommitLog, batch: Batch) -> None:
         self.log, self.batch, self.told = log, batch, []
@@ -62,7 +62,7 @@ class Source:
 
 
 def test_our_side_tells_the_source_what_is_durable_and_nothing_before(tmp_path: Path) -> None:
-    """The engine's side of the comparison logs each row before its purge, as a feed does."""
+    """The engine's side of the comparison logs each row before its purge, like a feed."""
     with CommitLog.open(tmp_path) as log:
         source: Any = Source(log, Batch(batches(1, 50)[0], "behind", 7))
         rows, at_hand = log_one(source, log)
@@ -91,7 +91,7 @@ def test_rows_come_at_a_steady_rate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_queues_are_held_to_what_others_reach() -> None:
-    """51 000 and 94 000 messages a second, and 100 ms; transactions are shown beside them."""
+    """The aims are 51 000 and 94 000 messages a second and 100 ms, without transactions."""
     found = {
         **{f"{role} 1": (51_000.0,) for role in ("ours", "transactional", "bare", "each")},
         **{f"{role} 4": (93_999.0,) for role in ("ours", "transactional", "bare")},

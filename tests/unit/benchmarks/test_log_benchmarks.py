@@ -1,4 +1,4 @@
-"""What the benchmarks of the log measure: the work that they say, and all of it."""
+"""The work that the benchmarks of the log measure, checked for completeness."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_slow_disk_syncs_late_and_writes_at_once(
 
 
 def test_the_parts_of_a_frame_add_up_to_what_it_takes(tmp_path: Path) -> None:
-    """Header, extension, payload and padding are all that lies between two frames."""
+    """Header, extension, payload and padding add up to the distance between two frames."""
     with CommitLog.open(tmp_path) as log:
         log.append(batches(1, 1)[0], "bench", "position")
         log.append(batches(1, 1)[0], "bench", "position")
@@ -66,7 +66,7 @@ def test_the_parts_of_a_frame_add_up_to_what_it_takes(tmp_path: Path) -> None:
 
 
 def test_every_reader_of_a_group_appends_all_its_batches(tmp_path: Path) -> None:
-    """The rate of a group is of messages that are in the log, from every thread."""
+    """All batches of every thread are in the log."""
     assert appended(tmp_path, batches(3, 10), each=4, delay=0.0) > 0
     with CommitLog.open(tmp_path) as log:
         assert log.durable == 3 * 4 * 10 - 1
@@ -74,7 +74,7 @@ def test_every_reader_of_a_group_appends_all_its_batches(tmp_path: Path) -> None
 
 
 def test_reading_touches_every_byte_of_every_column() -> None:
-    """What is touched is at least what the columns hold: nothing is left undecoded."""
+    """Reading touches at least the bytes of all columns, so none is left undecoded."""
     entries = with_offsets(batches(1, 50)[0], 0, 1)
     assert log_read.touch(entries) >= entries.nbytes
     assert log_read.touch(entries) > log_read.touch(entries.select(ENTRY_SCHEMA.names[:8]))
@@ -91,7 +91,7 @@ def test_the_floor_of_reading_covers_every_frame(tmp_path: Path, codec: str | No
 
 
 def test_reading_verifies_what_it_reads(tmp_path: Path) -> None:
-    """A benchmark that read without checksums would not notice a flipped bit."""
+    """Reading verifies checksums, so that a flipped bit is an error."""
     log = log_read.written(tmp_path, batches(1, 100), 2, None)
     damage(tmp_path, log.frames[0][1] - 100)
     with pytest.raises(Corrupt):
@@ -102,7 +102,7 @@ def test_reading_verifies_what_it_reads(tmp_path: Path) -> None:
 def test_a_store_is_held_to_all_that_it_committed(
     tmp_path: Path, store: Callable[[Path, list[list[Message]], int], float]
 ) -> None:
-    """A rival that kept fewer messages than were committed is an error, not a faster rival."""
+    """A store with fewer messages than were committed is an error, not a faster store."""
     given = messages(2000)
     whole = [given[:1000], given[1000:]]
     assert store(tmp_path / "store", whole, 3) > 0
@@ -111,7 +111,7 @@ def test_a_store_is_held_to_all_that_it_committed(
 
 
 def test_a_reopened_log_was_killed_before(tmp_path: Path) -> None:
-    """Each open that is timed follows a kill: it recovers, and what was appended is there."""
+    """Each timed open follows a kill, recovers the log, and finds the appended messages."""
     log = log_reopen.Crashed(tmp_path)
     assert 0 < log.reopen() < 60
     with CommitLog.open(tmp_path) as after:
@@ -130,7 +130,7 @@ def test_an_engine_that_ends_by_itself_is_no_measurement(tmp_path: Path) -> None
 def test_a_disk_is_filled_up_to_what_is_to_be_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The filler grows by all free space but the last bytes, and never shrinks."""
+    """The filler takes all free space but the last bytes, and never shrinks."""
     reserved: list[tuple[int, int]] = []
     free = os.statvfs_result((4096, 4096, 100, 50, 30, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: free)
@@ -142,7 +142,7 @@ def test_a_disk_is_filled_up_to_what_is_to_be_left(
 
 
 def test_without_root_the_full_disk_is_said_not_to_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only root mounts; who is not root reads why, and gets the other figures."""
+    """Without root the report gives the reason, and the other figures."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "root" in log_reopen.unable_to_mount()
     monkeypatch.setattr(os, "geteuid", lambda: 0)

@@ -39,18 +39,18 @@ REPORT = Report(MACHINE, (SECTION,), quick=False, seconds=12.0, load_after=0.7)
     ],
 )
 def test_numbers_have_about_three_digits(value: float, text: str) -> None:
-    """What people read has no digits that a benchmark cannot know."""
+    """Numbers have no more digits than a benchmark can measure."""
     assert number(value) == text
 
 
 def test_a_line_shows_both_sides_with_their_spread_and_the_ratio() -> None:
-    """No figure stands alone: ours, theirs, the ratio, each with least and greatest."""
+    """Each line has ours, theirs and the ratio, each with least and greatest."""
     row = "| ours | 2 000 (1 000-3 000) rows/s | theirs: 2 000 (2 000-2 000) rows/s | "
     assert row + "1.00 (0.500-1.50) |  |  |" in markdown(REPORT)
 
 
 def test_the_reason_is_given_for_a_missed_aim_only() -> None:
-    """What limits is said where an aim is missed, and nowhere else."""
+    """The limiting factor is given for a missed aim, and nowhere else."""
     missed = replace(FOUND, aim=Aim(1.1, at_least=True))
     reached = replace(FOUND, aim=Aim(0.9, at_least=True))
     pages = [
@@ -63,7 +63,7 @@ def test_the_reason_is_given_for_a_missed_aim_only() -> None:
 
 
 def test_the_machine_and_its_disk_are_on_the_page() -> None:
-    """A figure without its machine, its syncs and its date means nothing."""
+    """The page names the machine, its syncs and the date."""
     page = markdown(REPORT)
     for fact in (
         "2030-01-31",
@@ -77,6 +77,6 @@ def test_the_machine_and_its_disk_are_on_the_page() -> None:
 
 
 def test_a_quick_run_says_that_it_is_one() -> None:
-    """Nobody takes a smoke test for a measurement."""
+    """A quick run is marked as a smoke test."""
     assert "smoke test" in markdown(replace(REPORT, quick=True))
     assert "smoke test" not in markdown(REPORT)

@@ -1,4 +1,4 @@
-"""What ``transporter adaptors`` prints."""
+"""The output of ``transporter adaptors``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each adaptor has one line, a broken one with what is wrong."""
+    """Each adaptor has one line, and that of a broken one shows its error."""
     assert app.execute(["adaptors", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     words = [line.split(maxsplit=2) for line in lines]
@@ -74,13 +74,13 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_show_one_that_cannot_be_imported(capsys: pytest.CaptureFixture[str]) -> None:
-    """A broken adaptor is shown with what is wrong."""
+    """A broken adaptor is shown with its error."""
     assert app.execute(["adaptors", "show", "zz-lost"]) == 0
     assert "It cannot be used: there is no module 'zz_lost'" in capsys.readouterr().out
 
 
 def test_show_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown name is answered with the nearest known one."""
+    """The error about an unknown name suggests the nearest known one."""
     assert app.execute(["adaptors", "show", "zz-thnig"]) == 2
     assert "did you mean 'zz-thing'?" in capsys.readouterr().err
 
@@ -110,7 +110,7 @@ def test_show_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_example_has_what_is_required(kind: str, lines: list[str]) -> None:
-    """The example gives each required setting a variable, and leaves the others out."""
+    """The example gives each required setting a variable, and omits the others."""
     settings = (
         Setting("dsn", "text", required=True, default=None, doc=""),
         Setting("size", "size", required=False, default="1", doc=""),
@@ -121,7 +121,7 @@ def test_example_has_what_is_required(kind: str, lines: list[str]) -> None:
 def test_show_of_a_class_in_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A module of the current folder is shown as an installed adaptor is, under its reference."""
+    """A class in the current folder is shown like an installed adaptor, under its reference."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     folder = tmp_path / "own"
     folder.mkdir()
@@ -151,7 +151,7 @@ def test_a_default_given_as_text_is_shown_or_refused(
     code: int,
     words: str,
 ) -> None:
-    """A duration is shown as one; a wrong one is an error with its file, line, class and field."""
+    """A default duration is shown, and a wrong one is an error with file, line, class and field."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     folder = tmp_path / "own"
     folder.mkdir()
@@ -169,7 +169,7 @@ def test_a_default_given_as_text_is_shown_or_refused(
 def test_a_pipeline_is_begun_with_a_class_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The class is looked for beside the file that is written, and must be of the right kind."""
+    """The class is imported from the folder of the new file, and must be of the right kind."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     folder = tmp_path / "own"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""docs/adaptors.md shows the adaptors that ``transporter init adaptor`` makes, and every name."""
+"""docs/adaptors.md, compared with the adaptors of ``transporter init adaptor`` and all names."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ ROWS = dict(re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|$", NAMES, re.MULTILINE))
     ],
 )
 def test_the_page_shows_what_is_made(package: str, kind: str, name: str) -> None:
-    """The code on the page is the code of the package, to the letter."""
+    """The code on the page is exactly the code of the package."""
     assert f"```python\n{adaptor_package(package, (kind,))[name]}```" in PAGE
 
 
 def test_the_page_names_every_contract() -> None:
-    """Each contract that is shipped stands in the table."""
+    """Each contract of the package is in the table."""
     named = {name for name in vars(contracts) if name.endswith("Contract")}
     assert named
     assert all(f"| `{name}` |" in PAGE for name in named)
 
 
 def listed() -> dict[str, str]:
-    """Return what the tables say of each name, by the name without its arguments."""
+    """Return the table text of each name, by the name without its arguments."""
     return {
         name.partition("(")[0]: text
         for names, text in ROWS.items()
@@ -74,7 +74,7 @@ def members(kind: type) -> Iterator[str]:
 
 @pytest.mark.parametrize("module", [adaptor, testing])
 def test_every_public_name_is_on_the_page(module: ModuleType) -> None:
-    """The tables name all that the modules offer, and nothing else."""
+    """The tables name everything in the modules' ``__all__``, and nothing else."""
     assert set(module.__all__) <= listed().keys()
     known = {*adaptor.__all__, *testing.__all__, *vars(contracts)}
     assert listed().keys() <= known
@@ -82,10 +82,7 @@ def test_every_public_name_is_on_the_page(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", sorted(listed()))
 def test_a_name_has_what_the_page_says(name: str) -> None:
-    """Each class has the methods that its row names, with these parameters.
-
-    Of the interfaces the row names everything; of a contract everything that is its own.
-    """
+    """Each class has the methods of its row, complete for interfaces and a contract's own part."""
     owner = next(each for each in (adaptor, testing, contracts) if hasattr(each, name))
     kind = getattr(owner, name)
     if not inspect.isclass(kind):
@@ -102,7 +99,7 @@ def test_a_name_has_what_the_page_says(name: str) -> None:
 
 
 def test_signatures_are_as_the_page_says() -> None:
-    """What is called by its name, with parameters, takes these."""
+    """Functions with parameters on the page have these parameters."""
     calls = [name for names in ROWS for name in re.findall(r"`([^`]+\))`", names)]
     assert calls
     for call in calls:

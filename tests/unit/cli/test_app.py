@@ -12,7 +12,7 @@ from transporter.errors import EnvironmentFault, LogError, TransporterError
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """Let ``check`` raise *error* from its inside."""
+    """Make ``check`` raise *error*."""
 
     def explode(*_: object) -> None:
         raise error
@@ -41,7 +41,7 @@ def test_errors_become_exit_codes(
 def test_an_interrupt_prints_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C is no error to read about."""
+    """Ctrl-C prints no error."""
     failing(monkeypatch, KeyboardInterrupt())
     app.execute(["check", "x.yaml"])
     assert capsys.readouterr() == ("", "")
@@ -50,7 +50,7 @@ def test_an_interrupt_prints_nothing(
 def test_an_unexpected_error_is_one_line_without_its_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bug is told by type and place; its text may hold a secret and stays away."""
+    """A bug is reported by type and place, without its text, which may hold a secret."""
     monkeypatch.delenv(app.DEBUG, raising=False)
     failing(monkeypatch, RuntimeError("password=hunter22"))
     app.execute(["check", "x.yaml"])
@@ -81,7 +81,7 @@ def test_debug_shows_the_traceback(
     ],
 )
 def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], text: str) -> None:
-    """A command line that cannot be understood is exit 2 and says where help is."""
+    """A command line that cannot be parsed exits with 2 and points to the help."""
     assert app.execute(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -100,7 +100,7 @@ def test_a_group_alone_shows_its_commands(capsys: pytest.CaptureFixture[str], gr
 
 
 def test_wrong_usage_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json wrong usage is an object, too."""
+    """With --json a usage error is an object, too."""
     assert app.execute(["chek", "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["type"], error["exit_code"]) == ("UsageError", 2)

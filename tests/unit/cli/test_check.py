@@ -1,4 +1,4 @@
-"""``transporter check``: paths that cannot be used are refused before anything runs."""
+"""Refusal of unusable paths by ``transporter check``, before anything runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check(folder: Path, log: str, sink: str = "out.jsonl", source: str = "in.jsonl") -> int:
-    """Check a pipeline in *folder* with these paths; return the exit code."""
+    """Check a pipeline in *folder* with these paths, and return the exit code."""
     document = {
         "log": {"dir": log},
         "readers": [{"name": "in", "adaptor": "file", "path": source}],
@@ -31,7 +31,7 @@ def check(folder: Path, log: str, sink: str = "out.jsonl", source: str = "in.jso
 def test_how_long_history_lasts_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An operator sees it before the entries of a replay are gone."""
+    """The retention time is shown, before a replay needs entries that are gone."""
     assert check(tmp_path, "log") == 0
     rows = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()]
     assert ["history", "delivered entries stay 7d; no compaction"] in rows
@@ -39,7 +39,7 @@ def test_how_long_history_lasts_is_one_line(
 
 @pytest.mark.parametrize("log", ["log", "a/b/log", ".", "link"])
 def test_directories_that_can_be_made_are_accepted(tmp_path: Path, log: str) -> None:
-    """Nothing of them needs to be there, and nothing is made."""
+    """The directories need not exist, and none is created."""
     (tmp_path / "target").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "target")
     assert check(tmp_path, log) == 0
@@ -59,7 +59,7 @@ def test_directories_that_can_be_made_are_accepted(tmp_path: Path, log: str) -> 
 def test_a_log_directory_that_cannot_be_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], log: str, text: str
 ) -> None:
-    """The error names the key, its line and what stands in the way."""
+    """The error names the key, its line and the obstacle."""
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     assert check(tmp_path, log) == 2
     said = capsys.readouterr().err
@@ -71,7 +71,7 @@ def test_a_log_directory_that_cannot_be_is_refused(
 def test_a_log_directory_of_somebody_else_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says who may not write where."""
+    """The error names the user and the directory without write permission."""
     monkeypatch.setattr(path_checks.os, "access", lambda _, mode, **__: not mode & os.W_OK)
     assert check(tmp_path, "log") == 2
     assert f"{tmp_path}: this user (id {os.geteuid()}) may not write" in capsys.readouterr().err
@@ -84,7 +84,7 @@ def test_a_log_directory_of_somebody_else_is_refused(
 def test_paths_of_adaptors_below_a_file_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, paths: dict[str, str]
 ) -> None:
-    """A reader's or a writer's path is named as the log's is."""
+    """The error names a reader's or a writer's path like the log's."""
     assert check(tmp_path, "log", **paths) == 2
     assert f"{key}: {tmp_path}/file is not a directory" in capsys.readouterr().err
 
@@ -120,7 +120,7 @@ def test_no_setting_takes_a_path_that_cannot_be(
     settings: dict[str, str],
     path: str,
 ) -> None:
-    """A NUL, which ends a path for the system, or half a character is found before a start."""
+    """A path with a NUL or half a character is refused before a start."""
     value = f"host=/{path} sslmode=verify-full" if key == "dsn" else path
     given: dict[str, Any] = {**settings, key: value}
     route: dict[str, Any] = {"name": "out", "writer": given if place == "writer" else _FILE}
@@ -144,7 +144,7 @@ def test_no_setting_takes_a_path_that_cannot_be(
 def test_folders_of_spark_that_cannot_be_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str, text: str
 ) -> None:
-    """As a URL too, in which the character is written as %00."""
+    """A path is refused as a URL too, where the character is written as %00."""
     document = {
         "readers": [{"name": "in", **_FILE}],
         "routes": [{"name": "out", "writer": {"adaptor": "spark", "path": path}}],
@@ -159,7 +159,7 @@ def test_folders_of_spark_that_cannot_be_are_refused(
 def test_tracing_without_its_extra_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the environment that lacks something, and the error says what to install."""
+    """The missing extra is an environment fault, and the error names the package."""
     monkeypatch.delitem(sys.modules, "transporter.observe.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     document = {

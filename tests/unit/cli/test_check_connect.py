@@ -1,4 +1,4 @@
-"""``transporter check --connect``: what sources and sinks are like, before anything is read."""
+"""Report of ``transporter check --connect`` on sources and sinks, before anything is read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Hangs(Writer):
 
 
 def check(folder: Path, capsys: pytest.CaptureFixture[str], **writers: Any) -> tuple[int, Any]:
-    """Check a pipeline with these *writers*; return the exit code and what was printed."""
+    """Check a pipeline with these *writers*, and return the exit code and the findings."""
     (folder / "odd.py").write_text(ADAPTORS)
     (folder / "in.jsonl").write_text("{}\n")
     document = {
@@ -65,7 +65,7 @@ def check(folder: Path, capsys: pytest.CaptureFixture[str], **writers: Any) -> t
 def test_files_and_folders_are_looked_at_and_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is there may be used; nothing is made."""
+    """Existing and possible files and folders are fine, and nothing is created."""
     code, found = check(
         tmp_path,
         capsys,
@@ -87,7 +87,7 @@ def test_files_and_folders_are_looked_at_and_left_alone(
 def test_what_cannot_be_used_is_a_problem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exit code says so, and each problem names its file and its user."""
+    """An unusable sink gives an exit code of 3, and the problem names its file."""
     refused = tmp_path / "shut"
     refused.mkdir()
     real = os.access
@@ -108,7 +108,7 @@ def test_what_cannot_be_used_is_a_problem(
 def test_a_missing_source_file_is_a_problem_unless_it_is_waited_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As it will be when the reader opens it."""
+    """A missing source file is a problem, and with follow only a warning."""
     for follow, code, level in ((False, 3, "problem"), (True, 0, "warning")):
         document = {
             "log": {"dir": "log"},
@@ -123,7 +123,7 @@ def test_a_missing_source_file_is_a_problem_unless_it_is_waited_for(
 def test_adaptors_of_others_may_have_a_probe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One without is passed over, one that fails or hangs is a problem, and no secret is told."""
+    """An adaptor without a probe is skipped, a failing one is a problem, and no secret is shown."""
     monkeypatch.setattr(connection_checks, "_PATIENCE", 1.0)
     code, found = check(
         tmp_path,
@@ -144,7 +144,7 @@ def test_adaptors_of_others_may_have_a_probe(
 def test_a_cluster_that_does_not_answer_is_a_problem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each master is named."""
+    """Each master that does not answer is named."""
     document = {
         "log": {"dir": "log"},
         "readers": [{"name": "in", "adaptor": "file", "path": "none", "follow": True}],

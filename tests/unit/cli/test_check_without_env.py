@@ -1,4 +1,4 @@
-"""``transporter check`` where variables or secret files are missing: what is said, and what not."""
+"""Report of ``transporter check`` without variables or secret files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(folder: Path, text: str, *options: str) -> int:
-    """Check a file that holds *text*; return the exit code."""
+    """Check a file that holds *text*, and return the exit code."""
     (folder / "p.yaml").write_text(text)
     return app.execute(["check", str(folder / "p.yaml"), *options])
 
@@ -85,7 +85,7 @@ def check(folder: Path, text: str, *options: str) -> int:
 def test_unset_variables_are_told_beside_everything_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All that is missing and all that is wrong comes at once, by line, and nothing made up."""
+    """All missing variables and all mistakes are reported at once, by line, and nothing else."""
     assert check(tmp_path, WRONG, "--json") == 2
     error = json.loads(capsys.readouterr().out)["error"]
     told = [(each["line"], each["message"]) for each in error["problems"]]
@@ -106,7 +106,7 @@ def test_unset_variables_are_told_beside_everything_else(
 def test_what_is_missing_fits_any_type_without_the_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that only lacks its environment passes, and each setting not checked is named."""
+    """A file that only lacks its environment passes, and each unchecked setting is named."""
     assert check(tmp_path, MISSING, "--without-env", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"] is True
@@ -119,7 +119,7 @@ def test_what_is_missing_fits_any_type_without_the_environment(
 def test_the_text_says_plainly_what_was_not_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each setting has a line with file, line, key and reason, and the rest is said, too."""
+    """Each unchecked setting has a line with file, line, key and reason."""
     assert check(tmp_path, MISSING, "--without-env") == 0
     file, *lines = capsys.readouterr().out.splitlines()
     assert file.endswith("/p.yaml has no mistake, as far as it can be checked here; not checked:")
@@ -147,20 +147,20 @@ def test_the_text_says_plainly_what_was_not_checked(
 def test_what_is_wrong_is_told_without_the_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, line: int, words: str
 ) -> None:
-    """What no value could mend is exit 2 with its line, and it alone."""
+    """A mistake that no value of a variable could correct exits with 2 and its line."""
     (tmp_path / "open").write_text("x")
     (tmp_path / "open").chmod(0o666)
     assert check(tmp_path, MISSING.replace(old, new, 1), "--without-env") == 2
     said = capsys.readouterr().err.splitlines()
     assert any(words in line for line in said)
     assert said[0].startswith(f"{tmp_path}/p.yaml:{line}: ")
-    assert len(said) == (2 if "pth" in new else 1)  # 'path' is missing then
+    assert len(said) == (2 if "pth" in new else 1)  # 'path' is then missing.
 
 
 def test_a_file_that_lacks_nothing_is_checked_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all variables set the pipeline is shown, but paths are those of another host."""
+    """With all variables set the pipeline is shown, and paths of the host are not checked."""
     (tmp_path / "taken").touch()
     text = """\
 log: {dir: taken/log}
@@ -180,6 +180,6 @@ routes: [{name: out, writer: {adaptor: file, path: "${WHERE}"}}]
 def test_sources_cannot_be_asked_without_the_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """--connect beside --without-env is refused, with what to do."""
+    """--connect with --without-env is refused, with the remedy."""
     assert check(tmp_path, MISSING, "--without-env", "--connect") == 2
     assert "leave out --without-env" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""How entries look, to people and to programs."""
+"""The output of entries, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOSTILE = "\x1b]0;owned\x07\x9b2J\u202e\r\n"
 
 
 def test_a_row_is_harmless_and_short(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever an entry holds, its line moves no cursor, forges no line and ends somewhere."""
+    """An entry's line has no control characters, no line breaks and a bounded length."""
     message = Message(HOSTILE, HOSTILE.encode() * 50, HOSTILE.encode(), op=HOSTILE)
     RowPrinter().write(row_of(Entry(7, 0, message), 6))
     shown = capsys.readouterr().out
@@ -37,7 +37,7 @@ def test_a_row_is_harmless_and_short(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_value_is_told_whatever_its_bytes() -> None:
-    """Text stays text, other bytes are base64, nothing is null, and times are ISO 8601."""
+    """Text stays text, other bytes are base64, a missing value is null, and times are ISO 8601."""
     headers = (("h", None), ("h", b"\xff"))
     found = entry_json(Entry(3, 1_000, Message("n", b"\xff", None, headers=headers)), confirmed=3)
     assert (found["data"], found["key"]) == ({"base64": "/w=="}, None)
@@ -46,13 +46,13 @@ def test_a_value_is_told_whatever_its_bytes() -> None:
 
 
 def test_a_time_that_no_calendar_has() -> None:
-    """A source may give any number as a timestamp."""
+    """A timestamp outside the calendar is shown as a number."""
     assert time_text(2**62) == f"{2**62} µs"
     assert time_text(-1_000_000) == "1969-12-31T23:59:59.000+00:00"
 
 
 def rows(count: int, error: bool = False) -> Iterator[tuple[str, ...]]:
-    """Yield rows, and then an error if one is wanted."""
+    """Yield rows, and then an error if wanted."""
     for number in range(count):
         yield (str(number), "t", "n", "o", "k" * (number % 60), "d")
     if error:
@@ -61,7 +61,7 @@ def rows(count: int, error: bool = False) -> Iterator[tuple[str, ...]]:
 
 @pytest.mark.parametrize("count", [0, 3, TABLE_ROWS - 1, TABLE_ROWS, 3 * TABLE_ROWS])
 def test_rows_have_one_head(count: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """Few or many rows are one head and a line each."""
+    """Any number of rows has one header, and one line each."""
     write_rows(rows(count))
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split() == ["OFFSET", "LOGGED", "AT", "NAMESPACE", "OP", "KEY", "DATA"]
@@ -69,7 +69,7 @@ def test_rows_have_one_head(count: int, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_many_rows_are_not_held(capsys: pytest.CaptureFixture[str]) -> None:
-    """Invariant 17: behind the first rows each is written before the next is asked for."""
+    """After the first rows each one is written before the next is read (Invariant 17)."""
     written = []
 
     def watched() -> Iterator[tuple[str, ...]]:
@@ -91,7 +91,7 @@ def test_what_came_before_an_error_is_shown(count: int, capsys: pytest.CaptureFi
 
 
 def test_raw_is_the_bytes_as_they_are(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """Each entry's data and a newline; a tombstone is an empty line."""
+    """Each entry's data is followed by a newline, and a tombstone is an empty line."""
     messages = [Message("n", b"\x1b[2J"), Message("n", None), Message("n", b"\xff\n")]
     write_raw([messages_to_batch(messages), messages_to_batch([])])
     import sys  # noqa: PLC0415 - the one that the test captures
@@ -112,7 +112,7 @@ def test_a_list_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_error_behind_items_is_part_of_the_document(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The document stays one, says that not all is well, and gives the exit code."""
+    """After items an error is part of the same document, which sets the exit code."""
 
     def items() -> Iterator[Any]:
         yield 1
@@ -124,7 +124,7 @@ def test_an_error_behind_items_is_part_of_the_document(
 
 
 def test_an_error_before_items_is_as_any_other(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is written yet, so the command fails as all do."""
+    """An error before the first item fails the command without output."""
 
     def items() -> Iterator[Any]:
         raise Corrupt("damaged")

@@ -1,4 +1,4 @@
-"""What the options of the log commands mean."""
+"""The options of the log commands that select entries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HOUR = 3_600_000_000
 
 @pytest.fixture
 def in_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the local time be five and a half hours ahead."""
+    """Set the local time to five and a half hours ahead."""
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
     yield
@@ -62,7 +62,7 @@ def in_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_times(text: str, meant: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """ISO 8601 with a zone and durations before now are understood to the microsecond."""
+    """ISO 8601 with a zone, and durations before now, are parsed to the microsecond."""
     assert parse_moment(text, NOW) == meant
     assert capsys.readouterr() == ("", "")
 
@@ -71,7 +71,7 @@ def test_times(text: str, meant: int, capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_time_without_a_zone_is_local_and_that_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Which zone was assumed is a line on stderr."""
+    """The assumed time zone is printed on stderr."""
     assert parse_moment("2030-01-31T13:30", NOW) == NOW_US
     said = capsys.readouterr()
     assert (said.out, "2030-01-31T13:30:00+05:30" in said.err) == ("", True)
@@ -79,14 +79,14 @@ def test_a_time_without_a_zone_is_local_and_that_is_said(
 
 @pytest.mark.parametrize("text", ["", "yesterday", "10", "10x", "2030-13-01", "ago", "\x1b[2J"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    """The error shows how a time is written."""
+    """The error shows the format of a time."""
     with pytest.raises(typer.BadParameter, match="neither an offset nor a time"):
         parse_moment(text, NOW)
 
 
 @pytest.fixture
 def found(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> LogInfo:
-    """Return a log of the offsets 4 to 11, two logged in each microsecond; 0 to 3 are gone."""
+    """Return a log of the offsets 4 to 11, two per microsecond, without the removed 0 to 3."""
     now = iter(range(1, 100))
     with CommitLog.open(tmp_path, segment_bytes=1, clock=lambda: next(now)) as log:
         for _ in range(6):
@@ -119,7 +119,7 @@ def test_offsets_are_those_that_the_log_holds(
     said: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What was asked for and is gone is told; what is not there yet is left out."""
+    """Removed offsets are reported, and future ones are left out."""
     chosen = select_entries(found, found.last, offsets, start, to, Wanted())
     assert (chosen.first, chosen.last) == span
     error = capsys.readouterr().err
@@ -127,7 +127,7 @@ def test_offsets_are_those_that_the_log_holds(
 
 
 def test_times_become_bounds_and_a_filter(found: LogInfo) -> None:
-    """Entries are chosen by their own log time; the offsets only keep the search short."""
+    """Entries are selected by their own log time, and the offsets only bound the search."""
     start, to = "1970-01-01T00:00:00.000005Z", "1970-01-01T00:00:00.000006Z"
     chosen = select_entries(found, found.last, None, start, to, Wanted("x"))
     assert chosen.filters == Wanted("x", since=5, until=6)
@@ -136,13 +136,13 @@ def test_times_become_bounds_and_a_filter(found: LogInfo) -> None:
 
 
 def test_a_range_is_given_once(found: LogInfo) -> None:
-    """Offsets and --from contradict one another."""
+    """Offsets and --from cannot be combined."""
     with pytest.raises(typer.BadParameter, match="not both"):
         select_entries(found, 11, "1..2", "5", None, Wanted())
 
 
 def test_filters() -> None:
-    """A key is the bytes that were typed; a pattern that cannot be read is a wrong parameter."""
+    """A key is the typed bytes, and an invalid pattern is a wrong parameter."""
     assert parse_filters("", None) == Wanted(until=END)
     assert parse_filters("^a", "ü").key == "ü".encode()
     assert parse_filters("", os.fsdecode(b"\xff\x01")).key == b"\xff\x01"
@@ -153,7 +153,7 @@ def test_filters() -> None:
 
 @pytest.mark.parametrize(("last", "offsets"), [(None, [5, 6, 7, 8, 9]), (3, [7, 8, 9])])
 def test_what_was_chosen_is_read(found: LogInfo, last: int | None, offsets: list[int]) -> None:
-    """All of it, or the last ones of it when their number is given, in order."""
+    """All selected entries, or the given number of the last ones, are read in order."""
     with open_selection(
         found, select_entries(found, found.last, "5..9", None, None, Wanted()), last
     ) as batches:
@@ -163,7 +163,7 @@ def test_what_was_chosen_is_read(found: LogInfo, last: int | None, offsets: list
 def test_what_was_lost_is_told_behind_what_was_read(
     tmp_path: Path, batch: Callable[..., pa.RecordBatch], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Entries that a repair could not save are passed, and named on stderr at the end."""
+    """Entries that a repair lost are skipped, and named on stderr at the end."""
     with CommitLog.open(tmp_path) as log:
         for _ in range(3):
             log.append(batch(2), "r")

@@ -1,4 +1,4 @@
-"""Help texts: one-line helps that fit, examples that keep their lines and can be run."""
+"""Help texts with short first lines and working examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIMIT = 45
-"""Characters of a one-line help, which then fits beside any name in 80 columns."""
+"""Maximum characters of a one-line help, which then fits beside any name in 80 columns."""
 WIDTH = 80
 
 
@@ -73,7 +73,7 @@ def test_examples_keep_their_lines(
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_can_be_parsed(example: str) -> None:
-    """Its command, arguments and options exist."""
+    """The command, arguments and options of each example exist."""
     name, *words = shlex.split(re.split(r" [|>] ", example)[0])
     assert name == "transporter"
     command, context = TREE[0]

@@ -1,4 +1,4 @@
-"""``transporter init``: what it writes is right at once."""
+"""The files that ``transporter init`` writes, valid at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Anything(dict[str, str]):
 def test_a_pipeline_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The file is there, says what to do next, and is not overwritten."""
+    """The file is written, the output names the next command, and no file is overwritten."""
     monkeypatch.chdir(tmp_path)
     assert app.execute(["init", "pipeline", "demo", "kafka"]) == 0
     assert "transporter check pipeline.yaml" in capsys.readouterr().out
@@ -62,11 +62,11 @@ def test_a_pipeline_is_written_once(
 
 @pytest.mark.parametrize(("source", "sink"), PAIRS)
 def test_what_is_written_is_a_right_pipeline(tmp_path: Path, source: str, sink: str) -> None:
-    """Once its variables are set every first pipeline is valid, also with all that it proposes."""
+    """With its variables set, each first pipeline is valid, also with its commented defaults."""
     file = tmp_path / "p.yaml"
     text = first_pipeline(source, sink, tmp_path)
     for adaptor in ((READER, source), (WRITER, sink)):
-        # One of several settings is needed, so that none is required: a person chooses.
+        # One of several settings is needed, so none is required, and the user chooses.
         left, chosen = CHOICES.get(adaptor, ("", ""))
         assert left in text
         text = text.replace(left, chosen, 1)
@@ -111,7 +111,7 @@ def test_what_cannot_be_is_told(
     words: list[str],
     told: str,
 ) -> None:
-    """Unknown adaptors and names that cannot be are errors, and nothing is written."""
+    """Unknown adaptors and invalid names are errors, and nothing is written."""
     monkeypatch.chdir(tmp_path)
     assert app.execute(words) == 2
     assert told in capsys.readouterr().err
@@ -134,7 +134,7 @@ def test_a_new_adaptor_keeps_its_contract(
     passed: int,
     file: str,
 ) -> None:
-    """The contract tests of the package that is made pass as it is, and its pipeline is valid."""
+    """The contract tests of a new package pass unchanged, and its pipeline is valid."""
     monkeypatch.chdir(tmp_path)
     assert app.execute(["init", "adaptor", "my-own", *options, "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["result"]["files"]
@@ -175,7 +175,7 @@ def test_a_new_reader_reads_what_its_own_script_makes(
 def test_an_installed_adaptor_names_its_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A module beside the pipeline file that an installed adaptor hides: its short name is told."""
+    """The error about a module hidden by an installed adaptor names its short name."""
     site = tmp_path / "site"
     adaptors.write_all(site, {"put_in.py": "class PutInWriter: ...\n"})
     entry = "[transporter.writers]\nput-in = put_in:PutInWriter\n"

@@ -1,4 +1,4 @@
-"""``transporter log compact``, called as a function."""
+"""Calls of ``transporter log compact`` as a function."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def pipeline(tmp_path: Path) -> Path:
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Return what the command printed as JSON."""
+    """Return the result that the command printed as JSON."""
     found: dict[str, Any] = json.loads(capsys.readouterr().out)["result"]
     return found
 
 
 def test_a_dry_run_tells_what_would_go(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It needs no lock and changes nothing."""
+    """A dry run needs no lock and changes nothing."""
     log = pipeline.parent / "log"
     with closing(_Held(log)):
         compact(pipeline, dry_run=True, as_json=True)
@@ -69,7 +69,7 @@ class _Held:
 def test_it_compacts_as_the_pipeline_says(
     pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is obsolete goes, and a table says where."""
+    """Obsolete entries are dropped, and a table shows the result."""
     compact(pipeline)
     shown = capsys.readouterr().out
     assert "held by route out" in shown
@@ -78,7 +78,7 @@ def test_it_compacts_as_the_pipeline_says(
 
 
 def recorded(log: Path, readers: dict[str, int], keep: str = "key") -> None:
-    """Let the log have had an engine that kept by *keep*, and told its sources as *readers* say."""
+    """Write the record of an engine that kept by *keep*, with its acknowledgements to *readers*."""
     rules = Rules(1e-6, keep, 86400.0, "lz4")
     write_record(RealFileSystem(), log, MaintenanceRecord(rules, readers))
 
@@ -86,7 +86,7 @@ def recorded(log: Path, readers: dict[str, int], keep: str = "key") -> None:
 def test_a_log_directory_is_compacted_as_its_last_engine_would(
     pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it kept stays kept: here every entry without a key."""
+    """The last engine's settings apply, here keeping every entry without a key."""
     log = pipeline.parent / "log"
     recorded(log, {"in": 100})
     compact(log, as_json=True)
@@ -96,7 +96,7 @@ def test_a_log_directory_is_compacted_as_its_last_engine_would(
 
 
 def test_a_log_directory_without_a_record_is_refused(pipeline: Path) -> None:
-    """Defaults could drop what the pipeline keeps; the error says what to give instead."""
+    """The error names the pipeline file, because defaults could drop entries it keeps."""
     with pytest.raises(EnvironmentFault, match="give its pipeline file"):
         compact(pipeline.parent / "log")
     assert len(everything(pipeline.parent / "log")) == 5
@@ -106,7 +106,7 @@ def test_a_log_directory_without_a_record_is_refused(pipeline: Path) -> None:
 def test_a_file_that_does_not_ask_for_it_is_refused(
     pipeline: Path, compaction: dict[str, str]
 ) -> None:
-    """Nobody said what may go; the error says what to write."""
+    """Without compaction settings the command is refused, with the settings to add."""
     document = json.loads(pipeline.read_text())
     document["log"]["compaction"] = compaction
     pipeline.write_text(json.dumps(document))
@@ -117,7 +117,7 @@ def test_a_file_that_does_not_ask_for_it_is_refused(
 
 
 def test_a_log_that_its_engine_did_not_compact_is_refused(pipeline: Path) -> None:
-    """A directory alone says no more than what its last engine did."""
+    """A directory without a pipeline file allows only the settings of its last engine."""
     log = pipeline.parent / "log"
     rules = Rules(None, "namespace", 86400.0, "lz4")
     write_record(RealFileSystem(), log, MaintenanceRecord(rules, {"in": 100}))
@@ -130,7 +130,7 @@ def test_a_log_that_its_engine_did_not_compact_is_refused(pipeline: Path) -> Non
 def test_what_a_source_was_not_told_of_stays(
     pipeline: Path, capsys: pytest.CaptureFixture[str], given: str
 ) -> None:
-    """Invariant 11: its source gives it again, and it is recognised by what is in the log."""
+    """Entries not yet acknowledged to their source stay, for its redeliveries (Invariant 11)."""
     log = pipeline.parent / "log"
     recorded(log, {"in": 1, "other": 100}, keep="namespace")
     compact(pipeline if given == "pipeline" else log, as_json=True)
@@ -140,7 +140,7 @@ def test_what_a_source_was_not_told_of_stays(
 
 
 def test_without_a_record_a_crashed_log_is_refused(pipeline: Path) -> None:
-    """Nobody knows what its sources still have; the engine finds out."""
+    """A crashed log is refused, because only the engine can find its sources' state."""
     log = pipeline.parent / "log"
     crash(CommitLog.open(log))
     with pytest.raises(EnvironmentFault, match="start the pipeline once"):
@@ -150,7 +150,7 @@ def test_without_a_record_a_crashed_log_is_refused(pipeline: Path) -> None:
 def test_the_next_engine_is_spared_what_was_compacted(
     pipeline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The record says how far, and for which settings."""
+    """The record holds how far the log is compacted, and with which settings."""
     log = pipeline.parent / "log"
     recorded(log, {"in": 100})
     compact(pipeline)
@@ -163,13 +163,13 @@ def test_the_next_engine_is_spared_what_was_compacted(
 
 
 def test_a_running_engine_is_named(pipeline: Path) -> None:
-    """Two must not compact one log."""
+    """A log in use by another process is refused."""
     with closing(_Held(pipeline.parent / "log")), pytest.raises(LogLocked):
         compact(pipeline)
 
 
 def test_without_a_log_nothing_is_made(tmp_path: Path) -> None:
-    """A wrong directory is an error, and stays as it is."""
+    """A directory without a log is an error, and stays unchanged."""
     with pytest.raises(EnvironmentFault, match="no transporter log"):
         compact(tmp_path, dry_run=True)
     assert list(tmp_path.iterdir()) == []

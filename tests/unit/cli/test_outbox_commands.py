@@ -1,4 +1,4 @@
-"""``transporter outbox`` as far as it needs no database: which outbox is meant, and the SQL."""
+"""Commands of ``transporter outbox`` without a database: choice of the outbox, and its SQL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NONE = "readers: [{name: lines, adaptor: file, path: in.jsonl}]\n"
 
 @pytest.fixture(autouse=True)
 def _no_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no variable of the machine name a database."""
+    """Remove all variables of the machine that name a database."""
     for name in (VARIABLE, "ORDERS_DSN", "USERS_DSN", "KAFKA", "LINES"):
         monkeypatch.delenv(name, raising=False)
 
@@ -48,13 +48,13 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def test_init_prints_sql_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    """What comes out can be piped into psql."""
+    """The output can be piped into psql."""
     assert app.execute(["outbox", "init", "--table", "Shop.events", "--channel", "c"]) == 0
     assert capsys.readouterr() == (outbox_sql("shop.events", "c"), "")
 
 
 def test_init_names_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Options and the pipeline file say the same; only what has another name is quoted."""
+    """Options and the pipeline file give the same SQL, which quotes only renamed columns."""
     expected = outbox_sql(columns=Columns(id='"Row=%"', leader="taken"))
     assert '"Row=%"             BIGSERIAL PRIMARY KEY' in expected
     assert '"taken"             UUID' in expected
@@ -71,7 +71,7 @@ def test_init_names_columns(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_init_reads_table_and_channel_of_a_pipeline(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Printing needs no variable that a database or a sink would."""
+    """Printing the SQL needs no variable of a database or a sink."""
     assert app.execute(["outbox", "init", str(folder / "p.yaml"), "orders"]) == 0
     assert capsys.readouterr() == (outbox_sql("shop.outbox", "shop"), "")
     assert app.execute(["outbox", "init", str(folder / "one.yaml"), "--json"]) == 0
@@ -82,7 +82,7 @@ def test_init_reads_table_and_channel_of_a_pipeline(
 def test_init_of_an_event_router_prints_its_trigger(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The rest of that table is the application's."""
+    """Only the trigger is printed, because the rest of that table is the application's."""
     assert app.execute(["outbox", "init", str(folder / "router.yaml")]) == 0
     text = capsys.readouterr().out
     assert outbox_sql().endswith("\n" + text)
@@ -122,7 +122,7 @@ def test_init_of_an_event_router_prints_its_trigger(
 def test_wrong_usage_is_exit_2(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
 ) -> None:
-    """What is missing, or said twice, is named; nothing is connected to."""
+    """Missing or duplicate settings are named, and nothing is connected to."""
     assert app.execute(["outbox", *(word.format(folder) for word in words)]) == 2
     captured = capsys.readouterr()
     assert told in captured.err
@@ -160,7 +160,7 @@ def test_a_broken_dsn_is_not_quoted(
 def test_help_shows_no_secret(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variable is named, its value is not."""
+    """The help names the variable, not its value."""
     monkeypatch.setenv(VARIABLE, "password=hunter22")
     for command in ("init", "pump", "reset", "drop"):
         assert app.execute(["outbox", command, "--help"]) == 0

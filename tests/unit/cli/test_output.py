@@ -1,4 +1,4 @@
-"""What reaches the user's terminal."""
+"""Output to the user's terminal."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from transporter.pipeline.problems import InvalidPipeline
     ],
 )
 def test_printable_escapes_what_a_terminal_would_obey(text: object, shown: str) -> None:
-    """No control character, and no invisible one, gets through."""
+    """No control character, and no invisible one, is printed."""
     assert printable(text) == shown
 
 
 def test_aligned_columns() -> None:
-    """Columns stand under one another, without blanks at the end of a line."""
+    """Columns are aligned, without blanks at the end of a line."""
     assert align_columns([["a", "bb", ""], ["ccc", "d", "e"]]) == ["a    bb", "ccc  d   e"]
 
 
 def test_a_piped_table_is_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
-    """A table that no terminal shows is aligned text with escaped cells."""
+    """A table outside a terminal is aligned text with escaped cells."""
     write_table(["name", "size"], [["a\x1b", 1], ["bb", 22]])
     assert capsys.readouterr().out == "NAME   SIZE\na\\x1b  1\nbb     22\n"
 
 
 def test_an_empty_table_has_its_head(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing to show is still an answer."""
+    """An empty table is printed with its header."""
     write_table(["name", "size"], [])
     assert capsys.readouterr().out == "NAME  SIZE\n"
 
@@ -50,7 +50,7 @@ def test_an_empty_table_has_its_head(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_table_on_a_terminal_has_no_colours_with_no_color(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a terminal rich draws the table; markup in a cell stays text, NO_COLOR is respected."""
+    """On a terminal rich draws the table, markup in a cell stays text, and NO_COLOR is obeyed."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -71,7 +71,7 @@ def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_error_with_a_place_starts_with_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Editors find ``file:line:`` at the start of the line, once for each problem."""
+    """``file:line:`` is at the start of the line, once for each problem, as editors expect."""
     write_error(
         InvalidPipeline(ConfigError("a", "f", 1), ConfigError("b\x07", "f", 2)), as_json=False
     )
@@ -80,7 +80,7 @@ def test_an_error_with_a_place_starts_with_it(capsys: pytest.CaptureFixture[str]
 
 
 def test_an_error_without_a_place_says_that_it_is_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """Other errors are marked as such."""
+    """An error without a place begins with ``error:``."""
     write_error(EnvironmentFault("no Java"), as_json=False)
     assert capsys.readouterr().err == "error: no Java\n"
 

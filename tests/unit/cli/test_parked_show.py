@@ -1,4 +1,4 @@
-"""What the commands for parked entries write for people."""
+"""Text output of the commands for parked entries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> str:
 
 
 def test_answers_are_in_words(log: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Yes and no, not the values of a programming language."""
+    """Answers are yes and no, not the values of a programming language."""
     assert app.execute(["parked", "show", log, "r", "3"]) == 0
     assert "retry requested no\n" in capsys.readouterr().out
     assert app.execute(["parked", "retry", log, "r", "3"]) == 0
@@ -43,7 +43,7 @@ def test_answers_are_in_words(log: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_one_offset_is_named_as_one(log: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only a range is written as one."""
+    """A single offset is not written as a range."""
     assert app.execute(["parked", "skip", log, "r", "7"]) == 1
     assert app.execute(["parked", "skip", log, "r", "5..7"]) == 1
     told = capsys.readouterr().err
@@ -52,7 +52,7 @@ def test_one_offset_is_named_as_one(log: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_one_segment_is_counted_as_one(log: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A whole log of one segment is no plural."""
+    """A log of one segment is reported in the singular."""
     assert app.execute(["log", "verify", log]) == 0
     assert "1 segment, whole through offset 9\n" in capsys.readouterr().out
 
@@ -60,7 +60,7 @@ def test_one_segment_is_counted_as_one(log: str, capsys: pytest.CaptureFixture[s
 def test_an_unknown_route_is_a_mistake_in_the_command(
     log: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 2, with the routes that there are."""
+    """An unknown route exits with 2, and the error lists the known routes."""
     assert app.execute(["parked", "list", log, "none"]) == 2
     assert app.execute(["route", "pause", log, "none"]) == 2
     assert capsys.readouterr().err.count("known: r") == 2

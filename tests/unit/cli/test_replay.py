@@ -1,4 +1,4 @@
-"""``transporter replay`` on a log of which no engine runs, as a user sees it."""
+"""Command ``transporter replay`` on a log without a running engine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def split(message):
 
 @pytest.fixture(name="folder")
 def _folder(folder: Path) -> Path:
-    """Give a pipeline whose routes have delivered all ten entries of its log."""
+    """Return the folder of a pipeline whose routes have delivered all ten entries of its log."""
     (folder / "p.yaml").write_text(PIPELINE)
     (folder / "split.py").write_text(SPLIT)
     texts = [
@@ -70,13 +70,13 @@ def _folder(folder: Path) -> Path:
 
 
 def compacted(folder: Path) -> None:
-    """Compact the sealed segment: of its nine entries the last of each namespace stay."""
+    """Compact the sealed segment of nine entries down to the last of each namespace."""
     settings = CompactionSettings(0.0, compression=None)
     compact(folder / "log", watermark=lambda: 9, settings=settings, now=LATE * SECOND)
 
 
 def result(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """Return what a command has printed as JSON."""
+    """Return the result that a command has printed as JSON."""
     assert app.execute([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)["result"]
 
@@ -84,7 +84,7 @@ def result(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 def test_a_replay_over_what_compaction_dropped_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It names how many entries are gone; --partial replays what is left."""
+    """The error counts the dropped entries, and --partial replays the others."""
     compacted(folder)
     words = ["replay", str(folder / "p.yaml"), "some", "--from", "0"]
     for more in ([], ["--dry-run"]):
@@ -114,7 +114,7 @@ def test_a_replay_of_what_is_whole_needs_no_more(
 def test_a_time_reaches_to_what_may_have_been_logged_then(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was dropped has no time any more, so a range by time includes what lies beside it."""
+    """A range by time includes adjacent dropped entries, whose times are lost."""
     compacted(folder)
     words = ["replay", str(folder / "p.yaml"), "some", "--from", "1970-01-01T00:00Z"]
     assert app.execute(words) == 1
@@ -124,7 +124,7 @@ def test_a_time_reaches_to_what_may_have_been_logged_then(
 def test_a_dry_run_counts_what_the_route_would_deliver(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The route's own namespace, what its steps drop, split or fail at, and what is parked."""
+    """Entries are counted as delivered, left out, failing or parked, after the route's steps."""
     with LogReader(folder / "log") as reader:
         entry = next(reader.read(4, 4))
     ParkedStore(folder / "log" / "offsets" / "some").park(Parked(4, entry, Reason("no", 1, 1)))
@@ -151,7 +151,7 @@ def test_a_dry_run_counts_what_the_route_would_deliver(
 def test_a_dry_run_of_a_route_that_takes_nothing_says_so(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside what the replay's own filter leaves out."""
+    """A route that delivers nothing is reported, apart from the replay's own filter."""
     words = ["--namespace", "^users$", "--dry-run"]
     assert app.execute(["replay", str(folder / "p.yaml"), "none", "--from", "0", *words]) == 0
     out = capsys.readouterr().out
@@ -160,7 +160,7 @@ def test_a_dry_run_of_a_route_that_takes_nothing_says_so(
 
 
 def test_a_log_directory_has_no_steps(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The number of entries is shown all the same."""
+    """The number of entries is shown without the steps."""
     words = ["frames", "--from", "0", "--dry-run"]
     found = result(capsys, "replay", str(folder / "log"), *words)
     assert found["entries"] == 10
@@ -171,7 +171,7 @@ def test_a_log_directory_has_no_steps(folder: Path, capsys: pytest.CaptureFixtur
 def test_show_names_what_was_dropped(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """On stderr, beside the entries that are left."""
+    """Dropped entries are reported on stderr, beside the remaining ones."""
     compacted(folder)
     assert app.execute(["log", "show", str(folder / "p.yaml"), *words]) == 0
     assert "offsets 0..9: compaction has dropped 7 entries" in capsys.readouterr().err
@@ -180,14 +180,14 @@ def test_show_names_what_was_dropped(
 def test_a_dry_run_of_the_log_names_what_was_dropped(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A trial over thinned history looks the same as one over little history."""
+    """Dropped entries are reported, because the output would look like a short history."""
     compacted(folder)
     app.execute(["dry-run", str(folder / "p.yaml"), "none", "--from", "0"])
     assert "offsets 0..9: compaction has dropped 7 entries" in capsys.readouterr().err
 
 
 def test_info_counts_what_was_dropped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In all, and of each segment."""
+    """Dropped entries are counted in all, and of each segment."""
     compacted(folder)
     told = result(capsys, "log", "info", str(folder / "log"))
     assert told["dropped"] == 7

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Broken(Events):
-    """A report that fails whenever it is to show something."""
+    """A report that fails at every status."""
 
     def show_status(self, _status: dict[str, Any], _doing: str = "") -> None:
         raise RuntimeError("cannot draw")
 
 
 def test_a_report_that_fails_leaves_no_engine_behind(tmp_path: Path) -> None:
-    """The engine stops in order and lets go of its log, so that the process can end."""
+    """The engine stops in order and releases its log, so that the process can end."""
     report = Broken()
     pipeline = make_pipeline(tmp_path, ["a 1"], end=False, out={})
     engine = Engine(pipeline, SparklessHost(), report)

@@ -1,4 +1,4 @@
-"""What a running engine writes to standard error, wherever that leads."""
+"""Output of a running engine on standard error, to any destination."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.exit(7)
 
 @pytest.mark.parametrize("leads_to", ["a full disk", "a closed pipe", "a file"])
 def test_what_cannot_be_told_ends_nothing(leads_to: str, tmp_path: Path) -> None:
-    """A log disk that is full, or a reader of the log that has died, leaves the pipeline alone."""
+    """A full log disk, or a closed pipe, does not affect the pipeline."""
     place = Path("/dev/full") if leads_to == "a full disk" else tmp_path / "stderr"
     with place.open("w") as file:
         told = subprocess.PIPE if leads_to == "a closed pipe" else file
@@ -46,7 +46,7 @@ ROUTE = {"name": "out", "state": "running", **COUNTS}
 
 
 class Watched:
-    """A log whose time a test moves; ``lines`` are written since the last look at them."""
+    """A log with a clock set by the test. ``lines`` returns the lines since the last call."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], level: str = "info") -> None:
         self.now, self._capsys = 0.0, capsys
@@ -56,7 +56,7 @@ class Watched:
         return [json.loads(line) for line in self._capsys.readouterr().err.splitlines()]
 
     def pass_time(self, seconds: int, route: dict[str, Any] = ROUTE, doing: str = "") -> list[str]:
-        """Show the same status four times a second; return the events that were written."""
+        """Show the same status four times a second, and return the events that were written."""
         status = {"readers": [READER], "routes": [route]}
         for _ in range(seconds * 4 or 1):
             self.now += 0.25
@@ -67,7 +67,7 @@ class Watched:
 def test_progress_that_does_not_change_is_written_once_a_minute(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What changes has a line each ten seconds, and what does not has one a minute."""
+    """Changed progress is written every ten seconds, and unchanged progress once a minute."""
     watched = Watched(capsys)
     both = ["reader-progress", "route-progress"]
     assert watched.pass_time(10) == both
@@ -82,14 +82,14 @@ def test_progress_that_does_not_change_is_written_once_a_minute(
 def test_the_end_of_a_run_is_written_whatever_was_before(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """How far everything came stands in the last lines, also right behind others."""
+    """The final progress is in the last lines, even directly after others."""
     watched = Watched(capsys)
     watched.pass_time(10)
     assert watched.pass_time(0, doing="stopped") == ["reader-progress", "route-progress"]
 
 
 def test_debug_adds_progress_that_has_not_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the level debug every reader and route has a line each ten seconds."""
+    """With the level debug every reader and route has a line every ten seconds."""
     assert len(Watched(capsys, "debug").pass_time(60)) == 12
 
 
@@ -105,7 +105,7 @@ def test_debug_adds_progress_that_has_not_changed(capsys: pytest.CaptureFixture[
 def test_what_is_below_the_level_has_no_line(
     capsys: pytest.CaptureFixture[str], level: str, written: list[str]
 ) -> None:
-    """Events, and progress, which is info, are left out below the level that was asked for."""
+    """Events below the level are left out, and progress has the level info."""
     watched = Watched(capsys, level)
     for event in ("engine-started", "route-retrying", "route-stopped"):
         watched.log(event, route="out")

@@ -1,4 +1,4 @@
-"""What ``transporter status`` says of a route."""
+"""Text of ``transporter status`` about a route."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transporter.engine.events import RouteStatus, State
 
 
 def route(**changes: Any) -> dict[str, Any]:
-    """Return the status of a route that does nothing special."""
+    """Return the status of an ordinary running route."""
     plain = {"replay": None, "retries": 0, "step": None, "next": 5, "paused": False}
     return {**plain, "state": "running", **changes}
 
@@ -29,13 +29,13 @@ def route(**changes: Any) -> dict[str, Any]:
 def test_a_retrying_route_tells_since_when_and_until_when(
     waiting: dict[str, float] | None, told: str
 ) -> None:
-    """How long it has failed and when it tries again stand beside what else it does."""
+    """The time of failing and the time to the next try are beside other activity."""
     assert activity(route(waiting=waiting)) == told
     assert activity(route(waiting=waiting, retries=2)).endswith("2 retries requested")
 
 
 def test_a_log_without_an_engine_waits_for_nothing() -> None:
-    """What the disk tells has no back-off."""
+    """A status read from disk has no back-off."""
     assert activity(route()) == ""
 
 
@@ -49,7 +49,7 @@ def test_times_are_told_in_their_largest_unit(seconds: float, text: str) -> None
 
 
 def test_only_a_retrying_route_has_something_to_wait_for() -> None:
-    """A route that is in another state again has no next try, whatever it waited for before."""
+    """A route that is not retrying has no next try, even after an earlier one."""
     waiting = Waiting(61.0, 3.0)
     retrying = RouteStatus("r", "http", State.RETRYING, 0, 0, 0, 9, waiting=waiting)
     assert retrying.patience == waiting
@@ -62,5 +62,5 @@ def test_only_a_retrying_route_has_something_to_wait_for() -> None:
     [(500.0, "500/s"), (0.5, "30/m"), (1 / 360, "10/h"), (1.5, "90/m"), (0.001, "3.6/h")],
 )
 def test_a_rate_that_holds_a_route_is_shown_as_it_was_written(limited: float, shown: str) -> None:
-    """In the unit that makes it short."""
+    """A rate is shown in the unit that makes it short."""
     assert rate_limit_text(limited) == f"limited to {shown} by max_rate"

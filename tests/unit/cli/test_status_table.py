@@ -1,4 +1,4 @@
-"""The table of ``run`` and ``top``: which columns fit, one line a row, notes below."""
+"""The table of ``run`` and ``top``, with fitting columns, one line a row, and notes below."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READER = {
 
 
 def route(name: str = LONG, **fields: Any) -> dict[str, Any]:
-    """Return a route as a status has it."""
+    """Return a route's part of a status."""
     return {
         "name": name,
         "adaptor": "kafka",
@@ -62,7 +62,7 @@ def test_no_row_is_broken(width: int) -> None:
 
 
 def test_a_wide_terminal_has_every_column() -> None:
-    """At 160 columns nothing is left out, and at 80 what matters is there."""
+    """At 160 columns nothing is left out, and at 80 the important columns are there."""
     wide, narrow = drawn(160), drawn(80)
     header = next(line for line in wide if "state" in line)
     assert [name for name in COLUMNS if name and name not in header] == []
@@ -78,14 +78,14 @@ def test_a_wide_terminal_has_every_column() -> None:
 
 
 def test_a_terminal_too_narrow_for_a_name_cuts_it() -> None:
-    """Where not even name, state and lag fit, the name is cut, and the row stays one line."""
+    """A name is cut if it does not fit with state and lag, and the row stays one line."""
     lines = drawn(40)
     assert max(map(len, lines)) <= 40
-    assert sum("route orders" in line for line in lines) == 1 + 1  # its row, and its note
+    assert sum("route orders" in line for line in lines) == 1 + 1  # Its row and its note.
 
 
 def test_more_rows_than_lines() -> None:
-    """What has no room is counted, so that the lines around the table stay on the screen."""
+    """Rows without room are counted, so that the lines around the table stay on the screen."""
     lines = drawn(80, 20, *(route(f"r{number}", waiting=None) for number in range(40)))
     assert len(lines) <= 20
     shown = sum(line.lstrip().startswith(("route", "reader")) for line in lines)
@@ -93,7 +93,7 @@ def test_more_rows_than_lines() -> None:
 
 
 def test_more_notes_than_lines() -> None:
-    """Long problems leave room for rows; those that have none are counted."""
+    """Long problems leave room for rows, and notes without room are counted."""
     lines = drawn(80, 24, *(route(f"r{n}", problem="no " * 60) for n in range(9)))
     assert len(lines) <= 24
     assert sum(line.lstrip().startswith("route r") for line in lines) > 8
@@ -101,7 +101,7 @@ def test_more_notes_than_lines() -> None:
 
 
 def test_a_log_without_an_engine() -> None:
-    """What only an engine counts is empty, not zero."""
+    """Counts of an engine are empty without one, not zero."""
     found = {
         key: value
         for key, value in route(waiting=None, state="not running").items()
@@ -120,7 +120,7 @@ def test_what_comes_from_elsewhere_is_harmless() -> None:
 
 
 def test_the_first_columns_to_go() -> None:
-    """A few columns less make room for a few columns, not for all."""
+    """A slightly narrower terminal drops one column, not all."""
     rows = live_rows({"readers": [READER], "routes": [route()]}, Rates())
     whole = fitting_columns(rows, 500)
     assert whole == list(COLUMNS)

@@ -1,4 +1,4 @@
-"""Which rows ``top`` shows, and in which order, after which keys."""
+"""The rows of ``top`` and their order, after keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transporter.cli.top_controls import TopView
 
 
 def row(name: str, state: str, **numbers: float) -> StatusRow:
-    """Return a row."""
+    """Return a row of the table."""
     named = {key.replace("_", " "): value for key, value in numbers.items()}
     return StatusRow(name, {"": name, "state": state}, named, "")
 
@@ -47,7 +47,7 @@ def test_sorting(keys: str, expected: list[str]) -> None:
 
 
 def test_filtering() -> None:
-    """Behind `/` what is typed is looked for in names; keys mean themselves until Enter."""
+    """Text typed after `/` filters the names, and keys are text until Enter."""
     assert shown("/", "ROUTE") == ["route b", "route a"]
     assert shown("/", "shopq") == []
     assert shown("/", "shopq", "\x7f", "\r", "s") == ["reader shop"]
@@ -56,7 +56,7 @@ def test_filtering() -> None:
 
 
 def test_pausing_and_ending() -> None:
-    """`p` or a blank pauses, the same goes on; `q` ends; an arrow is no Escape."""
+    """`p` or a blank pauses and resumes, `q` ends, and an arrow key is not an Escape."""
     view = TopView()
     view.press("p")
     assert view.paused
@@ -70,7 +70,7 @@ def test_pausing_and_ending() -> None:
 
 
 def test_the_footer_tells_the_keys() -> None:
-    """The footer names each key, and what is chosen."""
+    """The footer names each key, and the current choice."""
     view = TopView()
     assert view.footer == "q quit · s sort: file · p pause · / filter"
     view.press("sssp/or")

@@ -1,4 +1,4 @@
-"""``transporter test`` and ``dry-run``, as a user sees them."""
+"""Output of ``transporter test`` and ``dry-run``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ cases:
 
 @pytest.fixture(name="folder")
 def _folder(folder: Path) -> Path:
-    """Give a pipeline with five entries in its log; the sink's secret is not set."""
+    """Return the folder of a pipeline with five entries in its log and an unset secret."""
     (folder / "p.yaml").write_text(PIPELINE)
     (folder / "split.py").write_text(SPLIT)
     (folder / "cases.yaml").write_text(CASES)
@@ -61,7 +61,7 @@ def _folder(folder: Path) -> Path:
 
 
 def test_cases_are_told_one_by_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each case is a line; a failed one has its place and its difference, harmless to terminals."""
+    """Each case is a line, and a failed one has its place and its escaped difference."""
     assert app.execute(["test", str(folder / "cases.yaml")]) == 1
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -92,7 +92,7 @@ def test_cases_that_all_pass_are_exit_0(folder: Path, capsys: pytest.CaptureFixt
 def test_a_dry_run_shows_what_goes_in_beside_what_comes_out(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Changed, failed, the same, one that becomes two, skipped: all in the order of offsets."""
+    """Changed, failed, unchanged, split and skipped entries are shown in the order of offsets."""
     assert app.execute(["dry-run", str(folder / "p.yaml"), "events"]) == 1
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -111,7 +111,7 @@ def test_a_dry_run_shows_what_goes_in_beside_what_comes_out(
 
 
 def test_a_dry_run_of_all_routes_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without names every route is tried; what is not asked for is left out."""
+    """Without names every route is tried, on the selected entries only."""
     words = ["dry-run", str(folder / "p.yaml"), "--last", "1", "--namespace", "^orders", "--json"]
     assert app.execute(words) == 0
     result = json.loads(capsys.readouterr().out)["result"]
@@ -146,7 +146,7 @@ def test_a_dry_run_changes_nothing(folder: Path) -> None:
 def test_what_is_not_there_is_told(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, told: str
 ) -> None:
-    """Wrong names are told with what is right; nothing goes to stdout."""
+    """Wrong names are errors with a suggestion, and stdout stays empty."""
     assert app.execute([word.format(folder) for word in words]) == code
     captured = capsys.readouterr()
     assert told in captured.err

@@ -1,4 +1,4 @@
-"""Who an action over the control socket is recorded for: the login user, or else the caller's."""
+"""Audited user of an action over the control socket: the login user, or else the caller's."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ with Engine(pathlib.Path(log)) as engine:
     engine.ask(requests.Pause("out", "why"))
 print(os.getpid())
 """
-"""Asks a running engine, as a process that somebody has logged in for, or nobody."""
+"""Program that calls a running engine with a login uid, or with none."""
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Path]:
-    """Run an engine that operators can reach; give its log directory."""
+    """Run an engine with a control socket, and yield its log directory."""
     events = Events()
     engine = Engine(make_pipeline(tmp_path, ["a 0"], end=False, out={}), SparklessHost(), events)
     attach_control(engine, {}, events)
@@ -46,7 +46,7 @@ def log(tmp_path: Path) -> Iterator[Path]:
 
 
 def called(log: Path, login: int) -> tuple[int, dict[str, Any]]:
-    """Pause a route from a process with this login uid; return its id and the line about it."""
+    """Pause a route from a process with this login uid, and return its id and its audit line."""
     need_root("to set a login uid needs root")
     arguments = [sys.executable, "-c", CALLER, str(log), str(login)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
@@ -59,7 +59,7 @@ def called(log: Path, login: int) -> tuple[int, dict[str, Any]]:
 
 
 def test_the_login_user_of_a_caller_is_recorded(log: Path) -> None:
-    """The line of a live action names the user who has logged in, beside the uid of the caller."""
+    """The audit line of a live action names the login user, beside the caller's uid."""
     pid, line = called(log, LOGIN)
     assert (line["who"], line["known_by"], line["loginuid"]) == (str(LOGIN), "loginuid", LOGIN)
     assert (line["uid"], line["pid"], line["action"]) == (0, pid, "route pause")
@@ -67,7 +67,7 @@ def test_the_login_user_of_a_caller_is_recorded(log: Path) -> None:
 
 
 def test_without_a_login_the_uid_of_a_caller_is_recorded(log: Path) -> None:
-    """The line of a live action names the peer's user where nobody has logged in for it."""
+    """The audit line of a live action names the peer's user if it has no login user."""
     pid, line = called(log, NOT_SET)
     assert (line["who"], line["known_by"], line["uid"]) == ("root", "uid", 0)
     assert "loginuid" not in line
@@ -75,7 +75,7 @@ def test_without_a_login_the_uid_of_a_caller_is_recorded(log: Path) -> None:
 
 
 def test_what_a_caller_claims_to_be_is_refused(log: Path) -> None:
-    """A request that names an operator of its own is refused, and nothing is recorded."""
+    """A request that names an operator of its own is refused, and is not audited."""
     with Connection(log) as engine:
         engine._lines.send({"op": "pause", "args": {"route": "out", "who": "mallory"}})
         answer = engine._lines.receive()

@@ -1,4 +1,4 @@
-"""Operators' actions on a running engine: what they change, when, and what they refuse."""
+"""Operators' actions on a running engine, with their effects and refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def test_a_paused_route_delivers_nothing_until_it_is_resumed(tmp_path: Path) -> None:
-    """A pause holds one route only, shows in its state, and a resume goes on without a gap."""
+    """A pause blocks one route only, shows in its state, and a resume goes on without a gap."""
     with operated(tmp_path, lines(3), out={}, other={}) as op:
         until(lambda: offsets(sink(tmp_path)) == [0, 1, 2])
         assert op(requests.Pause("out", "moving"))["in_effect"]
@@ -58,7 +58,7 @@ def test_a_paused_route_delivers_nothing_until_it_is_resumed(tmp_path: Path) -> 
 
 
 def test_a_pause_holds_over_a_restart(tmp_path: Path) -> None:
-    """An engine that starts finds the route paused, and leaves it so while it drains."""
+    """A route stays paused over a restart, even while the engine drains."""
     with operated(tmp_path, lines(2), out={}) as op:
         until(lambda: offsets(sink(tmp_path)) == [0, 1])
         op(requests.Pause("out"))
@@ -73,7 +73,7 @@ def test_a_pause_holds_over_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_step_delivers_one_entry_that_the_route_takes(tmp_path: Path) -> None:
-    """Each step passes what the filter leaves out and delivers one entry; the pause stays."""
+    """Each step skips filtered entries and delivers one entry, and the route stays paused."""
     with operated(tmp_path, lines(6), out={"namespace": "^b"}, gate={}) as op:
         until(lambda: offsets(sink(tmp_path)) == [1, 3, 5])
         with pytest.raises(ActionRefused, match="not paused"):
@@ -107,7 +107,7 @@ ONLY = {"field": "n", "operator": "eq", "value": 0}
 def test_a_step_reports_how_its_entry_was_settled(
     tmp_path: Path, keys: dict[str, Any], outcome: str, reason: str
 ) -> None:
-    """A parked, skipped or failed entry is not reported as delivered, and its reason is told."""
+    """A parked, skipped or failed entry is not reported as delivered, and has its reason."""
     with operated(tmp_path, ['a {"n":0}'], out=keys) as op:
         until(lambda: op.route()["watermark"] == 0)
         op(requests.Pause("out"))
@@ -124,7 +124,7 @@ def test_a_step_reports_how_its_entry_was_settled(
 def test_a_step_into_a_sink_that_is_away_has_failed_so_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is tried again is reported as failed, with what the route says, and is not settled."""
+    """An entry that is being retried is reported as failed, with the reason, and is not settled."""
     monkeypatch.setattr(module, "NOTICE", 0.5)
     with operated(tmp_path, lines(1), out={}) as op:
         until(lambda: op.route()["watermark"] == 0)
@@ -140,7 +140,7 @@ def test_a_step_into_a_sink_that_is_away_has_failed_so_far(
 
 
 def test_a_replay_is_stepped_through_as_well(tmp_path: Path) -> None:
-    """Steps of a paused route that replays deliver its matching entries one by one, then end it."""
+    """Steps of a paused route in a replay deliver its matching entries one by one, then end it."""
     with operated(tmp_path, lines(6), out={}) as op:
         until(lambda: len(offsets(sink(tmp_path))) == 6)
         op(requests.Pause("out"))
@@ -152,7 +152,7 @@ def test_a_replay_is_stepped_through_as_well(tmp_path: Path) -> None:
 
 
 def test_a_replay_of_a_namespace_passes_all_others(tmp_path: Path) -> None:
-    """Only what matches is delivered again, in order, in a generation of its own, before news."""
+    """Only matching entries are replayed, in order, in a new generation, before new entries."""
     with operated(tmp_path, lines(8), out={"slice_rows": 3}) as op:
         until(lambda: op.route()["watermark"] == 7)
         told = op(requests.Replay("out", first=1, last=6, namespace="^a", dry_run=True))
@@ -171,7 +171,7 @@ def test_a_replay_of_a_namespace_passes_all_others(tmp_path: Path) -> None:
 
 
 def endless(looking: threading.Event) -> Callable[..., Any]:
-    """Return what reads a log without an end, frame after frame."""
+    """Return a function that reads a log without an end, frame after frame."""
 
     def look(*values: Any) -> Iterator[Any]:
         while True:
@@ -187,7 +187,7 @@ def endless(looking: threading.Event) -> Callable[..., Any]:
 def test_a_long_look_holds_nobody_and_ends_with_whoever_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    """While a dry run reads all of a log the route is paused; a stop ends it, or its asker does."""
+    """A long dry run does not block a pause, and ends with its client or the engine."""
     looking, gone = threading.Event(), threading.Event()
     raised: list[BaseException] = []
     monkeypatch.setattr("transporter.control.replay_range.matching", endless(looking))
@@ -218,7 +218,7 @@ def test_a_long_look_holds_nobody_and_ends_with_whoever_waits_for_it(
 def test_a_step_that_looks_for_its_entry_holds_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A route whose filter takes hardly anything can be resumed while a step still looks."""
+    """A route can be resumed while a step still searches for its entry."""
     looking, look = threading.Event(), threading.Event()
     original = module.next_entry
 
@@ -252,7 +252,7 @@ def test_a_step_that_looks_for_its_entry_holds_nobody(
 
 
 def test_a_replay_over_what_compaction_dropped_is_refused_unless_partial(tmp_path: Path) -> None:
-    """A running engine counts it as the offline command does."""
+    """A running engine counts the dropped entries like the offline command."""
     with operated(tmp_path, lines(6), out={}) as op:
         until(lambda: op.route()["watermark"] == 5)
         log = op.engine.log
@@ -269,12 +269,12 @@ def test_a_replay_over_what_compaction_dropped_is_refused_unless_partial(tmp_pat
         assert (seen["dropped"], seen["entries"]) == (4, 3)
         assert op(requests.LogMetadata())["dropped"] == 4
         assert op(requests.Replay("out", first=0, partial=True))["dropped"] == 4
-        # A worker may have the old file open still, and deliver more than is left.
+        # A worker may have the old file open still, and deliver more entries than are left.
         until(lambda: offsets(sink(tmp_path))[-3:] == [4, 5, 6] and not op.route()["replay"])
 
 
 def test_a_replay_can_be_cancelled(tmp_path: Path) -> None:
-    """A cancelled replay delivers no more, and the route goes on with what is new."""
+    """A cancelled replay delivers no more, and the route goes on with new entries."""
     with operated(tmp_path, lines(4), out={}) as op:
         until(lambda: len(offsets(sink(tmp_path))) == 4)
         with pytest.raises(ActionRefused, match="no replay to cancel"):
@@ -306,7 +306,7 @@ def test_a_replay_can_be_cancelled(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused_and_not_audited(
     tmp_path: Path, request_: requests.Request, problem: str
 ) -> None:
-    """A refused action changes nothing and says why; the audit file tells of actions only."""
+    """A refused action changes nothing, has a reason, and is not in the audit file."""
     with operated(tmp_path, lines(4), out={}) as op:
         until(lambda: op.route()["watermark"] == 3)
         before = op.route()
@@ -317,7 +317,7 @@ def test_what_does_not_fit_is_refused_and_not_audited(
 
 
 def test_an_ack_lets_a_halted_route_go_on(tmp_path: Path) -> None:
-    """A route that has halted at an entry goes on behind it, without a restart."""
+    """A route that stopped at an entry goes on behind it after an ack, without a restart."""
     with operated(tmp_path, lines(5), out={"writer": {"reject": [2]}}) as op:
         op.events.await_count("route-stopped")
         assert (op.route()["state"], op.route()["watermark"]) == ("stopped", 1)
@@ -327,7 +327,7 @@ def test_an_ack_lets_a_halted_route_go_on(tmp_path: Path) -> None:
 
 
 def test_a_halted_route_tries_again_when_it_is_told_to(tmp_path: Path) -> None:
-    """A resume delivers what was refused before, once the sink takes it."""
+    """A resume delivers the refused entries once the sink accepts them."""
     down = tmp_path / "out.down"
     down.write_text("fault")
     with operated(tmp_path, lines(3), out={}) as op:
@@ -339,7 +339,7 @@ def test_a_halted_route_tries_again_when_it_is_told_to(tmp_path: Path) -> None:
 
 
 def test_a_dead_sink_is_paused_acked_and_resumed(tmp_path: Path) -> None:
-    """While a route waits between its attempts, a pause ends them; what was acked is not sent."""
+    """A pause ends the wait between attempts, and acked entries are not sent."""
     down = tmp_path / "out.down"
     down.write_text("write")
     retry = {"attempts": 2, "backoff": "20s..30s"}
@@ -358,7 +358,7 @@ def test_a_dead_sink_is_paused_acked_and_resumed(tmp_path: Path) -> None:
 
 
 def test_a_resume_makes_a_retrying_route_try_at_once(tmp_path: Path) -> None:
-    """Nobody has to wait for the end of a back-off once the sink is back."""
+    """A resume ends the back-off at once."""
     down = tmp_path / "out.down"
     down.write_text("write")
     retry = {"attempts": 2, "backoff": "10m..20m"}
@@ -371,7 +371,7 @@ def test_a_resume_makes_a_retrying_route_try_at_once(tmp_path: Path) -> None:
 
 
 def test_an_ack_inside_a_replay_moves_that_on(tmp_path: Path) -> None:
-    """A replay that is stuck at an entry goes on behind what is acked of it."""
+    """A replay that is stuck at an entry goes on behind the acked range."""
     with operated(tmp_path, lines(5), out={}) as op:
         until(lambda: len(offsets(sink(tmp_path))) == 5)
         op(requests.Pause("out"))
@@ -382,7 +382,7 @@ def test_an_ack_inside_a_replay_moves_that_on(tmp_path: Path) -> None:
 
 
 def test_what_was_acked_while_it_was_failing_is_not_parked(tmp_path: Path) -> None:
-    """An entry that an operator settles while its last attempt is under way stays settled only."""
+    """An entry that is acked during its last attempt is settled, and not parked."""
     (tmp_path / "out.paused").touch()
     writer = {"pause_at": 1}
     keys = {"on_error": "park", "retry": {"attempts": 1, "backoff": "1ms..2ms"}, "writer": writer}
@@ -390,14 +390,14 @@ def test_what_was_acked_while_it_was_failing_is_not_parked(tmp_path: Path) -> No
         until((tmp_path / "out.waiting").exists)
         op.change(lambda document: document["routes"][0]["writer"].update(reject=[1]))
         op(requests.Ack("out", 1, 1, "given up"))
-        # The slice under way is still the old worker's: it delivers 1, or fails at it.
+        # The slice under way is still the old worker's. It delivers 1, or fails at it.
         (tmp_path / "out.paused").unlink()
         until(lambda: op.route()["watermark"] == 2)
         assert op.route()["parked"] == 0
 
 
 def test_parked_entries_are_skipped_between_slices(tmp_path: Path) -> None:
-    """A skip takes the entries from the running route, durably, and nothing delivers them."""
+    """Skipped entries are removed durably from the running route, and are not delivered."""
     with operated(tmp_path, lines(5), out={"on_error": "park", "writer": {"reject": [1, 3]}}) as op:
         until(lambda: op.route()["parked"] == 2)
         assert op(requests.SkipParked("out", 0, 2, "test order"))["offsets"] == [1]
@@ -408,7 +408,7 @@ def test_parked_entries_are_skipped_between_slices(tmp_path: Path) -> None:
 def test_a_skip_waits_for_the_slice_and_is_withdrawn_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a slice takes too long nothing is changed, and the operator hears so."""
+    """A skip that times out behind a slow slice changes nothing, and is refused with the reason."""
     monkeypatch.setattr(module, "SLICE", 0.2)
     keys = {"on_error": "park", "writer": {"reject": [1], "pause_at": 3}}
     with operated(tmp_path, lines(2), out=keys) as op:
@@ -418,7 +418,7 @@ def test_a_skip_waits_for_the_slice_and_is_withdrawn_in_time(
         until((tmp_path / "out.waiting").exists)
         with pytest.raises(EngineUnreachable, match="nothing was changed"):
             op(requests.SkipParked("out", 1, 1))
-        # What needs no slice to end does not wait for one.
+        # An action that needs no slice to end does not wait for one.
         assert op(requests.Ack("out", 3, 3))["watermark"] >= 1
         (tmp_path / "out.paused").unlink()
         until(lambda: op.route()["watermark"] == 3)
@@ -426,7 +426,7 @@ def test_a_skip_waits_for_the_slice_and_is_withdrawn_in_time(
 
 
 def test_a_parked_entry_is_retried_with_a_mended_step(tmp_path: Path) -> None:
-    """Poison is parked, the file is mended and read again, and a retry delivers it."""
+    """A parked entry is delivered by a retry after its step was corrected and reloaded."""
     keys = {"on_error": "park", "writer": {"reject": [1]}}
     with operated(tmp_path, lines(4), out=keys, other={}) as op:
         until(lambda: op.route()["watermark"] == 3)
@@ -441,7 +441,7 @@ def test_a_parked_entry_is_retried_with_a_mended_step(tmp_path: Path) -> None:
 
 
 def test_the_documentation_has_every_field_of_the_status(tmp_path: Path) -> None:
-    """Those of a running engine, and of a log without one."""
+    """The page lists the fields of a running engine, and of a log without one."""
     page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text(encoding="utf-8")
     rows = page.partition("### The fields of `status --json`")[2].partition("\n## ")[0]
     live: dict[str, set[str]] = defaultdict(set)
@@ -470,7 +470,7 @@ def reader(op: Operated) -> dict[str, Any]:
 
 
 def test_a_paused_reader_stays_so_over_a_restart(tmp_path: Path) -> None:
-    """It reads nothing until it is resumed, shows in the status, and is audited and told."""
+    """A paused reader reads nothing until it is resumed, shows in the status, and is audited."""
     with operated(tmp_path, lines(2), out={}) as op:
         until(lambda: offsets(sink(tmp_path)) == [0, 1])
         done = op(requests.PauseReader("in", "upgrade"))
@@ -493,7 +493,7 @@ def test_a_paused_reader_stays_so_over_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_has_stopped_is_named_with_its_reason_and_restarted(tmp_path: Path) -> None:
-    """Only a restart opens it; one that fails tells why, and nothing else is changed."""
+    """Only a restart opens a stopped reader, and a failed restart reports its reason."""
     with operated(tmp_path, lines(2), out={}) as op:
         until(lambda: offsets(sink(tmp_path)) == [0, 1])
         source = tmp_path / "source.txt"
@@ -513,7 +513,7 @@ def test_a_reader_that_has_stopped_is_named_with_its_reason_and_restarted(tmp_pa
 
 
 def test_what_cannot_be_done_to_a_reader_is_refused(tmp_path: Path) -> None:
-    """An unknown name lists those there are; a paused reader is resumed and not restarted."""
+    """An unknown name lists the known ones, and a paused reader is resumed, not restarted."""
     with operated(tmp_path, lines(1), out={}) as op:
         with pytest.raises(UnknownName, match=r"no reader 'none'.*\(in\)"):
             op(requests.PauseReader("none"))
@@ -526,7 +526,7 @@ def test_what_cannot_be_done_to_a_reader_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_module_beside_the_file_is_imported_anew(tmp_path: Path) -> None:
-    """A reload takes up what a step's own code is now, not what it was at the start."""
+    """A reload imports the current code of a step, not the code of the start."""
     code = (
         "from dataclasses import replace\n\n\n"
         "def change(message):\n    return replace(message, data=b'{}')\n"
@@ -544,7 +544,7 @@ def test_a_module_beside_the_file_is_imported_anew(tmp_path: Path) -> None:
 
 
 def test_a_reload_that_changes_what_it_may_not_changes_nothing(tmp_path: Path) -> None:
-    """The refusal names file and line of each problem, and what may change is left, too."""
+    """The refusal names each problem's file and line, and allowed changes are not made either."""
 
     def edit(document: dict[str, Any]) -> None:
         document["log"]["segment_bytes"] = "1MiB"
@@ -564,7 +564,7 @@ def test_a_reload_that_changes_what_it_may_not_changes_nothing(tmp_path: Path) -
 
 
 def test_a_reload_is_audited_with_what_it_changes(tmp_path: Path) -> None:
-    """One line: the routes by name, log.* settings by value; a refused one leaves none."""
+    """A reload has one audit line, with route names and log.* values, and a refused one none."""
 
     def edit(document: dict[str, Any]) -> None:
         document["log"] |= {"retention": {"age": "3h"}, "segment_age": "2h"}
@@ -584,7 +584,7 @@ def test_a_reload_is_audited_with_what_it_changes(tmp_path: Path) -> None:
 
 
 def test_nothing_is_done_that_cannot_be_audited(tmp_path: Path) -> None:
-    """With no way to write the audit file every action is refused, and nothing changes."""
+    """Every action is refused and changes nothing if the audit file cannot be written."""
     with operated(tmp_path, lines(3), out={}) as op:
         until(lambda: op.route()["watermark"] == 2)
         with OffsetLog(tmp_path / "log", "old"):
@@ -607,7 +607,7 @@ def test_nothing_is_done_that_cannot_be_audited(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_route_change_while_it_runs(tmp_path: Path) -> None:
-    """A filter that is read again holds from the next slice on."""
+    """A reloaded filter applies from the next slice on."""
     with operated(tmp_path, lines(4), out={}) as op:
         until(lambda: len(offsets(sink(tmp_path))) == 4)
         op.change(lambda document: document["routes"][0].update(namespace="^b"))
@@ -618,7 +618,7 @@ def test_settings_of_a_route_change_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_a_route_of_an_older_pipeline_is_forgotten(tmp_path: Path) -> None:
-    """What is in the pipeline no more is removed from under the running engine; it pins nothing."""
+    """A route that left the pipeline is removed while the engine runs, and pins nothing."""
     with CommitLog.open(tmp_path / "log"), OffsetLog(tmp_path / "log", "old"):
         pass
     with operated(tmp_path, lines(2), out={"start": "earliest"}) as op:
@@ -630,7 +630,7 @@ def test_a_route_of_an_older_pipeline_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_stops_takes_no_actions(tmp_path: Path) -> None:
-    """From the moment the stop begins every change is refused, and the status is still told."""
+    """Every change is refused once the stop has begun, and the status is still reported."""
     with operated(tmp_path, lines(2), out={}) as op:
         until(lambda: op.route()["watermark"] == 1)
         op.engine._stopping = True
@@ -665,7 +665,7 @@ def test_actions_on_several_routes_at_once(tmp_path: Path) -> None:
 
 
 def test_sinks_that_keep_the_newest_value_are_warned_of(tmp_path: Path) -> None:
-    """A replay into a sink that upserts tells that older values overwrite newer ones."""
+    """A replay into a sink that upserts warns that older values overwrite newer ones."""
     lmdb = {"writer": {"adaptor": "lmdb", "path": "store"}}
     with operated(tmp_path, lines(4), out={}, keep=lmdb) as op:
         until(lambda: [op.route(name)["watermark"] for name in ("out", "keep")] == [3, 3])

@@ -1,4 +1,4 @@
-"""The control socket: who may speak, how many at once, and what a bad client can do."""
+"""Access to the control socket, its limits, and its defence against faulty clients."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class Doubles:
-    """Operations that only tell what was asked for.
+    """Operations that only record the requests.
 
-    A pause takes until it may end, a replay until nobody waits for it any more.
+    A pause takes until it may end, a replay until its client has gone.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Doubles:
 
 
 class Served:
-    """A control server and all that goes with it."""
+    """A control server with its operations, events and failures."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -70,7 +70,7 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    """Serve doubles in a directory."""
+    """Serve recording operations in a directory."""
     made = Served(tmp_path)
     made.server.start(made.failures.append)
     yield made
@@ -80,7 +80,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def test_an_operator_is_known_by_the_system(served: Served) -> None:
-    """Who asks is what the kernel says of the other process, not what that claims."""
+    """The operator is identified by the kernel, not by the client's own claim."""
     with Engine(served.directory) as engine:
         assert engine.pid == os.getpid()
         assert engine.ask(requests.Resume("r", "why")) == {"done": "Resume"}
@@ -95,7 +95,7 @@ def test_only_the_owner_may_connect(served: Served) -> None:
 
 
 def test_a_client_that_hangs_holds_nobody(served: Served) -> None:
-    """While one operator's action takes its time, and another says nothing, a third is served."""
+    """A third client is served while one action takes its time and another client is silent."""
     with socket.socket(socket.AF_UNIX) as silent, Engine(served.directory) as slow:
         silent.connect(str(served.directory / "control.sock"))
         waiting = threading.Thread(target=slow.ask, args=(requests.Pause("r"),))
@@ -109,7 +109,7 @@ def test_a_client_that_hangs_holds_nobody(served: Served) -> None:
 
 
 def test_an_action_can_see_that_its_client_has_gone(served: Served) -> None:
-    """Whoever hangs up, or is killed, leaves nothing behind that goes on looking for him."""
+    """An action is notified when its client closes the connection, or is killed."""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(served.directory / "control.sock"))
         client.sendall(b'{"v": 1, "op": "replay", "args": {"route": "r", "dry_run": true}}\n')
@@ -119,7 +119,7 @@ def test_an_action_can_see_that_its_client_has_gone(served: Served) -> None:
 
 
 def test_an_action_can_see_that_the_engine_ends(tmp_path: Path) -> None:
-    """A stop waits for no look, however long it would take."""
+    """A stop does not wait for a dry run, however long."""
     served = Served(tmp_path)
     served.server.start(served.failures.append)
     with Engine(tmp_path) as client:
@@ -134,7 +134,7 @@ def test_an_action_can_see_that_the_engine_ends(tmp_path: Path) -> None:
 def test_no_more_operators_than_there_are_threads_for(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One more is told so; once another has gone, there is room again."""
+    """A client over the limit is refused, and admitted once another has gone."""
     monkeypatch.setattr(server, "CLIENTS", 3)
     with ExitStack() as stack:
         for _ in range(3):
@@ -146,7 +146,7 @@ def test_no_more_operators_than_there_are_threads_for(
 
 @pytest.mark.parametrize("sent", [b"{" * (MAX_REQUEST + 200_000), b"nonsense\n", b'{"v": 9}\n'])
 def test_what_cannot_be_understood_ends_that_conversation_only(served: Served, sent: bytes) -> None:
-    """The sender gets an error and is hung up on; others are served on."""
+    """The sender of an invalid request gets an error and is closed, and others are served."""
     with socket.socket(socket.AF_UNIX) as rude:
         rude.settimeout(20)
         rude.connect(str(served.directory / "control.sock"))
@@ -157,13 +157,13 @@ def test_what_cannot_be_understood_ends_that_conversation_only(served: Served, s
             assert json.loads(file.readline())["ok"] is False
             assert file.readline() == b""
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it was hung up on before it had said everything
+            pass  # The connection was closed before everything was sent.
     assert perform(served.directory, requests.Status())["done"] == "Status"
     assert len(served.operations.asked) == 1
 
 
 def test_an_error_is_the_operators(served: Served) -> None:
-    """What an action is refused for reaches whoever asked, and the engine goes on."""
+    """A refusal is returned to the client, and the engine goes on."""
     served.operations.error = OffsetRefused("beyond the end")
     with pytest.raises(OffsetRefused, match="beyond the end"):
         perform(served.directory, requests.Status())
@@ -171,7 +171,7 @@ def test_an_error_is_the_operators(served: Served) -> None:
 
 
 def test_a_bug_is_told_without_its_text(served: Served) -> None:
-    """An unforeseen error names its type only, for its text may hold a secret."""
+    """An unforeseen error is reported by type only, because its text may hold a secret."""
     served.operations.error = ValueError("hunter22")
     with pytest.raises(ActionRefused, match="ValueError") as raised:
         perform(served.directory, requests.Status())
@@ -179,7 +179,7 @@ def test_a_bug_is_told_without_its_text(served: Served) -> None:
 
 
 def test_a_failed_sync_ends_the_engine(served: Served) -> None:
-    """Invariant 13 holds for operators' actions as well."""
+    """A failed sync during an operator's action ends the engine, too (Invariant 13)."""
     served.operations.error = LogPoisoned("a sync failed")
     with pytest.raises(LogPoisoned):
         perform(served.directory, requests.Status())
@@ -187,7 +187,7 @@ def test_a_failed_sync_ends_the_engine(served: Served) -> None:
 
 
 def test_a_socket_of_a_dead_engine_is_replaced(tmp_path: Path) -> None:
-    """What a killed engine has left is nobody; the next engine takes its place."""
+    """The socket of a killed engine is replaced by the next engine."""
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "control.sock"))
     with pytest.raises(NoEngine):
@@ -203,7 +203,7 @@ def test_a_socket_of_a_dead_engine_is_replaced(tmp_path: Path) -> None:
 
 
 def test_the_socket_of_the_next_engine_is_left_alone(served: Served) -> None:
-    """An engine whose directory another one has taken does not silence that one as it ends."""
+    """An engine that ends does not remove the socket of the next engine in its directory."""
     following = Served(served.directory)
     following.server.start(following.failures.append)
 
@@ -217,7 +217,7 @@ def test_the_socket_of_the_next_engine_is_left_alone(served: Served) -> None:
 
 
 def test_a_directory_with_a_long_path_is_served(tmp_path: Path) -> None:
-    """A path that is too long for a socket's address keeps no operator from the engine."""
+    """A path that is too long for a socket's address is served."""
     deep = tmp_path / ("d" * 200)
     deep.mkdir()
     served = Served(deep)
@@ -231,7 +231,7 @@ def test_a_directory_with_a_long_path_is_served(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_cannot_listen_runs_without(tmp_path: Path) -> None:
-    """A place where no socket can be made is told as a warning, and nothing else happens."""
+    """An engine without a control socket runs, and reports a warning."""
     served = Served(tmp_path)
     (tmp_path / "control.sock").mkdir()
     served.server.start(served.failures.append)
@@ -242,7 +242,7 @@ def test_an_engine_that_cannot_listen_runs_without(tmp_path: Path) -> None:
 def test_an_engine_that_finds_no_room_to_listen_listens_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk takes no name more; a stop does not wait for it, and with room all is well."""
+    """An engine on a full disk retries to listen, and a stop does not wait for it."""
     monkeypatch.setattr("transporter.control.server.ROOM", 0.02)
     full = threading.Event()
     full.set()
@@ -268,7 +268,7 @@ def test_an_engine_that_finds_no_room_to_listen_listens_later(
 
 
 def test_stop_waits_for_answers_under_way(tmp_path: Path) -> None:
-    """An action that has begun is answered; one asked for later is not begun."""
+    """An action that has begun is answered, and a later one is not begun."""
     served = Served(tmp_path)
     served.server.start(served.failures.append)
     answers: list[Any] = []
@@ -289,7 +289,7 @@ def test_stop_waits_for_answers_under_way(tmp_path: Path) -> None:
 
 
 def test_without_an_engine_the_log_is_taken_under_its_lock(tmp_path: Path) -> None:
-    """An action is done at once where no engine runs, durably, and says so."""
+    """Without an engine an action is done at once, durably, and is reported as not live."""
     log = tmp_path / "log"
     with CommitLog.open(log), OffsetLog(log, "r"):
         pass
@@ -298,7 +298,7 @@ def test_without_an_engine_the_log_is_taken_under_its_lock(tmp_path: Path) -> No
 
 
 def test_an_engine_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    """A log that is locked by somebody who does not listen is an error with that process's id."""
+    """A locked log whose process does not listen is an error with that process's id."""
     log = tmp_path / "log"
     with CommitLog.open(log), OffsetLog(log, "r"):
         pass
@@ -310,7 +310,7 @@ def test_an_engine_that_does_not_answer_is_named(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_is_just_starting_is_waited_for(tmp_path: Path) -> None:
-    """A command that comes between the lock and the socket is done by the engine."""
+    """A command between the lock and the socket waits for the engine, which executes it."""
     log = tmp_path / "log"
     with CommitLog.open(log), OffsetLog(log, "r"):
         pass
@@ -329,7 +329,7 @@ def test_an_engine_that_is_just_starting_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_look_outlives_an_engine_that_is_killed_at_that_moment(tmp_path: Path) -> None:
-    """What changes nothing is answered from the disk then; of anything else nobody knows."""
+    """After a kill, reads are answered from disk, and any other action has an unknown outcome."""
     log = tmp_path / "log"
     with CommitLog.open(log), OffsetLog(log, "r"):
         pass

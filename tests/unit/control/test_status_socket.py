@@ -1,4 +1,4 @@
-"""Who may only look: the socket for the log directory's group, seen as another user."""
+"""Read-only access by the socket for the log directory's group, tested as another user."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ CARD = "4111 1111 1111 1111"
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Give a folder that all may enter: those of pytest are closed to others."""
+    """Yield a folder that all users may enter, unlike those of pytest."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
 class Neighbour:
-    """Another user of the host, in a process of its own, which asks what it is told to ask."""
+    """Another user of the host, in its own process, which sends the given requests."""
 
     def __init__(self, group: int) -> None:
-        """Fork, which needs root; before there are threads of an engine."""
+        """Fork before an engine has threads. This needs root."""
         need_root("another user's id needs root")
         ours, theirs = socket.socketpair()
         self._pid = os.fork()
@@ -64,7 +64,7 @@ class Neighbour:
         ours.close()
 
     def asks(self, directory: Path, request: requests.Request) -> dict[str, Any]:
-        """Return what *request* comes to, as this user."""
+        """Return the answer to *request*, as this user."""
         message = {"directory": str(directory), "message": encode(request)}
         self._lines.write(json.dumps(message) + "\n")
         self._lines.flush()
@@ -89,7 +89,7 @@ def _asked(directory: str, message: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def member() -> Iterator[Neighbour]:
-    """Give a user of the group."""
+    """Yield a user of the group."""
     made = Neighbour(GROUP)
     yield made
     made.close()
@@ -97,7 +97,7 @@ def member() -> Iterator[Neighbour]:
 
 @pytest.fixture
 def stranger() -> Iterator[Neighbour]:
-    """Give a user who is in no group of ours."""
+    """Yield a user who is not in the group."""
     made = Neighbour(NOBODY)
     yield made
     made.close()
@@ -105,7 +105,7 @@ def stranger() -> Iterator[Neighbour]:
 
 @contextmanager
 def served(place: Path, mode: int = 0o710, **out: Any) -> Iterator[tuple[Path, Events]]:
-    """Run an engine whose log directory is of the group, with *mode*."""
+    """Run an engine whose log directory belongs to the group, with *mode*."""
     log = place / "log"
     log.mkdir()
     os.chown(log, -1, GROUP)
@@ -124,7 +124,7 @@ def served(place: Path, mode: int = 0o710, **out: Any) -> Iterator[tuple[Path, E
 
 
 def test_a_member_of_the_group_may_look(place: Path, member: Neighbour) -> None:
-    """At the status and at which entries there are; nothing of what they hold is told."""
+    """A member sees the status and the entries' metadata, and none of their content."""
     with served(place, writer={"reject": [3]}, steps=[]) as (log, events):
         events.await_count("route-stopped")
         found = member.asks(log, requests.Status())
@@ -147,7 +147,7 @@ def test_a_member_of_the_group_may_look(place: Path, member: Neighbour) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(requests.KINDS) - {"status", "log-metadata"}))
 def test_a_member_of_the_group_changes_nothing(name: str) -> None:
-    """Each request but the two is refused before anybody is asked to do it."""
+    """Each other request is refused before it reaches the operations."""
 
     class Asked:
         def perform(self, *_: object) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def test_a_member_of_the_group_changes_nothing(name: str) -> None:
 
 
 def test_who_may_only_look_is_refused_over_the_socket(place: Path, member: Neighbour) -> None:
-    """The command says why; nothing is changed and nothing audited."""
+    """The refusal has its reason, and nothing is changed or audited."""
     with served(place) as (log, _):
         told = member.asks(log, requests.Pause("out"))["error"]
         assert told.startswith("ActionRefused: you may look at this engine and change nothing")
@@ -172,7 +172,7 @@ def test_who_may_only_look_is_refused_over_the_socket(place: Path, member: Neigh
 def test_a_long_path_is_reached_without_the_right_to_list_it(
     place: Path, member: Neighbour
 ) -> None:
-    """Where a socket's address is too short for its path, too."""
+    """The socket is reached although its path is longer than a socket's address."""
     deep = place / ("d" * 120)
     deep.mkdir()
     deep.chmod(0o755)
@@ -181,19 +181,19 @@ def test_a_long_path_is_reached_without_the_right_to_list_it(
 
 
 def test_others_reach_neither_socket(place: Path, stranger: Neighbour) -> None:
-    """Not even in a directory that all may enter."""
+    """Another user reaches no socket, even in a directory that all may enter."""
     with served(place, 0o755) as (log, _):
         assert stranger.asks(log, requests.Status()) == {"error": "nobody"}
 
 
 def test_a_closed_directory_is_closed_to_its_group(place: Path, member: Neighbour) -> None:
-    """As the engine makes it by itself: its owner decides who may enter."""
+    """In the directory that the engine creates, its group reaches no socket."""
     with served(place, 0o700) as (log, _):
         assert member.asks(log, requests.Status()) == {"error": "nobody"}
 
 
 def test_idle_connections_silence_nobody(place: Path) -> None:
-    """Who only holds a place loses it to those who come to ask."""
+    """An idle connection loses its place to a new client with a request."""
     with served(place) as (log, _):
         idle = []
         for _ in range(2 * CLIENTS):
@@ -207,7 +207,7 @@ def test_idle_connections_silence_nobody(place: Path) -> None:
                 lines.write('{"v": 1, "op": "status"}\n')
                 lines.flush()
                 assert json.loads(lines.readline())["ok"]
-        # Those who operate have places of their own.
+        # Operators have places of their own.
         assert perform(log, requests.Status())["live"]
         for each in idle:
             each.close()
@@ -215,7 +215,7 @@ def test_idle_connections_silence_nobody(place: Path) -> None:
 
 @pytest.mark.parametrize("umask", [0, 0o077])
 def test_its_rights_are_those_of_the_group_alone(tmp_path: Path, umask: int) -> None:
-    """Whatever the umask; the other socket stays its owner's."""
+    """The status socket is open to the group under any umask, and the other one is not."""
     before = os.umask(umask)
     try:
         server = StatusServer(ReadOnly(stopped_log.Offline(tmp_path)), tmp_path, Events())
@@ -230,7 +230,7 @@ def test_its_rights_are_those_of_the_group_alone(tmp_path: Path, umask: int) -> 
 def test_nothing_else_is_opened_to_the_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link that somebody puts in the socket's place leads its new rights nowhere."""
+    """A link in the socket's place does not give the group rights to its target."""
     target = tmp_path / "private"
     target.touch(0o600)
     listen = socket.socket.bind
@@ -250,7 +250,7 @@ def test_nothing_else_is_opened_to_the_group(
 
 
 def test_log_show_tells_metadata(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a running engine and without one, by offsets or the last; too many are refused."""
+    """Metadata is shown with an engine and without, by offsets or the last, up to a limit."""
     with served(place) as (log, _):
         running = shown(capsys, log, "--last", "2")
     assert [each["offset"] for each in running] == [18, 19]
@@ -267,7 +267,7 @@ def test_log_show_tells_metadata(place: Path, capsys: pytest.CaptureFixture[str]
 
 
 def shown(capsys: pytest.CaptureFixture[str], log: Path, *words: str) -> list[dict[str, Any]]:
-    """Return what ``log show --metadata`` prints."""
+    """Return the output of ``log show --metadata``."""
     capsys.readouterr()
     with suppress(SystemExit):
         assert app.execute(["log", "show", str(log), "--metadata", "--json", *words]) == 0

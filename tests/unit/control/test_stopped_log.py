@@ -1,4 +1,4 @@
-"""The same actions on a log that no engine runs on."""
+"""Operators' actions on a log without a running engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECOND = 1_000_000
 
 @pytest.fixture
 def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Path:
-    """Return a log of eight frames of ten entries, one a second; ``r`` has delivered 0 to 69."""
+    """Return a log of eight frames of ten entries, one a second. ``r`` has delivered 0 to 69."""
     times = iter(range(100 * SECOND, 1000 * SECOND, SECOND))
     with (
         CommitLog.open(tmp_path / "log", segment_bytes=2048, clock=lambda: next(times)) as opened,
@@ -52,7 +52,7 @@ def log(tmp_path: Path, batch: Callable[..., pa.RecordBatch]) -> Path:
 
 
 def does(log: Path, request: requests.Request) -> dict[str, Any]:
-    """Carry *request* out."""
+    """Execute *request*."""
     return Offline(log).perform(request, ME)
 
 
@@ -64,7 +64,7 @@ def time_of(log: Path, offset: int) -> int:
 
 
 def test_every_action_is_durable(log: Path) -> None:
-    """Each action is in the offset log when it has returned."""
+    """Each action is in the offset log when it returns."""
     does(log, requests.Pause("r"))
     assert read_state(log, "r").paused
     does(log, requests.Resume("r"))
@@ -88,21 +88,21 @@ def test_every_action_is_durable(log: Path) -> None:
     "request_", [requests.Reload(), requests.Step("r"), requests.RestartReader("in")], ids=str
 )
 def test_what_needs_an_engine_says_so(log: Path, request_: requests.Request) -> None:
-    """A reload or a step without an engine is refused with what to do."""
+    """A reload or a step without an engine is refused, with the remedy."""
     with pytest.raises(ActionRefused, match="'transporter run'"):
         does(log, request_)
 
 
 @pytest.mark.parametrize("request_", [requests.Pause("none"), requests.Forget("none")], ids=str)
 def test_a_route_that_never_ran_is_named(log: Path, request_: requests.Request) -> None:
-    """An unknown route is an error that lists those there are, and none is made."""
+    """An unknown route is an error that lists the known ones, and none is created."""
     with pytest.raises(UnknownName, match="known: r"):
         does(log, request_)
     assert declared_routes(log) == ["r"]
 
 
 def test_a_running_engine_is_not_raced(log: Path) -> None:
-    """Whoever holds the lock keeps everybody else from changing anything."""
+    """Changes are refused while another process holds the lock."""
     with CommitLog.open(log):
         for request in (requests.Pause("r"), requests.Forget("r"), requests.SkipParked("r", 3, 3)):
             with pytest.raises(LogLocked):
@@ -110,7 +110,7 @@ def test_a_running_engine_is_not_raced(log: Path) -> None:
 
 
 def test_the_status_needs_no_lock(log: Path) -> None:
-    """How far routes have come is told beside whoever holds the log."""
+    """The routes' progress is reported while another process holds the lock."""
     with CommitLog.open(log):
         told = does(log, requests.Status())
     (route,) = told["routes"]
@@ -123,7 +123,7 @@ def test_the_status_needs_no_lock(log: Path) -> None:
 
 
 def test_a_time_means_the_first_entry_logged_then_or_later(log: Path) -> None:
-    """Times bound a replay exactly, both ends included, whichever frames hold them."""
+    """Times bound a replay exactly, both ends included, across frames."""
     since, until = time_of(log, 20), time_of(log, 49)
     told = does(log, requests.Replay("r", since=since, until=until, dry_run=True))
     assert (told["first"], told["last"], told["entries"]) == (20, 49, 30)
@@ -136,7 +136,7 @@ def test_a_time_means_the_first_entry_logged_then_or_later(log: Path) -> None:
 
 
 def test_what_retention_has_removed_is_refused_unless_partial(log: Path) -> None:
-    """A range of which the beginning is gone is named; with partial what is left is replayed."""
+    """A range with a removed beginning is refused, and with partial its rest is replayed."""
     gone = list(
         retain(log, watermark=lambda: 69, settings=RetentionSettings(5000, None), now=2000 * SECOND)
     )
@@ -154,7 +154,7 @@ def test_what_retention_has_removed_is_refused_unless_partial(log: Path) -> None
 def test_a_compaction_between_plan_and_begin_is_seen(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant 11: until a replay has begun nothing holds its range, so it is looked at again."""
+    """The range is checked again after the plan, because nothing holds it yet (Invariant 11)."""
     request, settings = requests.Replay("r", first=5), CompactionSettings(0.0)
     planned: list[Plan] = []
 
@@ -177,7 +177,7 @@ def test_a_compaction_between_plan_and_begin_is_seen(
 
 
 def test_a_dry_run_does_not_take_the_lock(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine may start while an operator's look still takes its time."""
+    """An engine may start during an operator's dry run."""
 
     def look(*_: object) -> Iterator[pa.RecordBatch]:
         with CommitLog.open(log):
@@ -190,7 +190,7 @@ def test_a_dry_run_does_not_take_the_lock(log: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_damaged_parked_entry_can_be_skipped(log: Path) -> None:
-    """What cannot be read need not be read to be given up."""
+    """An unreadable parked entry can be skipped."""
     path = parked_path(log / "offsets" / "r", 3)
     path.write_bytes(b"nonsense")
     assert does(log, requests.SkipParked("r", 3, 3))["offsets"] == [3]
@@ -198,7 +198,7 @@ def test_a_damaged_parked_entry_can_be_skipped(log: Path) -> None:
 
 
 def test_a_reader_is_paused_without_an_engine(log: Path) -> None:
-    """The next engine finds it so; a name that no engine has run with is refused."""
+    """The next engine finds the reader paused, and an unknown reader is refused."""
     record = MaintenanceRecord(readers={"in": 3})
     write_record(RealFileSystem(), log, record)
     assert does(log, requests.PauseReader("in", "upgrade"))["paused"]
@@ -215,7 +215,7 @@ def test_a_reader_is_paused_without_an_engine(log: Path) -> None:
     "content", [b"", b"[]\n00000000\n", checksummed_file.encode({"readers": [7]})]
 )
 def test_a_damaged_list_of_paused_readers_is_named(log: Path, content: bytes) -> None:
-    """Invariant 17: nobody guesses which readers were meant to stand still."""
+    """A damaged list is refused, so that no reader runs against a pause (Invariant 17)."""
     (log / PAUSED).write_bytes(content)
     with pytest.raises(Corrupt, match=r"paused readers .*remove the file"):
         does(log, requests.Status())

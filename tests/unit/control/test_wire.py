@@ -1,4 +1,4 @@
-"""What the two sides of the control socket make of each other's bytes."""
+"""Encoding and decoding on both sides of the control socket."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda each: type(each).__name__)
 def test_a_request_comes_over_as_it_was(request_: requests.Request) -> None:
-    """Every request survives as JSON, and every kind of request is among them."""
+    """Every kind of request survives as JSON."""
     assert decode(json.loads(json.dumps(encode(request_)))) == request_
     assert {type(each) for each in REQUESTS} == set(requests.KINDS.values())
 
@@ -75,7 +75,7 @@ def test_a_request_comes_over_as_it_was(request_: requests.Request) -> None:
     ],
 )
 def test_what_is_no_request_is_refused(message: dict[str, Any]) -> None:
-    """Unknown operations, missing, unknown or ill-typed arguments do nothing at all."""
+    """Unknown operations, and missing, unknown or ill-typed arguments, are refused."""
     with pytest.raises(ActionRefused):
         decode(message)
 
@@ -116,7 +116,7 @@ def pair() -> Any:
 
 
 def test_objects_come_one_by_one(pair: Any) -> None:
-    """However the bytes are cut, each line is one object; the end is told as such."""
+    """Each line is one object, however the bytes are cut, and the end returns ``None``."""
     one, other = pair
     lines = Lines(other, MAX_REQUEST)
     one.sendall(b'{"v": 1, "n": 1}\n{"v": 1,')
@@ -131,7 +131,7 @@ def test_objects_come_one_by_one(pair: Any) -> None:
     "sent", [b"x" * 200 + b"\n", b"no json\n", b"[1]\n", b'{"v": 2}\n', b"{}\n", b"[" * 90 + b"\n"]
 )
 def test_a_line_that_cannot_be_understood_is_refused(pair: Any, sent: bytes) -> None:
-    """Too long, no JSON, no object, another version: refused, and no more is read than allowed."""
+    """A line that is too long, not an object, or of another version is refused at the limit."""
     one, other = pair
     one.sendall(sent)
     with pytest.raises(ActionRefused):
@@ -139,7 +139,7 @@ def test_a_line_that_cannot_be_understood_is_refused(pair: Any, sent: bytes) -> 
 
 
 def test_a_version_that_is_not_ours_is_named(pair: Any) -> None:
-    """A command of another version hears which ones do not fit together."""
+    """The error to a command of another version names both versions."""
     one, other = pair
     one.sendall(b'{"v": 2, "op": "status"}\n')
     with pytest.raises(ActionRefused, match="version 2, but this transporter speaks version 1"):
@@ -160,7 +160,7 @@ def test_an_address_is_never_longer_than_the_system_takes(tmp_path: Path) -> Non
 
 
 def test_a_name_that_is_unknown_is_an_error_of_usage_on_either_side() -> None:
-    """The exit code is that of a wrong command, with an engine as without one."""
+    """An unknown name has the exit code of a wrong command, with an engine and without."""
     error = decode_error(encode_error(UnknownName("there is no route 'none'")))
     assert (type(error), error.exit_code, str(error)) == (
         UnknownName,

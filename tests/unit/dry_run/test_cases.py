@@ -1,4 +1,4 @@
-"""Cases in a file: what is compared, and how what differs is told."""
+"""Cases in a file, with the comparison of outputs and the report of differences."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def more(message):
 
 @pytest.fixture(name="folder")
 def _folder(folder: Path) -> Path:
-    """Give a folder with a pipeline whose secret nobody has set."""
+    """Return a folder with a pipeline whose secret is not set."""
     (folder / "p.yaml").write_text(PIPELINE)
     (folder / "more.py").write_text(MORE)
     return folder
 
 
 def judge(folder: Path, *cases: dict[str, Any]) -> list[CaseResult]:
-    """Run *cases*, written as JSON, which is YAML too."""
+    """Run *cases*, written as JSON, which is also YAML."""
     file = folder / "cases.yaml"
     named = [{"name": f"case {number}"} | case for number, case in enumerate(cases)]
     file.write_text(json.dumps({"pipeline": "p.yaml", "cases": named}, indent=1))
@@ -54,7 +54,7 @@ def judge(folder: Path, *cases: dict[str, Any]) -> list[CaseResult]:
 
 
 def order(data: Any, **fields: Any) -> dict[str, Any]:
-    """Return a message that the route takes."""
+    """Return a message that the route accepts."""
     return {"namespace": "orders", "data": data, **fields}
 
 
@@ -85,7 +85,7 @@ PASSING = [
 
 @pytest.mark.parametrize("case", PASSING, ids=json.dumps)
 def test_what_is_as_expected_passes(folder: Path, case: dict[str, Any]) -> None:
-    """Fields that are named are compared, documents as JSON, texts and bytes exactly."""
+    """The named fields are compared, documents as JSON, texts and bytes exactly."""
     (verdict,) = judge(folder, case)
     assert verdict.problems == ()
     assert verdict.ok
@@ -110,7 +110,7 @@ FAILING = [
 
 @pytest.mark.parametrize(("case", "told"), FAILING)
 def test_what_differs_is_told(folder: Path, case: dict[str, Any], told: str) -> None:
-    """A case fails with the lines that differ, and the place where it stands."""
+    """A case fails with the lines that differ, and its place in the file."""
     (verdict,) = judge(folder, case)
     assert any(line.startswith(told) for line in verdict.problems), verdict.problems
     assert verdict.file == str(folder / "cases.yaml")
@@ -135,7 +135,7 @@ def test_what_differs_is_told(folder: Path, case: dict[str, Any], told: str) -> 
 def test_a_wrong_file_is_told_with_its_line(
     folder: Path, case: dict[str, Any], line: int, told: str
 ) -> None:
-    """What is no case is an error of the file, with line and reason."""
+    """An invalid case is an error of the file, with line and reason."""
     with pytest.raises(ConfigError, match=told.replace("?", r"\?")) as caught:
         judge(folder, case)
     assert caught.value.file == str(folder / "cases.yaml")
@@ -143,7 +143,7 @@ def test_a_wrong_file_is_told_with_its_line(
 
 
 def test_a_wrong_step_is_told_with_its_line(folder: Path) -> None:
-    """What is wrong with the pipeline's steps is told as 'check' tells it."""
+    """A mistake in the pipeline's steps is reported as by 'check'."""
     (folder / "p.yaml").write_text(PIPELINE.replace("omit", "omti"))
     with pytest.raises(ConfigError, match="there is no step 'omti'") as caught:
         judge(folder, {"input": order("{}"), "skipped": True})
@@ -151,7 +151,7 @@ def test_a_wrong_step_is_told_with_its_line(folder: Path) -> None:
 
 
 def test_of_several_routes_one_must_be_named(folder: Path) -> None:
-    """With several routes a case says which one it is about."""
+    """With several routes a case must name its route."""
     writer = "{adaptor: file, path: x}"
     (folder / "p.yaml").write_text(
         "routes:\n"

@@ -1,4 +1,4 @@
-"""A copy of entries as a log of its own: workers read from it what went in, at its offsets."""
+"""A copy of entries as a log of its own, with the same offsets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MESSAGES = [
 )
 @pytest.mark.parametrize("first", [0, 1, 5_000_000_000])
 def test_what_is_read_is_what_was_written(tmp_path: Path, kept: list[int], first: int) -> None:
-    """Offsets with holes, log times, bytes and headers, also of more than fits into a frame."""
+    """Offsets with holes, log times, bytes and headers read back, also of several frames."""
     entries = with_offsets(messages_to_batch(MESSAGES), first, 1_700_000_000_000_000)
     chosen = entries.take(pa.array(list(kept)))
     write_log(tmp_path, chosen)

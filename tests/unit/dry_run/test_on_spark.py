@@ -1,4 +1,4 @@
-"""Entries that fail in a route of queries: what is tried again, and what is given up with it."""
+"""Entries that fail in a route of queries, and the retries around them."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ OFFSETS = [3, 5, 6, 9, 10]
 
 
 class Worker:
-    """Answers slices as *outcome* says; the engine's side of a line to a worker."""
+    """A worker that answers slices with *outcome*, in place of the engine's connection."""
 
     def __init__(self, outcome: Callable[[Slice], Outcome], opened: object) -> None:
         self.asked: list[tuple[int, int, bool]] = []
         self._outcome, self._said = outcome, [opened]
 
     def send(self, message: Any) -> None:
-        """Be told a slice, or to proceed."""
+        """Accept a slice, or a message to proceed."""
         if hasattr(message, "first"):
             self.asked.append((message.first, message.last, message.single))
             self._said += [Progress(message.first)] * message.single + [self._outcome(message)]
 
     def poll(self, _: float) -> bool:
-        """Tell that there is an answer."""
+        """Return whether there is an answer."""
         return bool(self._said)
 
     def recv(self) -> object:
-        """Return it."""
+        """Return the next answer."""
         return self._said.pop(0)
 
 
 def failing(*bad: int, kind: FailureKind = FailureKind.REJECTED, through: int | None = None) -> Any:
-    """Return a maker of outcomes for slices that fail at the first of the *bad* offsets."""
+    """Return a function that makes outcomes of slices failing at the first of the *bad* offsets."""
 
     def outcome(asked: Slice) -> Outcome:
         found = [each for each in bad if asked.first <= each <= asked.last]
@@ -64,27 +64,27 @@ def failing(*bad: int, kind: FailureKind = FailureKind.REJECTED, through: int | 
 
 
 def test_the_entries_around_one_that_fails_are_delivered() -> None:
-    """What is before it goes first, then it alone, then what is behind it, as a route does it."""
+    """The entries before a failing one are delivered first, then it alone, then the rest."""
     worker = Worker(failing(6), Opened(None))
     assert deliver_entries(worker, OFFSETS) == {6: "6 is bad"}
     assert worker.asked == [(3, 10, False), (3, 5, False), (6, 6, True), (9, 10, False)]
 
 
 def test_what_was_delivered_is_not_delivered_again() -> None:
-    """The outcome tells how far it came."""
+    """Entries that the outcome reports as delivered are not delivered again."""
     worker = Worker(failing(9, through=6), Opened(None))
     assert deliver_entries(worker, OFFSETS) == {9: "9 is bad"}
     assert worker.asked == [(3, 10, False), (9, 9, True), (10, 10, True)]
 
 
 def test_several_entries_fail() -> None:
-    """Each has its own error, the first and the last too."""
+    """Each failing entry has its own error, the first and the last too."""
     found = deliver_entries(Worker(failing(3, 9, 10), Opened(None)), OFFSETS)
     assert found == {each: f"{each} is bad" for each in (3, 9, 10)}
 
 
 def test_an_entry_that_fails_only_among_others_is_delivered() -> None:
-    """Alone counts, for that is how a route tries it again."""
+    """An entry that succeeds alone is delivered, because a route retries it alone."""
 
     def outcome(asked: Slice) -> Outcome:
         return failing()(asked) if asked.first == asked.last else failing(6)(asked)
@@ -96,13 +96,13 @@ def test_an_entry_that_fails_only_among_others_is_delivered() -> None:
 
 @pytest.mark.parametrize("kind", [FailureKind.FAULT, FailureKind.TIMEOUT, FailureKind.UNAVAILABLE])
 def test_what_fails_the_route_fails_all_that_is_left(kind: FailureKind) -> None:
-    """A route halts there, or waits: nothing behind it would be delivered."""
+    """A fault or an outage fails all remaining entries, because a route would deliver none."""
     found = deliver_entries(Worker(failing(9, kind=kind, through=5), Opened(None)), OFFSETS)
     assert found == dict.fromkeys([6, 9, 10], "9 is bad")
 
 
 def test_a_route_that_cannot_be_opened_fails_every_entry() -> None:
-    """A query that cannot work is found before the first slice."""
+    """A query that cannot work fails every entry before the first slice."""
     opened = OpenFailed(Failure(FailureKind.FAULT, "no such column"))
     worker = Worker(failing(), opened)
     assert deliver_entries(worker, OFFSETS) == dict.fromkeys(OFFSETS, "no such column")
@@ -110,7 +110,7 @@ def test_a_route_that_cannot_be_opened_fails_every_entry() -> None:
 
 
 def test_what_a_writer_was_given_is_told_by_entry(tmp_path: Path) -> None:
-    """Several outputs, none, and one at an offset that nobody had asked for, which is not lost."""
+    """Outputs are reported by entry, also several, none, and one at an unexpected offset."""
     entries = with_offsets(messages_to_batch([Message("a", b"%d" % n) for n in range(4)]), 0, 7)
     given = entries.take([0, 0, 3])
     writer = Collector(CollectorConfig(folder=str(tmp_path)))

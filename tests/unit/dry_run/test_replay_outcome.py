@@ -1,4 +1,4 @@
-"""The outcome of a replay: how much of the log its route is given at once."""
+"""The outcome of a replay, and the amount of the log in one run of its route."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MIB = 1 << 20
 
 
 class Route:
-    """A route that delivers everything, and remembers the sizes of what it was given."""
+    """A route that delivers everything, and records the sizes of its runs."""
 
     name, refusal = "all", None
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start without runs."""
         self.rows: list[int] = []
         self.sizes: list[int] = []
 
@@ -43,7 +43,7 @@ class Route:
 def test_small_frames_are_run_together_and_large_ones_stay_bounded(
     tmp_path: Path, size: int, rows: list[int]
 ) -> None:
-    """Invariant 17: a run holds 8 MiB and the frame that exceeds them, however long the log is."""
+    """A run holds 8 MiB and the frame that exceeds them, however long the log (Invariant 17)."""
     with CommitLog.open(tmp_path / "log", compression=None) as log:
         for number in range(7):
             log.append(messages_to_batch([Message("n", bytes([65 + number]) * size)]), "in")

@@ -1,4 +1,4 @@
-"""Routes with ``sql`` steps before Spark is started: what of the pipeline file they need."""
+"""Routes with ``sql`` steps before Spark is started, and their part of the pipeline file."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ def file(tmp_path: Path) -> Path:
 
 
 def never(*_: object) -> None:
-    """Start no Spark."""
+    """Fail, because Spark must not start."""
     raise AssertionError("Spark was started")
 
 
 def settings(file: Path, route: str, environ: dict[str, str]) -> QuerySettings:
-    """Return what the file says of how the queries of *route* run."""
+    """Return the file's settings for the queries of *route*."""
     found = trial_routes(file, environ, TrialSpark(never, never))[route]
     assert isinstance(found, QueryRoute)
     return found.settings()
 
 
 def test_only_what_queries_need_is_read(file: Path) -> None:
-    """Settings of Spark with their variables, but no secret of a sink; a file's limit counts."""
+    """Settings of Spark and the route's limit are read, and no secret of a sink."""
     daily = settings(file, "daily", ENVIRON)
     assert daily.spark.config["spark.sql.ansi.enabled"] == "false"
     assert (daily.takes_rows, daily.slice_timeout) == (False, 300.0)
     lake = settings(file, "lake", ENVIRON)
     assert (lake.takes_rows, lake.memory) == (True, 256 << 20)
-    # The first query of a Spark takes longer than those of an engine.
+    # The first query of a Spark session takes longer than those of an engine.
     assert lake.slice_timeout >= 60
     assert lake.secrets.hide("s3cret-word") == "***"
     assert "s3cret-word" not in repr(lake)
@@ -80,7 +80,7 @@ def test_only_what_queries_need_is_read(file: Path) -> None:
     [("daily", 4, "ANSI"), ("wrong", 20, "did you mean 'spark'")],
 )
 def test_what_is_missing_has_its_line(file: Path, route: str, line: int, problem: str) -> None:
-    """Only when the queries are run: other routes need none of it."""
+    """A missing variable has its line, and only when the route's queries are run."""
     environ = {} if route == "daily" else ENVIRON
     with pytest.raises(ConfigError, match=problem) as caught:
         settings(file, route, environ)
@@ -88,7 +88,7 @@ def test_what_is_missing_has_its_line(file: Path, route: str, line: int, problem
 
 
 def test_without_a_spark_such_a_route_is_refused(file: Path) -> None:
-    """A replay that is only counted starts none; the refusal has its line."""
+    """A route of queries is refused without Spark, as in a replay's count, with its line."""
     with pytest.raises(ConfigError, match="route 'daily': a sql step runs on Spark") as caught:
         select_route(trial_routes(file, {}), "daily", "p.yaml")
     assert (caught.value.file, caught.value.line) == (str(file), 11)
@@ -98,7 +98,7 @@ def test_without_a_spark_such_a_route_is_refused(file: Path) -> None:
 def test_other_routes_start_no_spark(
     file: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """Neither is a variable of Spark's settings needed."""
+    """A route without queries needs neither Spark nor a variable of its settings."""
     (file.parent / "cases.yaml").write_text(
         "pipeline: p.yaml\ncases:\n  - name: one\n    route: plain\n"
         "    input: {data: {card: 1}}\n    output: {data: {}}\n"
@@ -112,7 +112,7 @@ def test_other_routes_start_no_spark(
 def test_a_wrong_file_is_exit_2(
     file: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """A variable that is not set is told before Spark is started."""
+    """An unset variable is an error before Spark is started."""
     command, name, *routes = words
     assert app.execute([command, str(file.parent / name), *routes]) == 2
     captured = capsys.readouterr()
@@ -123,7 +123,7 @@ def test_a_wrong_file_is_exit_2(
 def test_a_dry_run_of_no_entries_starts_no_spark(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There is nothing that a query could be run over."""
+    """A dry run without entries runs no query."""
     assert app.execute(["dry-run", str(file), "daily", "--namespace", "^none$"]) == 0
     assert "route daily: of 0 entries" in capsys.readouterr().out
 
@@ -136,7 +136,7 @@ def test_routes_that_cannot_be_run_come_last(
     card: str,
     code: int,
 ) -> None:
-    """Those that can be are shown, and an entry that fails there is what the exit code tells."""
+    """Other routes are shown, and a failing entry there decides the exit code."""
 
     def find_java(*_: object) -> Path:
         raise HostFailed("no Java here")

@@ -1,4 +1,4 @@
-"""The settings of elections, and the electors that are made of them."""
+"""The settings of elections, and the electors made of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KAFKA = {"kind": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "lead"}
 
 
 def test_defaults_are_those_that_people_expect() -> None:
-    """Five seconds; the group is called as the topic; brokers' least session time-out."""
+    """The term is five seconds, and the session has the brokers' shortest time-out."""
     assert ELECTION.validate_python("none") == "none"
     election = ELECTION.validate_python({"kind": "postgres"})
     assert (election.term, election.dsn) == (5.0, None)
@@ -35,7 +35,7 @@ def test_defaults_are_those_that_people_expect() -> None:
 def test_a_session_lasts_as_long_as_a_term_where_brokers_allow_it(
     term: float, session: float
 ) -> None:
-    """Brokers allow 6 s to 30 min unless told otherwise."""
+    """The session equals the term within the brokers' default bounds of 6 s to 30 min."""
     assert ELECTION.validate_python({**KAFKA, "term": term}).session == session
 
 
@@ -63,7 +63,7 @@ def test_a_session_lasts_as_long_as_a_term_where_brokers_allow_it(
     ],
 )
 def test_what_cannot_be_is_refused_by_name(values: object, text: str) -> None:
-    """The error names the setting, and what the election rests on cannot be set."""
+    """The error names the setting, and settings that the election depends on are refused."""
     with pytest.raises(ValidationError, match=text):
         ELECTION.validate_python(values)
 
@@ -82,7 +82,7 @@ def test_a_refused_setting_does_not_tell_its_value() -> None:
 
 
 def test_a_duration_needs_its_unit_in_a_file() -> None:
-    """As everywhere in a pipeline file."""
+    """A duration needs a unit, as everywhere in a pipeline file."""
 
     class Settings(BaseModel):
         elector: Election = "none"
@@ -95,7 +95,7 @@ def test_a_duration_needs_its_unit_in_a_file() -> None:
 
 
 def test_who_is_alone_leads_at_once_and_until_it_closes() -> None:
-    """There is one acquisition, and nothing ever takes it away."""
+    """An elector without rivals acquires once, and leads until it closes."""
     elector = make_elector("none", "orders", DSN)
     assert isinstance(elector, Alone)
     assert elector.standing(0) is Standing.CANDIDATE
@@ -109,7 +109,7 @@ def test_who_is_alone_leads_at_once_and_until_it_closes() -> None:
 
 @pytest.mark.parametrize("election", [{"kind": "postgres"}, KAFKA])
 def test_an_elector_does_nothing_before_its_first_pulse(election: dict[str, object]) -> None:
-    """It is made without I/O, and closed any number of times."""
+    """An elector is made without I/O, and may be closed any number of times."""
     elector = make_elector(ELECTION.validate_python(election), "orders", DSN)
     assert elector.standing(0) is Standing.CANDIDATE
     elector.close()
@@ -130,10 +130,10 @@ def test_a_pipeline_without_an_elector_loads_no_driver() -> None:
 
 
 def test_a_pulse_waits_for_a_tenth_of_a_term_at_most() -> None:
-    """And never longer than a fifth of a second."""
+    """A pulse waits for a tenth of a term at most, and never longer than a fifth of a second."""
     assert [patience(term) for term in (1, 2, 60)] == [0.1, 0.2, 0.2]
 
 
 def test_an_election_on_kafka_is_a_value() -> None:
-    """Equal settings are equal, so that a reload sees what has changed."""
+    """Equal settings are equal, so that a reload finds the changed ones."""
     assert ELECTION.validate_python(KAFKA) == KafkaElection.model_validate(KAFKA)

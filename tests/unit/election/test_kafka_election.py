@@ -1,4 +1,4 @@
-"""What an elector of Kafka makes of errors, without a broker."""
+"""Errors of a Kafka elector, without a broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def election() -> Any:
 def test_a_provider_that_is_away_ends_no_candidacy(
     election: Any, text: str, *, fault: bool
 ) -> None:
-    """The client asks it again; a wrong password helps nobody. Neither shows a secret."""
+    """A provider's error is retried, a wrong password is a fault, and neither shows a secret."""
     elector = KafkaElector("orders", election)
     elector._note_error(KafkaError(KafkaError._AUTHENTICATION, text))
     assert (elector._fault is not None) is fault
@@ -42,6 +42,6 @@ def test_a_provider_that_is_away_ends_no_candidacy(
 
 
 def test_the_clients_log_has_no_secret(election: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The client repeats what a provider has answered."""
+    """A secret that a provider repeats is redacted in the client's log."""
     _common(election)["logger"].log(logging.ERROR, "%s of %s", SECRET, "ada")
     assert caplog.messages == ["*** of ada"]

@@ -12,7 +12,7 @@ TERM = 10.0
 
 
 class Partition:
-    """A log and its readers: what one writes all read, in order, at once."""
+    """A log with readers that all read each record, in order, at once."""
 
     def __init__(self, *names: str, start: float = 0.0) -> None:
         self.offset = 0
@@ -24,20 +24,20 @@ class Partition:
         return self.leases[name]
 
     def append(self, beat: Beat, now: float) -> None:
-        """Let all read *beat*."""
+        """Append *beat* and apply it to all leases."""
         for lease in self.leases.values():
             lease.apply(beat, self.offset, now)
         self.offset += 1
 
     def write(self, name: str, now: float) -> Kind | None:
-        """Let *name* write what it wants, read at once; return what it was."""
+        """Write the record that *name* has due, if any, and return its kind."""
         kind = self[name].next_kind(now)
         if kind is not None:
             self.append(self[name].next_record(kind, now), now)
         return kind
 
     def leaders(self, now: float) -> list[str]:
-        """Return who may believe to lead."""
+        """Return the candidates that may believe that they lead."""
         proofs = {name: lease.proof_time(now) for name, lease in self.leases.items()}
         return [name for name, at in proofs.items() if at is not None and now < at + TERM]
 
@@ -52,7 +52,7 @@ def led_by_a(now: float = 20.0) -> Partition:
 
 
 def test_a_lone_candidate_claims_and_leads_after_a_term() -> None:
-    """What was written before it listened may prove another's leadership for so long."""
+    """A candidate leads a term after it began to listen, since a rival may lead until then."""
     log = Partition("a")
     assert log.write("a", 1) is Kind.CLAIM
     assert log.write("a", 9) is Kind.BEAT
@@ -61,14 +61,14 @@ def test_a_lone_candidate_claims_and_leads_after_a_term() -> None:
 
 
 def test_nothing_is_claimed_before_the_partition_is_heard() -> None:
-    """Who listens to nothing knows of nobody."""
+    """A candidate that has not begun to listen claims nothing."""
     lease = Lease("e", "a", TERM)
     assert lease.next_kind(1000) is None
     assert lease.proof_time(1000) is None
 
 
 def test_a_leader_leads_for_a_term_after_it_sent_what_came_back() -> None:
-    """The time of sending counts, not that of reading."""
+    """A term counts from the time of sending, not from that of reading."""
     log = led_by_a()
     beat = log["a"].next_record(Kind.BEAT, 22)
     log.append(beat, 29)
@@ -76,7 +76,7 @@ def test_a_leader_leads_for_a_term_after_it_sent_what_came_back() -> None:
 
 
 def test_a_later_claim_ends_a_leadership_at_once() -> None:
-    """Whoever reads it knows, and beats that were on their way are void."""
+    """A later claim ends a leadership once it is read, and beats under way are void."""
     log = led_by_a()
     late = log["a"].next_record(Kind.BEAT, 20.4)
     assert log.write("b", 20.5) is Kind.CLAIM
@@ -87,7 +87,7 @@ def test_a_later_claim_ends_a_leadership_at_once() -> None:
 
 
 def test_a_claimant_waits_for_what_its_forerunner_may_believe() -> None:
-    """It leads a term after it has read the last beat that counts."""
+    """A claimant leads a term after it has read the last valid beat."""
     log = led_by_a(20)
     log.write("b", 25)
     log.write("b", 29)
@@ -96,7 +96,7 @@ def test_a_claimant_waits_for_what_its_forerunner_may_believe() -> None:
 
 
 def test_nobody_waits_for_one_who_resigned() -> None:
-    """A clean close hands over at once."""
+    """A resignation hands over at once."""
     log = led_by_a(20)
     beat = log["a"].resign(21)
     assert beat is not None
@@ -107,7 +107,7 @@ def test_nobody_waits_for_one_who_resigned() -> None:
 
 
 def test_who_resigns_vouches_for_himself_only() -> None:
-    """The one before it may still believe to lead."""
+    """After a resignation the leader before it may still lead for its term."""
     log = Partition("a", "b", "c")
     log.write("a", 0)
     log.write("a", 20)
@@ -122,7 +122,7 @@ def test_who_resigns_vouches_for_himself_only() -> None:
 
 
 def test_a_void_resignation_vouches_for_nobody() -> None:
-    """It was on its way when another claimed, who may believe to lead."""
+    """A resignation after a rival's claim is void, because the rival may lead."""
     log = Partition("a", "b", "c")
     log.write("a", 0)
     late = log["a"].resign(11)
@@ -138,12 +138,12 @@ def test_a_void_resignation_vouches_for_nobody() -> None:
 
 
 def test_who_has_no_claim_has_nothing_to_resign() -> None:
-    """Nothing is written."""
+    """A candidate without a claim writes no resignation."""
     assert Partition("a")["a"].resign(1) is None
 
 
 def test_a_superseded_claim_is_repeated_when_the_rival_is_silent() -> None:
-    """Two who both believe to be chosen do not drive each other out."""
+    """A superseded claim is repeated only after a term without the rival's beats."""
     log = led_by_a(20)
     log.write("b", 21)
     assert log.write("a", 22) is None
@@ -153,7 +153,7 @@ def test_a_superseded_claim_is_repeated_when_the_rival_is_silent() -> None:
 
 
 def test_a_new_assignment_claims_at_once() -> None:
-    """The group has spoken anew."""
+    """A new assignment by the group leads to a claim at once."""
     log = led_by_a(20)
     log.write("b", 21)
     log["a"].note_assignment()
@@ -161,7 +161,7 @@ def test_a_new_assignment_claims_at_once() -> None:
 
 
 def test_a_claim_that_does_not_come_back_is_repeated() -> None:
-    """The first one was lost."""
+    """A claim that does not come back within a term is repeated."""
     lease = Lease("e", "a", TERM)
     lease.start_listening(0)
     lease.next_record(Kind.CLAIM, 1)
@@ -170,7 +170,7 @@ def test_a_claim_that_does_not_come_back_is_repeated() -> None:
 
 
 def test_who_comes_late_takes_the_newest_claim_for_the_holder() -> None:
-    """Beats name their claim, so a void one misleads nobody, and a resignation counts."""
+    """A late reader uses the newest claim, because each beat names its claim."""
     log = led_by_a(20)
     stale = log["a"].next_record(Kind.BEAT, 20.1)
     log.write("b", 20.2)
@@ -185,7 +185,7 @@ def test_who_comes_late_takes_the_newest_claim_for_the_holder() -> None:
 
 
 def test_who_has_lost_its_place_listens_anew() -> None:
-    """A leader leads no more, and waits a term."""
+    """A leader that listens again leads no more, and waits a term."""
     log = led_by_a(20)
     log["a"].start_listening(21)
     assert log.leaders(21) == []
@@ -196,7 +196,7 @@ def test_who_has_lost_its_place_listens_anew() -> None:
 
 
 def test_what_a_lease_remembers_is_bounded() -> None:
-    """Beats that never come back are forgotten after a term (Invariant 17)."""
+    """Beats that never come back are dropped after a term (Invariant 17)."""
     lease = Lease("e", "a", TERM)
     lease.start_listening(0)
     for now in range(1000):
@@ -205,7 +205,7 @@ def test_what_a_lease_remembers_is_bounded() -> None:
 
 
 def test_a_beat_survives_its_encoding() -> None:
-    """What is written is read."""
+    """A beat reads back as it was written."""
     beat = Beat("orders", "a" * 32, 12, 34, Kind.RESIGN)
     assert decode(beat.encode()) == beat
 
@@ -240,6 +240,6 @@ GOOD = {
     ],
 )
 def test_what_no_elector_wrote_is_no_beat(value: bytes | None) -> None:
-    """Anybody may write to a topic."""
+    """A record that no elector wrote is not a beat."""
     assert decode(value) is None
     assert decode(json.dumps(GOOD).encode()) is not None

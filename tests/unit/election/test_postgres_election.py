@@ -1,4 +1,4 @@
-"""What an election by PostgreSQL computes for itself."""
+"""The parts of an election by PostgreSQL that need no server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KNOWN = -4426230707906391912
 
 
 def test_the_lock_of_a_name_never_changes() -> None:
-    """Engines of different versions must agree about it."""
+    """The lock key of a name is the same in all versions."""
     assert lock_key("orders") == lock_key("orders")
     assert lock_key("orders") != lock_key("order")
     assert lock_key("public.outbox") == KNOWN
@@ -22,12 +22,12 @@ def test_the_lock_of_a_name_never_changes() -> None:
 
 @pytest.mark.parametrize("number", range(50))
 def test_every_key_is_a_bigint(number: int) -> None:
-    """PostgreSQL takes signed numbers of 64 bits."""
+    """Every key is a signed number of 64 bits."""
     assert -(2**63) <= lock_key(f"name-{number}") < 2**63
 
 
 def test_each_host_is_tried_by_itself_with_limits_of_ours() -> None:
-    """A DSN's own limits are those of other work."""
+    """Each host is tried by itself, and the election's limits replace those of the DSN."""
     found = _attempts("postgresql://u@127.0.0.1:1,127.0.0.2:2/d?tcp_user_timeout=90000", 3.0)
     parts = [conninfo_to_dict(each) for each in found]
     assert [(each["host"], each["port"]) for each in parts] == [
@@ -39,7 +39,7 @@ def test_each_host_is_tried_by_itself_with_limits_of_ours() -> None:
 
 
 def test_a_server_without_the_setting_is_refused() -> None:
-    """Only ``idle_session_timeout`` frees the lock of a leader that is gone."""
+    """A server without ``idle_session_timeout`` is refused, as it keeps a lost leader's lock."""
     elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0)
     elector._note_failure(SessionLost("unrecognized configuration parameter", "42704"), 1.0)
     with pytest.raises(EnvironmentFault, match="PostgreSQL 14 or newer"):
@@ -47,14 +47,14 @@ def test_a_server_without_the_setting_is_refused() -> None:
 
 
 def test_a_standby_is_no_place_for_an_election() -> None:
-    """Its locks exclude nobody who asks another server."""
+    """A standby is refused, because its locks do not exclude candidates on another server."""
     elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0)
     with pytest.raises(SessionLost, match="standby"):
         elector._finish_preparation(("1", "t", "5s", elector._mark))
 
 
 def test_attempts_come_further_and_further_apart_but_at_least_once_a_term() -> None:
-    """A server that is back is noticed within a term, and one that is away is left in peace."""
+    """The pause between attempts doubles, up to a term."""
     elector = PostgresElector("orders", SecretStr("host=127.0.0.1"), 5.0, jitter=lambda: 1.0)
     waits = []
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""At most one leads, whatever is late, lost or paused: machines and leases among rivals."""
+"""At most one leader among rival machines and leases, with delays, losses and pauses."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SETTINGS = settings(
 
 @dataclass
 class Session:
-    """A session as the server knows it: until when it waits for its client."""
+    """A session on the server, with the time at which it expires."""
 
     expires: float
 
 
 @dataclass
 class Candidate:
-    """One who asks for the lock: its machine, its session, and what is on its way."""
+    """A candidate for the lock, with its machine, its session and its messages under way."""
 
     machine: Machine = field(default_factory=lambda: Machine(TERM))
     session: Session | None = None
@@ -42,30 +42,30 @@ class Candidate:
 
 
 class Lock(RuleBasedStateMachine):
-    """A lock whose server ends sessions that are idle for a term; all else is arbitrary."""
+    """A lock whose server ends sessions that are idle for a term. All else is arbitrary."""
 
     @initialize()
     def begin(self) -> None:
-        """Nobody leads."""
+        """Start without a leader."""
         self.now = 100.0
         self.rivals = [Candidate() for _ in range(3)]
         self.holder: Session | None = None
 
     @rule(seconds=st.floats(0, 1.5 * TERM))
     def wait(self, seconds: float) -> None:
-        """Time passes; whoever does not pulse meanwhile was paused."""
+        """Let time pass. A candidate without a pulse meanwhile was paused."""
         self.now += seconds
 
     @rule(who=WHO)
     def ask(self, who: int) -> None:
-        """Send a question."""
+        """Send a query for the lock."""
         rival = self.rivals[who]
         if rival.asked is None and not rival.answers:
             rival.asked = self.now
 
     @rule(who=WHO)
     def serve(self, who: int) -> None:
-        """Let the server have the question at last."""
+        """Deliver the query to the server."""
         rival = self.rivals[who]
         if rival.asked is None:
             return
@@ -86,11 +86,11 @@ class Lock(RuleBasedStateMachine):
 
     @rule(who=WHO)
     def pulse(self, who: int) -> None:
-        """Let a candidate look at the time, and then at what has come."""
+        """Let a candidate check the time, and then the next answer."""
         rival = self.rivals[who]
         fenced = rival.machine.pulse(self.now)
         if fenced:
-            # Its session is dropped; the server hears nothing of that.
+            # Its session is dropped, and the server is not notified.
             rival.session, rival.asked = None, None
             rival.answers.clear()
         elif rival.answers:
@@ -98,7 +98,7 @@ class Lock(RuleBasedStateMachine):
 
     @rule(who=WHO)
     def cut(self, who: int) -> None:
-        """Cut a connection: the candidate hears of it, the server does not."""
+        """Cut a connection. The candidate notices, and the server does not."""
         rival = self.rivals[who]
         rival.session, rival.asked = None, None
         rival.answers.clear()
@@ -106,7 +106,7 @@ class Lock(RuleBasedStateMachine):
 
     @invariant()
     def one_leads_and_it_holds_the_lock(self) -> None:
-        """At most one believes, and the server agrees."""
+        """Assert that at most one candidate leads, and that it holds the lock on the server."""
         leaders = [each for each in self.rivals if each.machine.standing(self.now) == "leader"]
         assert len(leaders) <= 1
         for each in leaders:
@@ -121,7 +121,7 @@ TestLock.settings = SETTINGS
 
 @dataclass
 class Member:
-    """One who writes and reads the partition: what it has not read, and what is not written yet."""
+    """A writer and reader of the partition, with its unread and unwritten records."""
 
     name: int
     lease: Lease
@@ -132,11 +132,11 @@ class Member:
 
 
 class Group(RuleBasedStateMachine):
-    """A group that may say anything to anybody, even that several have the partition."""
+    """A group with arbitrary assignments, even of the partition to several members."""
 
     @initialize()
     def begin(self) -> None:
-        """Nobody leads."""
+        """Start without a leader."""
         self.now = 100.0
         self.log: list[Beat] = []
         self.names = 0
@@ -151,18 +151,18 @@ class Group(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0, TERM))
     def wait(self, seconds: float) -> None:
-        """Time passes."""
+        """Let time pass."""
         self.now += seconds
 
     @rule(who=WHO)
     def assign(self, who: int) -> None:
-        """Tell a member that the partition is its own, whoever has it."""
+        """Assign the partition to a member, whichever member has it."""
         self.members[who].assigned = True
         self.members[who].lease.note_assignment()
 
     @rule(who=WHO)
     def revoke(self, who: int) -> None:
-        """Take it away: the member resigns."""
+        """Revoke the assignment, so that the member resigns."""
         member = self.members[who]
         member.assigned = False
         member.machine.pulse(self.now, Observation(holding=False, asked=self.now, why="revoked"))
@@ -171,13 +171,13 @@ class Group(RuleBasedStateMachine):
 
     @rule(who=WHO)
     def restart(self, who: int) -> None:
-        """Let another take a member's place; what it has sent may still arrive."""
+        """Replace a member by a new one. Records of the old one still arrive."""
         old, self.members[who] = self.members[who], self.member()
         self.log += old.outbox
 
     @rule(who=WHO)
     def miss(self, who: int) -> None:
-        """Let a member lose its place in the partition."""
+        """Move a member to the end of the partition."""
         member = self.members[who]
         member.read = len(self.log)
         member.lease.start_listening(self.now)
@@ -185,19 +185,19 @@ class Group(RuleBasedStateMachine):
 
     @rule(who=WHO)
     def arrive(self, who: int) -> None:
-        """Let the next record that a member has sent be written."""
+        """Write the next record that a member has sent."""
         if self.members[who].outbox:
             self.log.append(self.members[who].outbox.popleft())
 
     @rule(who=WHO)
     def lose(self, who: int) -> None:
-        """Let it be lost instead."""
+        """Lose the next record that a member has sent."""
         if self.members[who].outbox:
             self.members[who].outbox.popleft()
 
     @rule(who=WHO, count=st.integers(1, 5), write=st.booleans())
     def pulse(self, who: int, count: int, write: bool) -> None:
-        """Let a member read some records, write, and see where it stands."""
+        """Let a member read some records, write, and update its machine."""
         member = self.members[who]
         member.machine.pulse(self.now)
         for beat in self.log[member.read : member.read + count]:
@@ -210,7 +210,7 @@ class Group(RuleBasedStateMachine):
 
     @rule(who=WHO)
     def round_trip(self, who: int) -> None:
-        """Let all go well for a member, so that leaders come about."""
+        """Let all succeed for a member, so that there are leaders."""
         for _ in range(2):
             self.assign(who)
             self.pulse(who, 50, write=True)
@@ -219,7 +219,7 @@ class Group(RuleBasedStateMachine):
             self.pulse(who, 50, write=False)
 
     def hear(self, member: Member) -> None:
-        """Tell a member's machine what its lease says."""
+        """Pass the lease's state to a member's machine."""
         proved = member.lease.proof_time(self.now)
         if not (member.assigned and member.lease.is_ours):
             member.machine.pulse(self.now, Observation(holding=False, asked=self.now, why="lost"))
@@ -228,7 +228,7 @@ class Group(RuleBasedStateMachine):
 
     @invariant()
     def one_leads(self) -> None:
-        """At most one believes, whatever the group has said."""
+        """Assert that at most one member leads, whichever members are assigned."""
         leaders = [
             each.name for each in self.members if each.machine.standing(self.now) is Standing.LEADER
         ]
@@ -240,7 +240,7 @@ TestGroup.settings = SETTINGS
 
 
 def test_leaders_come_about_in_these_worlds() -> None:
-    """The rules above can make a leader, so their invariants say something."""
+    """The rules above can make a leader, so their invariants are not vacuous."""
     lock = Lock()
     lock.begin()
     lock.ask(1)

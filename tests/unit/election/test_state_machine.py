@@ -1,4 +1,4 @@
-"""Standing in an election, from what was heard and when."""
+"""The standing in an election, from observations and their times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ TERM = 5.0
 
 
 def ours(asked: float) -> Observation:
-    """Return that we hold the election."""
+    """Return an observation of holding the election."""
     return Observation(holding=True, asked=asked, why="ours")
 
 
 def theirs(asked: float) -> Observation:
-    """Return that another holds it."""
+    """Return an observation of another holder."""
     return Observation(holding=False, asked=asked, why="theirs")
 
 
@@ -27,12 +27,12 @@ def leader(asked: float = 100.0) -> Machine:
 
 
 def changes(found: tuple[Transition, ...]) -> list[Change]:
-    """Return what changed."""
+    """Return the changes of the transitions."""
     return [each.change for each in found]
 
 
 def test_a_candidate_leads_when_it_hears_that_it_holds_the_election() -> None:
-    """Nobody leads by himself, and the reason is told."""
+    """A candidate leads only after an observation that it holds the election, with its reason."""
     machine = Machine(TERM)
     assert machine.pulse(1) == ()
     assert machine.pulse(2, theirs(2)) == ()
@@ -42,7 +42,7 @@ def test_a_candidate_leads_when_it_hears_that_it_holds_the_election() -> None:
 
 
 def test_a_leader_that_is_told_so_is_revoked_once() -> None:
-    """The election's word is taken at once."""
+    """A leader is revoked at once by an observation of another holder, and only once."""
     machine = leader()
     assert machine.pulse(101, theirs(101)) == (Transition(Change.REVOKED, "theirs"),)
     assert machine.pulse(102, theirs(102)) == ()
@@ -50,7 +50,7 @@ def test_a_leader_that_is_told_so_is_revoked_once() -> None:
 
 
 def test_a_term_counts_from_the_question_and_not_from_its_answer() -> None:
-    """An answer that took four of five seconds leaves one."""
+    """An answer that took four of a term's five seconds leaves one."""
     machine = Machine(TERM)
     machine.pulse(104, ours(100))
     assert machine.standing(104.99) is Standing.LEADER
@@ -58,7 +58,7 @@ def test_a_term_counts_from_the_question_and_not_from_its_answer() -> None:
 
 
 def test_whoever_asks_late_hears_that_the_leader_is_fenced() -> None:
-    """No pulse is needed for a leadership to end."""
+    """A leadership ends without a pulse."""
     machine = leader()
     assert machine.standing(104.9) is Standing.LEADER
     assert machine.standing(105) is Standing.FENCED
@@ -66,7 +66,7 @@ def test_whoever_asks_late_hears_that_the_leader_is_fenced() -> None:
 
 
 def test_a_leader_that_comes_late_is_fenced_before_it_hears_anything() -> None:
-    """Even good news does not bridge a pause: it was fenced, and acquires again."""
+    """A late leader is fenced first, and acquires again even with a positive answer."""
     machine = leader()
     found = machine.pulse(106, ours(106))
     assert changes(found) == [Change.FENCED, Change.ACQUIRED]
@@ -76,7 +76,7 @@ def test_a_leader_that_comes_late_is_fenced_before_it_hears_anything() -> None:
 
 
 def test_an_answer_older_than_a_term_proves_nothing() -> None:
-    """A candidate does not begin to lead by news that came late, and a leader is fenced."""
+    """A late answer makes no candidate a leader, and a leader with it is fenced."""
     machine = Machine(TERM)
     assert machine.pulse(105, ours(100)) == ()
     assert machine.standing(105) is Standing.CANDIDATE
@@ -85,7 +85,7 @@ def test_an_answer_older_than_a_term_proves_nothing() -> None:
 
 
 def test_answers_out_of_order_never_shorten_what_is_proved() -> None:
-    """The newest question counts."""
+    """The newest query counts, in any order of answers."""
     machine = leader()
     machine.pulse(102, ours(102))
     machine.pulse(103, ours(101))
@@ -93,7 +93,7 @@ def test_answers_out_of_order_never_shorten_what_is_proved() -> None:
 
 
 def test_who_was_fenced_and_then_refused_begins_as_any_candidate() -> None:
-    """``again`` is said only when nothing was heard of another leader in between."""
+    """``again`` is set only if no other leader was observed in between."""
     machine = leader()
     assert changes(machine.pulse(105)) == [Change.FENCED]
     assert machine.pulse(106) == ()

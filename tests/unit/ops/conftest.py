@@ -18,7 +18,7 @@ OPS = Path(__file__).parents[3] / "ops"
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Return what imports a script by its name; it is forgotten after the test."""
+    """Return a function that imports a script by its name, until the end of the test."""
 
     def load(name: str) -> ModuleType:
         monkeypatch.syspath_prepend(str(OPS))

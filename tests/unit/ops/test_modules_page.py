@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "modules.md"
 
 @pytest.fixture(name="generator")
 def _generator(script: Callable[[str], ModuleType]) -> ModuleType:
-    """Import the script."""
+    """Return the imported script."""
     return script("modules_page")
 
 
@@ -28,7 +28,7 @@ def test_the_page_is_up_to_date(generator: ModuleType) -> None:
 
 
 def test_every_module_is_linked_once_with_a_sentence() -> None:
-    """Links lead to files that exist, and no row is without an explanation."""
+    """Links lead to files that exist, and every row has an explanation."""
     rows = re.findall(
         r"^\| \[`\w+\.py`\]\(\.\./(\S+)\) \| (.*) \|$", PAGE.read_text(), re.MULTILINE
     )

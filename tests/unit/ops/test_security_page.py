@@ -1,4 +1,4 @@
-"""What SECURITY.md and docs/hardening.md refer to is there."""
+"""The references of SECURITY.md and docs/hardening.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.parametrize("page", ["SECURITY.md", "docs/hardening.md"])
 def test_what_a_page_names_is_there(page: str) -> None:
-    """Each test that a promise rests on, each page and each part of a page."""
+    """Each named test, each linked page and each linked part of a page exists."""
     text = (ROOT / page).read_text(encoding="utf-8")
     named = [ROOT / each for each in re.findall(r"`((?:tests|transporter)/[\w/.]+)`", text)]
     links = [each.partition("#") for each in re.findall(r"\]\(([^)]+)\)", text)]

@@ -27,14 +27,14 @@ def test_every_order_is_placed_before_it_is_shipped() -> None:
 
 
 def test_the_total_is_that_of_the_items() -> None:
-    """An order adds up."""
+    """An order's total is the sum of its items."""
     order = json.loads(order_message(0, 0).data or b"")
 
     assert order["total"] == sum(item["quantity"] * item["cents"] for item in order["items"])
 
 
 def test_the_seed_makes_the_messages() -> None:
-    """The same seed makes the same messages, another one others."""
+    """The same seed makes the same messages, and another seed makes others."""
     one, again, other = ([order_message(seed, n) for n in range(20)] for seed in (1, 1, 2))
 
     assert one == again
@@ -43,7 +43,7 @@ def test_the_seed_makes_the_messages() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_the_count_ends_the_source(count: int) -> None:
-    """After count messages, over all runs, the source has ended."""
+    """The source ends after count messages over all runs."""
     config = DemoReader.Config(count=count, rate=10_000)
 
     assert len(joined(read_all(DemoReader(config)))) == count
@@ -51,7 +51,7 @@ def test_the_count_ends_the_source(count: int) -> None:
 
 
 def test_without_a_count_there_is_no_end() -> None:
-    """Without a count it goes on behind any position."""
+    """Without a count the source goes on behind any position."""
     reader = DemoReader(DemoReader.Config())
     reader.open(FixedResume("1000000"))
 
@@ -68,7 +68,7 @@ def test_the_rate_decides_how_many_are_due(rate: float, due: int) -> None:
 
 
 def test_after_a_pause_it_does_not_catch_up() -> None:
-    """What a long pause left undone is not made in a burst."""
+    """Messages missed during a long pause are not made in a burst."""
     reader = DemoReader(DemoReader.Config(rate=100))
     reader._due = 0.0
 
@@ -77,7 +77,7 @@ def test_after_a_pause_it_does_not_catch_up() -> None:
 
 
 def test_a_poll_is_never_longer_than_its_timeout() -> None:
-    """When nothing is due within the timeout the batch is empty and the timeout is kept."""
+    """A poll without a due message returns an empty batch at its timeout."""
     reader = DemoReader(DemoReader.Config(rate=0.01))
     reader.open(FixedResume())
     reader.poll(0.0)
@@ -99,7 +99,7 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, float]) -> None:
 
 
 def test_an_exhausted_reader_keeps_saying_so() -> None:
-    """The end is told at every poll."""
+    """Every poll after the end raises it again."""
     reader = DemoReader(DemoReader.Config(count=0))
     reader.open(FixedResume())
     for _ in range(2):

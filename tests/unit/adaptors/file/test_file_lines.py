@@ -35,7 +35,7 @@ DOCUMENTS = st.one_of(
 @given(st.lists(DOCUMENTS, min_size=1, max_size=4), st.sampled_from(["id", "none", None]))
 @example([b"[" * 3000 + b"]" * 3000], "id")
 def test_in_bulk_is_as_one_by_one(documents: list[bytes], key: str | None) -> None:
-    """The fast way makes of any lines what the exact way makes of each."""
+    """The bulk path makes the same messages of any lines as the line-by-line path."""
     origin = ORIGIN._replace(key=key)
     lines = Lines(documents, list(range(len(documents))))
     made = batch_of(lines, origin)
@@ -68,7 +68,7 @@ class InBlocks(io.BytesIO):
 def test_lines_are_those_of_a_split(
     parts: list[bytes], rows: int, size: int, limit: int, block: int
 ) -> None:
-    """However few are taken at a time, all lines come, each with its place, and nothing else."""
+    """All lines are returned, each with its place, however few are read at a time."""
     content = b"\n".join(parts)
     file = InBlocks(content, block)
     found: list[Line] = []

@@ -1,4 +1,4 @@
-"""The lines that the file reader reads, and the messages it makes of them."""
+"""The lines that the file reader reads, and the messages made of them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 def lines_of(path: Path, position: str | None = None, **settings: Any) -> list[Message]:
-    """Return what a new reader reads of *path*, from *position* to the end."""
+    """Return the messages that a new reader reads from *path*, from *position* to the end."""
     return joined(read_all(FileReader(FileReader.Config(path=path, **settings)), position))
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return the path of a file that is not there yet."""
+    """Return the path of a file that does not exist yet."""
     return tmp_path / "orders.placed.jsonl"
 
 
@@ -46,12 +46,12 @@ def following(path: Path) -> Iterator[FileReader]:
 
 
 def data_of(reader: FileReader, timeout: float = 0.0) -> list[bytes | None]:
-    """Return the data of what one poll found."""
+    """Return the data of the messages of one poll."""
     return [message.data for message in messages_of(reader.poll(timeout).messages)]
 
 
 def test_data_is_the_line_byte_for_byte(path: Path) -> None:
-    """Numbers, blanks and a carriage return stay as they are; only the line feed is cut."""
+    """Numbers, blanks and a carriage return stay as they are, and only the line feed is cut."""
     path.write_bytes(b'{"b": 1.10,  "a":123456789012345678901234567890}\r\n"\xc3\xa9"\n')
 
     messages = lines_of(path)
@@ -64,7 +64,7 @@ def test_data_is_the_line_byte_for_byte(path: Path) -> None:
 
 
 def test_the_namespace_is_the_name_of_the_file(path: Path) -> None:
-    """Without a setting the namespace is the file's name without its suffix, with one that."""
+    """The namespace is the setting, or else the file's name without its suffix."""
     path.write_bytes(b"1\n")
 
     assert lines_of(path)[0].namespace == "orders.placed"
@@ -72,7 +72,7 @@ def test_the_namespace_is_the_name_of_the_file(path: Path) -> None:
 
 
 def test_the_time_is_that_of_the_file(path: Path) -> None:
-    """A line has no time of its own: it is given that of the file's last change, in µs."""
+    """A line has the time of its file's last change, in µs."""
     path.write_bytes(b"1\n")
     os.utime(path, ns=(0, 1_700_000_000_123_456_789))
 
@@ -92,7 +92,7 @@ def test_the_time_is_that_of_the_file(path: Path) -> None:
     ],
 )
 def test_the_key_is_the_value_of_a_field(path: Path, line: bytes, key: bytes | None) -> None:
-    """Text is a key as it is and a number as it is written; without the setting there is none."""
+    """A text key is kept as it is, a number as it is written, and no setting means no key."""
     path.write_bytes(line + b"\n")
 
     assert lines_of(path, key="id")[0].key == key
@@ -114,7 +114,7 @@ def test_the_key_is_the_value_of_a_field(path: Path, line: bytes, key: bytes | N
     ],
 )
 def test_a_bad_line_is_a_message_with_an_error(path: Path, line: bytes) -> None:
-    """A line that is no JSON, or has no usable key, is told with its bytes; others go on."""
+    """A line that is not JSON, or has no usable key, is kept with an error, and reading goes on."""
     path.write_bytes(b"1\n" + line + b"\n2\n")
 
     first, bad, last = lines_of(path, key="id")
@@ -129,7 +129,7 @@ def test_a_bad_line_is_a_message_with_an_error(path: Path, line: bytes) -> None:
 
 
 def test_blank_lines_are_passed_over(path: Path) -> None:
-    """Lines without anything but white space make no message."""
+    """Lines of nothing but white space make no message."""
     path.write_bytes(b"\n1\n  \r\n\n2\n\n")
 
     assert [message.data for message in lines_of(path)] == [b"1", b"2"]
@@ -158,7 +158,7 @@ def test_a_line_over_the_limit_is_cut_and_told(path: Path) -> None:
     ],
 )
 def test_batches_are_bounded(path: Path, settings: dict[str, int], sizes: list[int]) -> None:
-    """A batch ends at batch_rows lines, and with the line that reaches batch_bytes."""
+    """A batch ends at batch_rows lines, or with the line that reaches batch_bytes."""
     path.write_bytes(b"".join(b"%d\n" % number for number in range(10, 20)))
 
     batches = read_all(FileReader(FileReader.Config(path=path, **settings)))
@@ -167,14 +167,14 @@ def test_batches_are_bounded(path: Path, settings: dict[str, int], sizes: list[i
 
 
 def test_a_last_line_without_an_end_is_read(path: Path) -> None:
-    """At the end of a source that does not grow the last line counts as it is."""
+    """At the end of a source that does not grow, a last line without a line feed is read."""
     path.write_bytes(b"1\n2")
 
     assert [message.data for message in lines_of(path)] == [b"1", b"2"]
 
 
 def test_a_followed_file_grows(path: Path, following: FileReader) -> None:
-    """A followed file is waited for, read as it grows, and a line counts when it has ended."""
+    """A followed file is awaited and read as it grows, and a line is read once it has ended."""
     assert data_of(following) == []
     path.write_bytes(b"1\n2")
     assert data_of(following) == [b"1"]
@@ -185,7 +185,7 @@ def test_a_followed_file_grows(path: Path, following: FileReader) -> None:
 
 
 def test_a_poll_waits_for_a_followed_file(path: Path, following: FileReader) -> None:
-    """A line that is written during a poll ends it."""
+    """A poll ends as soon as a line is written."""
     writer = threading.Timer(0.2, path.write_bytes, (b"1\n",))
     writer.start()
     try:
@@ -197,7 +197,7 @@ def test_a_poll_waits_for_a_followed_file(path: Path, following: FileReader) -> 
 def test_a_followed_file_that_is_replaced_is_read_to_its_end_first(
     path: Path, following: FileReader
 ) -> None:
-    """When another file takes the name, the rest of the old one is read and then the new one."""
+    """The rest of a followed file is read before the file that takes its name."""
     path.write_bytes(b"1\n")
     assert data_of(following) == [b"1"]
     with path.open("ab") as file:
@@ -211,7 +211,7 @@ def test_a_followed_file_that_is_replaced_is_read_to_its_end_first(
 def test_a_followed_file_that_is_cut_is_read_from_its_beginning(
     path: Path, following: FileReader
 ) -> None:
-    """When a file becomes shorter than what was read, its lines are new ones."""
+    """The lines of a file that became shorter than its read part are new ones."""
     path.write_bytes(b"1\n2\n")
     assert data_of(following) == [b"1", b"2"]
     path.write_bytes(b"3\n")
@@ -234,7 +234,7 @@ def test_followed_files_come_in_the_order_of_their_names(tmp_path: Path) -> None
 
 
 def after(path: Path, position: str | None = None) -> str:
-    """Read all of *path* that follows *position*, and return the position behind it."""
+    """Read *path* from *position* to the end, and return the new position."""
     return read_all(FileReader(FileReader.Config(path=path)), position)[-1][1] or ""
 
 
@@ -244,7 +244,7 @@ def texts(messages: list[Message]) -> list[bytes | None]:
 
 
 def go_on(path: Path, position: str) -> tuple[list[bytes | None], list[dict[str, object]]]:
-    """Return what a new reader reads behind *position*, and what it tells."""
+    """Return the data that a new reader reads from *position*, and the losses it reports."""
     reader, resume = FileReader(FileReader.Config(path=path)), FixedResume(position)
     reader.open(resume)
     found: list[bytes | None] = []
@@ -257,7 +257,7 @@ def go_on(path: Path, position: str) -> tuple[list[bytes | None], list[dict[str,
 
 
 def test_numbers_in_names_are_numbers(tmp_path: Path) -> None:
-    """The tenth file comes behind the ninth, not behind the first."""
+    """The tenth file follows the ninth, not the first."""
     for number in (1, 9, 10, 100, 11):
         (tmp_path / f"orders.{number}.jsonl").write_bytes(b"%d\n" % number)
 
@@ -266,7 +266,7 @@ def test_numbers_in_names_are_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["b.jsonl", "a.jsonl"], ids=["later", "earlier"])
 def test_a_new_file_is_read_whatever_its_name_is(tmp_path: Path, name: str) -> None:
-    """Also one that sorts before the file that is being read, while it runs and over a restart."""
+    """A new file is read even if it sorts before the current one, live and after a restart."""
     (tmp_path / "a1.jsonl").write_bytes(b"1\n")
     path = tmp_path / "*.jsonl"
     reader = FileReader(FileReader.Config(path=path, follow=True))
@@ -282,7 +282,7 @@ def test_a_new_file_is_read_whatever_its_name_is(tmp_path: Path, name: str) -> N
 
 
 def test_a_file_that_grows_after_it_was_left_is_read_on(tmp_path: Path) -> None:
-    """What is appended to an earlier file is read, and the later one is not read again."""
+    """Lines appended to an earlier file are read, and the later file is not read again."""
     first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
     first.write_bytes(b"1\n")
     second.write_bytes(b"2\n")
@@ -298,7 +298,7 @@ def test_a_file_that_grows_after_it_was_left_is_read_on(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_being_written_is_not_cut_by_a_rotated_file(tmp_path: Path) -> None:
-    """A rotated file sorts behind the one that is written to; so it says nothing of its end."""
+    """A rotated file does not end a line of the live file, although it sorts behind that one."""
     live, rotated = tmp_path / "log", tmp_path / "log.1"
     rotated.write_bytes(b"1\n")
     os.utime(rotated, (1, 1))
@@ -313,7 +313,7 @@ def test_a_line_that_is_being_written_is_not_cut_by_a_rotated_file(tmp_path: Pat
 
 
 def test_a_line_without_an_end_is_read_once_its_file_is_left(tmp_path: Path) -> None:
-    """A later file that was there before, and is only now written to, ends the one before it."""
+    """A later file that existed before, and is only now written to, ends the one before it."""
     first, second = tmp_path / "1", tmp_path / "2"
     second.touch()
     os.utime(second, (1, 1))
@@ -331,7 +331,7 @@ def test_a_line_without_an_end_is_read_once_its_file_is_left(tmp_path: Path) -> 
 def test_a_file_that_is_rotated_while_it_is_down_is_read_to_its_end(
     tmp_path: Path, pattern: str
 ) -> None:
-    """What was written before the rotation comes first, under the old name; nothing comes twice."""
+    """Lines written before the rotation come first, under the old name, and none comes twice."""
     path = tmp_path / "orders.log"
     path.write_bytes(b"1\n")
     position = after(tmp_path / pattern)
@@ -349,7 +349,7 @@ def test_a_file_that_is_rotated_while_it_is_down_is_read_to_its_end(
 
 
 def test_a_file_that_was_overwritten_is_read_from_its_beginning(path: Path) -> None:
-    """Its inode is the same and it is longer than before: its beginning tells."""
+    """An overwritten file is recognized by its beginning, even if it is longer than before."""
     path.write_bytes(b"1\n2\n")
     position = after(path)
     path.write_bytes(b"3\n4\n5\n")
@@ -362,7 +362,7 @@ def test_a_file_that_was_overwritten_is_read_from_its_beginning(path: Path) -> N
 
 
 def test_a_followed_file_that_is_overwritten_is_read_from_its_beginning(path: Path) -> None:
-    """Also when it is longer than before at the first look."""
+    """An overwritten file is read from its beginning, even if it is longer at the first look."""
     path.write_bytes(b"1\n2\n")
     reader, resume = FileReader(FileReader.Config(path=path, follow=True)), FixedResume()
     reader.open(resume)
@@ -375,7 +375,7 @@ def test_a_followed_file_that_is_overwritten_is_read_from_its_beginning(path: Pa
 
 
 def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
-    """Its inode is nowhere in its folder: what was not read of it is lost, and the next is read."""
+    """The unread rest of a file that left its folder is reported lost, and the next is read."""
     path = tmp_path / "*.jsonl"
     (tmp_path / "1.jsonl").write_bytes(b"1\n")
     position = after(path)
@@ -390,7 +390,7 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
 
 
 def test_a_position_holds_only_files_that_are_there(tmp_path: Path) -> None:
-    """It does not grow for ever in a folder that is cleared now and then."""
+    """A position does not grow without bound in a folder that is cleared now and then."""
     reader = FileReader(FileReader.Config(path=tmp_path / "*.jsonl", follow=True))
     reader.open(FixedResume())
     sizes = []
@@ -407,14 +407,14 @@ def test_a_position_holds_only_files_that_are_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", '{"file": "a", "byte": 1, "inode": 2}', "[1]"])
 def test_a_position_of_something_else_is_refused(path: Path, text: str) -> None:
-    """What no reader of files has written is named, not guessed at."""
+    """A position that no file reader has written is refused."""
     path.write_bytes(b"1\n")
     with pytest.raises(SourceError, match="give the reader another name"):
         FileReader(FileReader.Config(path=path)).open(FixedResume(text))
 
 
 def test_a_restart_reads_a_replaced_file_from_its_beginning(path: Path) -> None:
-    """A position in a file that another one has replaced is not used for that one."""
+    """A position in a file that was replaced is not used for the new file."""
     path.write_bytes(b"1\n2\n")
     position = read_all(FileReader(FileReader.Config(path=path)))[-1][1]
     path.rename(path.with_suffix(".old"))
@@ -424,7 +424,7 @@ def test_a_restart_reads_a_replaced_file_from_its_beginning(path: Path) -> None:
 
 
 def test_a_restart_goes_on_where_a_grown_file_was_left(path: Path) -> None:
-    """What was appended after the last run is what the next one reads."""
+    """Lines appended after the last run are read by the next one."""
     path.write_bytes(b"1\n2\n")
     position = read_all(FileReader(FileReader.Config(path=path)))[-1][1]
     with path.open("ab") as file:
@@ -434,13 +434,13 @@ def test_a_restart_goes_on_where_a_grown_file_was_left(path: Path) -> None:
 
 
 def test_a_missing_file_may_come_later(path: Path) -> None:
-    """Without a file the source is unavailable, and the error names the path."""
+    """A missing file makes the source unavailable, and the error names the path."""
     with pytest.raises(SourceUnavailable, match=r"orders\.placed\.jsonl: there is no such file"):
         lines_of(path)
 
 
 def test_what_is_no_file_is_a_fault(tmp_path: Path) -> None:
-    """A folder, or a file without rights, needs a person."""
+    """A folder in place of a file is a fault that an operator must fix."""
     reader = FileReader(FileReader.Config(path=tmp_path))
     with pytest.raises(EnvironmentFault):
         reader.open(FixedResume())
@@ -457,7 +457,7 @@ def test_an_empty_file_is_at_its_end(path: Path) -> None:
 
 
 def test_a_link_in_a_drop_folder_is_refused_and_told_once(tmp_path: Path) -> None:
-    """Whoever may put a name into the folder cannot have a file elsewhere read."""
+    """A link in a drop folder cannot make the reader read a file elsewhere."""
     elsewhere = tmp_path / "secret"
     elsewhere.write_bytes(b'"secret"\n')
     drop = tmp_path / "drop"
@@ -477,7 +477,7 @@ def test_a_link_in_a_drop_folder_is_refused_and_told_once(tmp_path: Path) -> Non
 
 
 def test_a_link_is_followed_where_that_is_asked_for(tmp_path: Path) -> None:
-    """Some name the newest file by a link, which later leads to the next one."""
+    """With follow_links a link is followed, also after it leads to another file."""
     for name in ("1.jsonl", "2.jsonl"):
         (tmp_path / name).write_bytes(name[:1].encode() + b"\n")
     current = tmp_path / "current"
@@ -494,7 +494,7 @@ def test_a_link_is_followed_where_that_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("links", [False, True])
 def test_a_pipe_as_its_path_holds_no_poll(path: Path, links: bool) -> None:
-    """A pipe that nobody writes is refused; opening it would wait for ever."""
+    """A pipe without a writer is refused, because opening it would block for ever."""
     os.mkfifo(path)
     resume = FixedResume()
     reader = FileReader(FileReader.Config(path=path, follow=True, follow_links=links))
@@ -510,7 +510,7 @@ def test_a_pipe_as_its_path_holds_no_poll(path: Path, links: bool) -> None:
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("elsewhere")])
 def test_what_takes_a_files_place_after_the_look_is_not_opened(path: Path, make: Any) -> None:
-    """Between the look and the open the file may be replaced by a pipe or by a link."""
+    """A file that is replaced by a pipe or a link between look and open is not opened."""
     path.with_name("elsewhere").write_bytes(b'"secret"\n')
     make(path)
 

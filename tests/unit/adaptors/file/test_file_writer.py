@@ -31,7 +31,7 @@ CONTEXT = WriterContext(log_id="log-1", route="route", epoch=1)
 
 
 def deliver(path: Any, messages: Sequence[Message], **settings: Any) -> RecordingAck:
-    """Open a writer, write *messages* as one slice, close it, and return what it told."""
+    """Write *messages* as one slice with a new writer, and return the recorded acks."""
     writer = FileWriter(FileWriter.Config(path=path, **settings))
     try:
         writer.open(CONTEXT)
@@ -89,13 +89,13 @@ def test_a_line_has_the_whole_entry() -> None:
     ],
 )
 def test_data_is_told_apart(data: bytes | None, tail: bytes) -> None:
-    """JSON stays digit for digit; text, other bytes, and nothing can be told from it."""
+    """JSON stays digit for digit, and is distinct from text, other bytes and no data."""
     assert json_line(Entry(1, 0, Message("n", data))).endswith(b"]" + tail)
 
 
 @pytest.mark.parametrize("message", hostile_messages())
 def test_no_line_holds_a_control_character(message: Message) -> None:
-    """A line of JSON cannot command a terminal, whatever the entry holds."""
+    """A line of JSON cannot command a terminal, whichever bytes the entry holds."""
     odd = replace(message, key="\x1b[2J\x9b\u202e".encode(), namespace="\x07\x9b")
 
     text = json_line(Entry(1, 0, odd)).decode()
@@ -106,7 +106,7 @@ def test_no_line_holds_a_control_character(message: Message) -> None:
 
 
 def test_the_data_format_is_the_data_alone(tmp_path: Path) -> None:
-    """With format data a line is the data, untouched; a tombstone is an empty line."""
+    """With format data a line is the data, untouched, and a tombstone is an empty line."""
     path = tmp_path / "out"
 
     deliver(path, [Message("n", b"a\x1b\xff"), Message("n", None)], format="data")
@@ -126,7 +126,7 @@ def test_lines_are_appended_to_what_is_there(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_unavailable() -> None:
-    """No room for the lines is something that passes."""
+    """A full disk is a temporary failure."""
     ack = deliver("/dev/full", [Message("n", b"1")])
 
     assert ack.prefix == []
@@ -135,7 +135,7 @@ def test_a_full_disk_is_unavailable() -> None:
 
 
 def test_a_slice_that_fits_in_part_leaves_nothing_behind(tmp_path: Path) -> None:
-    """When the file may not grow further, the part that was written is taken back."""
+    """The part of a slice that was written before the file reached its limit is removed."""
     path = tmp_path / "out"
     path.write_bytes(b"old\n")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -190,7 +190,7 @@ def test_slices_of_several_writers_stay_together(tmp_path: Path) -> None:
 
 
 def test_a_dash_is_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """With a dash the lines go to standard output, at once, and it stays open."""
+    """With a dash the lines go to standard output at once, and it stays open."""
     assert deliver("-", [Message("n", b"\x1b1")], format="data").complete
     assert capfdbinary.readouterr().out == b"\x1b1\n"
     assert deliver("-", [Message("n", b"2")]).complete
@@ -227,7 +227,7 @@ def test_a_terminal_is_not_commanded_by_data() -> None:
 
 
 def test_the_escapes_for_a_terminal() -> None:
-    """Every control character but the tab is written out, and letters beyond ASCII stay."""
+    """Every control character except the tab is escaped, and letters beyond ASCII stay."""
     entry = Entry(1, 0, Message("n", "é\t\x00\x7f\x9b\n".encode()))
 
     assert data_line(entry, terminal=True) == "é\t\\x00\\x7f\\xc2\\x9b\\x0a".encode()

@@ -40,7 +40,7 @@ SLICES = (1, 9, 3)
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return the path of a file that is not there yet."""
+    """Return the path of a file that does not exist yet."""
     return tmp_path / "sink" / "out.jsonl"
 
 
@@ -56,7 +56,7 @@ def undisturbed(path: Path, **settings: Any) -> dict[str, bytes]:
 def test_a_kill_at_any_call_leaves_each_line_once(
     path: Path, moment: Moment, settings: dict[str, Any]
 ) -> None:
-    """Killed at any system call and started again, the same bytes are in the same files."""
+    """After a kill at any system call and a restart, the same bytes are in the same files."""
     expected = undisturbed(path, **settings)
     at = 0
     ended = False
@@ -75,7 +75,7 @@ def test_a_kill_at_any_call_leaves_each_line_once(
 def test_a_kill_while_a_kill_is_mended_leaves_each_line_once(
     path: Path, settings: dict[str, Any]
 ) -> None:
-    """Killed within any append, and then at any call of the next start, nothing is lost."""
+    """Nothing is lost by a kill within any append and another at any call of the next start."""
     expected = undisturbed(path, **settings)
     for first in range(1, 31):
         for second in range(1, 13):
@@ -88,7 +88,7 @@ def test_a_kill_while_a_kill_is_mended_leaves_each_line_once(
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_a_full_disk_at_any_call_is_waited_out(path: Path, settings: dict[str, Any]) -> None:
-    """Without room at any call the sink is unavailable; the next try leaves each line once."""
+    """A full disk at any call makes the sink unavailable, and a retry leaves each line once."""
     expected = undisturbed(path, **settings)
     for at in range(1, 40):
         engine = Engine(path.with_name(f"{at}") / path.name, settings)
@@ -108,7 +108,7 @@ def test_a_full_disk_at_any_call_is_waited_out(path: Path, settings: dict[str, A
 
 
 def test_a_slice_that_does_not_fit_is_taken_back(path: Path) -> None:
-    """When the disk is full in the middle of a line, the file ends with the slice before."""
+    """A disk that is full in the middle of a line leaves the file at the slice before."""
     engine = Engine(path)
     disk = EndingDisk()
     engine.start(disk)
@@ -122,14 +122,14 @@ def test_a_slice_that_does_not_fit_is_taken_back(path: Path) -> None:
 
 
 class Uncut(EndingDisk):
-    """Never cuts anything off."""
+    """A disk that never truncates a file."""
 
     def cut(self, descriptor: int, length: int) -> None:
         """Do nothing."""
 
 
 def test_without_the_cut_a_kill_does_harm(path: Path) -> None:
-    """If what was never acked stayed, lines would be repeated: the kill tests would find it."""
+    """Without the truncation of unacknowledged lines the kill tests would find lines repeated."""
     engine = Engine(path)
     disk = EndingDisk()
     engine.start(disk)
@@ -175,7 +175,7 @@ def test_a_real_kill_leaves_each_line_once(path: Path) -> None:
             worker.send_signal(signal.SIGKILL)
             settled = int((worker.stdout.read().splitlines() or [settled])[-1])
     engine = Engine(path, {"roll_bytes": 3_000_000}, next=settled + 1, total=10**9)
-    engine.start(Disk())  # A disk of tests would take it for another run of the machine.
+    engine.start(Disk())  # A disk of tests would report another boot.
     engine.stop()
 
     lines = b"".join(held(path.parent).values()).splitlines()
@@ -217,7 +217,7 @@ def test_any_history_leaves_what_was_delivered(
 
 
 def follow(engine: Engine, step: Step) -> None:
-    """Let *engine* do what *step* says, and leave it running."""
+    """Run *step* on *engine*, and leave it running."""
     what, size, at, moment = step
     if what == "replay" and engine.next > 1:
         go_on = engine.next
@@ -235,7 +235,7 @@ def follow(engine: Engine, step: Step) -> None:
 
 
 def attempt(engine: Engine, size: int, disk: EndingDisk) -> None:
-    """Start again with *disk*, deliver, and go on with a sound one."""
+    """Restart with *disk*, deliver, and go on with a sound disk."""
     engine.stop()
     try:
         engine.start(disk)
@@ -247,7 +247,7 @@ def attempt(engine: Engine, size: int, disk: EndingDisk) -> None:
 
 
 def test_the_stored_offset_is_that_of_the_newest_slice(path: Path) -> None:
-    """A new writer is told who wrote last, and up to where, in that generation."""
+    """The stored offset names the last writer, its newest offset and its generation."""
     engine = Engine(path, context=WriterContext("log-1", "route", 4, 3))
     engine.start()
     engine.deliver(5)
@@ -263,7 +263,7 @@ def test_the_stored_offset_is_that_of_the_newest_slice(path: Path) -> None:
 
 
 def test_a_replay_is_appended_again(path: Path) -> None:
-    """What a replay delivers comes a second time, and a kill within it repeats nothing."""
+    """Replayed entries are appended a second time, and a kill within the replay repeats nothing."""
     engine = Engine(path)
     engine.start()
     engine.deliver(6)
@@ -277,7 +277,7 @@ def test_a_replay_is_appended_again(path: Path) -> None:
 
 
 def test_routes_that_share_a_file_know_their_own_offsets(path: Path) -> None:
-    """Two routes in one file are each told where they were, and neither cuts the other's lines."""
+    """Two routes in one file each find their own offset, and neither cuts the other's lines."""
     first = Engine(path, total=4)
     second = Engine(path, context=WriterContext("log-1", "other", 0), total=4)
     first.start()
@@ -296,7 +296,7 @@ def test_routes_that_share_a_file_know_their_own_offsets(path: Path) -> None:
 
 
 def test_a_kill_of_one_route_does_not_harm_the_other(path: Path) -> None:
-    """What a killed route left behind is cut off before another one writes."""
+    """The unfinished lines of a killed route are cut off before another route writes."""
     first = Engine(path, total=4)
     second = Engine(path, context=WriterContext("log-1", "other", 0), total=4)
     second.start()
@@ -347,7 +347,7 @@ def test_an_older_epoch_writes_nothing(path: Path) -> None:
 
 
 def test_many_routes_fit_beside_one_file(path: Path) -> None:
-    """When there is no more room for who wrote, who wrote longest ago is forgotten, not refused."""
+    """A full progress file drops the writer that wrote longest ago."""
     engines = [
         Engine(path, context=WriterContext("log-1", f"route-{n:090}", 0), total=1)
         for n in range(60)
@@ -368,7 +368,7 @@ def test_many_routes_fit_beside_one_file(path: Path) -> None:
 
 
 def test_a_shard_that_is_asked_for_differently_keeps_its_context(path: Path) -> None:
-    """The stored offset tells how many shards there were, for the engine to compare."""
+    """The stored offset includes the number of shards, which the engine compares."""
     context = WriterContext("log-1", "route", 0, shard=1, shards=3)
     engine = Engine(path, context=context)
     engine.finish()

@@ -1,4 +1,4 @@
-"""The file writer before a file that has changed since it left it."""
+"""The file writer facing a file that has changed since its last slice."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return the path of a file that is not there yet."""
+    """Return the path of a file that does not exist yet."""
     return tmp_path / "out.jsonl"
 
 
 def test_what_others_appended_is_moved_aside(path: Path) -> None:
-    """Lines that no writer of ours has written are copied to a file of their own, then cut off."""
+    """Lines of other programs are copied to a file of their own, then cut off."""
     engine = Engine(path)
     engine.start()
     engine.deliver(3)
@@ -37,7 +37,7 @@ def test_what_others_appended_is_moved_aside(path: Path) -> None:
 
 
 def test_what_only_looks_like_a_slice_is_moved_aside(path: Path) -> None:
-    """Bytes of others that are as many as the slice that was being written are kept as well."""
+    """Foreign bytes are kept aside even if they are as long as the unfinished slice."""
     engine = Engine(path)
     disk = EndingDisk()
     engine.start(disk)
@@ -56,7 +56,7 @@ def test_what_only_looks_like_a_slice_is_moved_aside(path: Path) -> None:
 
 
 def test_a_file_that_is_too_short_is_refused(path: Path) -> None:
-    """When lines that were acked are missing, the route stops and says how many bytes are."""
+    """A file without all acknowledged lines stops the route, which reports both sizes."""
     engine = Engine(path)
     engine.start()
     engine.deliver(9)
@@ -76,7 +76,7 @@ def test_a_file_that_is_too_short_is_refused(path: Path) -> None:
 
 
 def test_an_emptied_file_is_begun_again(path: Path) -> None:
-    """A file that was cut to nothing, as copytruncate does, is written from its beginning."""
+    """A file that was cut to nothing, as by copytruncate, is written from its beginning."""
     engine = Engine(path, total=8)
     engine.start()
     engine.deliver(4)
@@ -90,7 +90,7 @@ def test_an_emptied_file_is_begun_again(path: Path) -> None:
 
 @pytest.mark.parametrize("running", [True, False])
 def test_a_rotated_file_is_left_alone(path: Path, running: bool) -> None:
-    """When the file was renamed, the next lines go to a new one and nothing is repeated."""
+    """After a rename the next lines go to a new file and nothing is repeated."""
     engine = Engine(path, total=8)
     engine.start()
     engine.deliver(4)
@@ -123,7 +123,7 @@ def test_a_file_that_took_the_place_is_appended_to(path: Path) -> None:
 
 
 def test_a_file_with_the_same_inode_is_known_by_its_end(path: Path) -> None:
-    """A file that was written anew in its place, and is longer, loses nothing."""
+    """A file that was rewritten in its place, and is longer, loses nothing."""
     engine = Engine(path, total=6)
     engine.start()
     engine.deliver(4)
@@ -135,7 +135,7 @@ def test_a_file_with_the_same_inode_is_known_by_its_end(path: Path) -> None:
 
 
 def test_a_lost_progress_file_is_made_again(path: Path) -> None:
-    """Without its progress a file is one that was found: lines are appended to what is there."""
+    """Without its progress file a file counts as found, and lines are appended to it."""
     engine = Engine(path, total=8)
     engine.start()
     engine.deliver(4)
@@ -170,6 +170,6 @@ def test_progress_that_cannot_be_read_is_refused(path: Path, harm: str) -> None:
 
 
 def of_another_version(content: bytes) -> bytes:
-    """Return a progress file that a later version may have written."""
+    """Return a progress file as a later version might write it."""
     text = json.dumps({"version": 2, "turn": 99, "more": []}).encode()
     return (b"%08x %b\n" % (crc32c(text), text)).ljust(8192) + content[8192:]

@@ -1,4 +1,4 @@
-"""Each line once and in order, whatever a power cut leaves of the writer's files."""
+"""Each line once and in order after any power cut."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXACT = {"exact_after": "power-cut"}
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return the path of a file that is not there yet."""
+    """Return the path of a file that does not exist yet."""
     return tmp_path / "sink" / "out.jsonl"
 
 
@@ -30,7 +30,7 @@ def exact(engine: Engine) -> None:
 
 
 def complete(engine: Engine) -> None:
-    """Check that each line is there, and comes for the first time in its order."""
+    """Check that each line is there, and that first occurrences are in order."""
     lines = b"\n".join(held(engine.path.parent).values()).split(b"\n")
     whole = [line(n) for n in range(1, engine.total + 1)]
     first_seen = list(dict.fromkeys(one for one in lines if one in whole))
@@ -43,14 +43,14 @@ def cut_power(
     kind: type[PowerDisk] = PowerDisk,
     check: Callable[[Engine], None] = exact,
 ) -> None:
-    """Cut the power at every call, start again, and look at what is there."""
+    """Cut the power at every call, start again, and check the files."""
     chance = random.Random(7)
     for at in [*range(1, 45)] * 6:
         engine = Engine(path.with_name(f"{at}-{chance.random()}") / path.name, settings)
         disk = kind(at, engine.path.parent)
         run(engine, (1, 9, 3), disk)
         disk.fall(engine.path.parent, chance)
-        if chance.random() < 0.5:  # The engine's own record of what was acked is lost, too.
+        if chance.random() < 0.5:  # The engine's own record of acks is lost, too.
             engine.next, engine.delivered = 1, []
         engine.finish(disk=EndingDisk(boot="second run"))
         check(engine)
@@ -60,24 +60,24 @@ def cut_power(
 def test_a_power_cut_at_any_call_leaves_each_line_once(
     path: Path, settings: dict[str, Any]
 ) -> None:
-    """With exact_after: power-cut nothing is repeated or lost, whatever unsynced bytes are left."""
+    """With ``exact_after: power-cut`` nothing is repeated or lost, with any unsynced bytes."""
     cut_power(path, settings | EXACT)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_a_power_cut_loses_no_line(path: Path, settings: dict[str, Any]) -> None:
-    """Without that lines may be repeated after a power cut, but each of them is there."""
+    """Without exact_after a power cut may repeat lines, but loses none."""
     cut_power(path, settings, check=complete)
 
 
 def test_without_that_setting_lines_may_be_repeated(path: Path) -> None:
-    """The second sync is what makes the difference."""
+    """Without the second sync lines may be repeated."""
     with pytest.raises(AssertionError):
         cut_power(path, {})
 
 
 def test_an_exact_route_may_become_another(path: Path) -> None:
-    """What was written after the setting was taken away is not cut by what was written before."""
+    """Lines written after the setting was removed are not cut by progress written before."""
     chance = random.Random(5)
     for at in [*range(1, 40)] * 4:
         engine = Engine(path.with_name(f"{at}-{chance.random()}") / path.name, EXACT)
@@ -93,7 +93,7 @@ def test_an_exact_route_may_become_another(path: Path) -> None:
 
 
 class LinesUnsynced(PowerDisk):
-    """Syncs everything but the lines."""
+    """A disk that syncs everything but the lines."""
 
     def sync(self, descriptor: int) -> None:
         if path_of(descriptor).suffix == ".progress":
@@ -101,7 +101,7 @@ class LinesUnsynced(PowerDisk):
 
 
 class ProgressUnsynced(PowerDisk):
-    """Syncs everything but the progress."""
+    """A disk that syncs everything but the progress."""
 
     def sync(self, descriptor: int) -> None:
         if path_of(descriptor).suffix != ".progress":
@@ -109,7 +109,7 @@ class ProgressUnsynced(PowerDisk):
 
 
 class NamesUnsynced(PowerDisk):
-    """Syncs everything but folders."""
+    """A disk that syncs everything but folders."""
 
     def sync_folder(self, folder: Path) -> None:
         """Do nothing."""
@@ -117,13 +117,13 @@ class NamesUnsynced(PowerDisk):
 
 @pytest.mark.parametrize("kind", [LinesUnsynced, ProgressUnsynced, NamesUnsynced])
 def test_without_a_sync_a_power_cut_does_harm(path: Path, kind: type[PowerDisk]) -> None:
-    """Each of the three syncs is needed: without it the power test finds lines lost."""
+    """Each of the three syncs is needed, because without it a power cut loses lines."""
     with pytest.raises((AssertionError, RouteFault)):
         cut_power(path, {"roll_bytes": 100} | EXACT, kind)
 
 
 class CountingDisk(EndingDisk):
-    """Counts the syncs of the progress file."""
+    """A disk that counts the syncs of the progress file."""
 
     syncs = 0
 
@@ -138,7 +138,7 @@ class CountingDisk(EndingDisk):
 def test_the_progress_is_synced_when_need_be(
     path: Path, settings: dict[str, Any], boot: str, syncs: int
 ) -> None:
-    """A slice costs a second sync when that is asked for, or no boot is told from another."""
+    """A slice costs a second sync with exact_after, or where the boot has no identifier."""
     engine = Engine(path, settings)
     disk = CountingDisk(boot=boot)
     engine.start(disk)
@@ -151,7 +151,7 @@ def test_the_progress_is_synced_when_need_be(
 
 
 def test_a_clean_restart_of_the_machine_changes_nothing(path: Path) -> None:
-    """When nothing is behind the length that was kept, a numbered file is gone on with."""
+    """A numbered file without bytes behind the recorded length is continued."""
     engine = Engine(path, {"roll_bytes": 10_000}, total=8)
     engine.start()
     engine.deliver(4)
@@ -162,7 +162,7 @@ def test_a_clean_restart_of_the_machine_changes_nothing(path: Path) -> None:
 
 
 def test_after_a_restart_of_the_machine_nothing_is_cut(path: Path) -> None:
-    """What a kill left behind before the machine was restarted may have been acked: it stays."""
+    """Lines left by a kill before a reboot may have been acknowledged, so they stay."""
     engine = Engine(path, total=4)
     disk = EndingDisk()
     engine.start(disk)

@@ -25,12 +25,12 @@ HOUR = 3_600_000_000
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return the path of files that are not there yet."""
+    """Return the path of files that do not exist yet."""
     return tmp_path / "out.jsonl"
 
 
 def divided(roll: Roll, groups: list[Group], length: int = 0, period: int = 0) -> list[list[int]]:
-    """Return the offsets in each file, the one that is there first."""
+    """Return the offsets in each file, the existing file first."""
     files: list[list[int]] = [[]]
     for part in roll.parts(groups, length, period):
         if part.fresh:
@@ -40,12 +40,12 @@ def divided(roll: Roll, groups: list[Group], length: int = 0, period: int = 0) -
 
 
 def sized(*sizes: int) -> list[Group]:
-    """Return an entry of each size."""
+    """Return one entry of each size."""
     return [Group(at, LOG_TIME, b"x" * size) for at, size in enumerate(sizes, 1)]
 
 
 def timed(*times: int) -> list[Group]:
-    """Return an entry logged at each of these hours."""
+    """Return one entry logged at each of these hours."""
     return [Group(at, time * HOUR, b"x") for at, time in enumerate(times, 1)]
 
 
@@ -64,7 +64,7 @@ def timed(*times: int) -> list[Group]:
 def test_no_file_is_larger_than_roll_bytes(
     sizes: tuple[int, ...], length: int, files: list[list[int]]
 ) -> None:
-    """A line that does not fit begins the next file; one that never fits has a file alone."""
+    """A line that does not fit begins the next file, and one that never fits has its own file."""
     assert divided(Roll(size=10), sized(*sizes), length) == files
 
 
@@ -81,12 +81,12 @@ def test_no_file_is_larger_than_roll_bytes(
 def test_a_later_period_begins_the_next_file(
     times: tuple[int, ...], length: int, period: int, files: list[list[int]]
 ) -> None:
-    """Log time decides; what a replay delivers again of earlier periods stays in the file."""
+    """Log time decides, and replayed entries of earlier periods stay in the current file."""
     assert divided(Roll(every=HOUR), timed(*times), length, period * HOUR) == files
 
 
 def test_the_period_is_that_of_the_newest_entry() -> None:
-    """A part carries when its file's period began, so that the next slice can tell."""
+    """A part carries the start of its file's period, which the next slice compares."""
     parts = list(Roll(every=HOUR).parts(timed(5, 6, 6), 0, 0))
 
     assert parts == [
@@ -101,7 +101,7 @@ def test_the_period_is_that_of_the_newest_entry() -> None:
     limit=st.integers(1, 30),
 )
 def test_slices_do_not_matter(sizes: list[int], cuts: set[int], limit: int) -> None:
-    """However the same lines are sliced, the same lines are in the same files."""
+    """The same lines are in the same files, however they are sliced."""
     groups, roll = sized(*sizes), Roll(size=limit)
     files: list[list[int]] = [[]]
     length = 0
@@ -115,7 +115,7 @@ def test_slices_do_not_matter(sizes: list[int], cuts: set[int], limit: int) -> N
 
 
 def test_names_sort_as_their_numbers(path: Path) -> None:
-    """Ten digits between the name and its suffix sort in order; other names have no number."""
+    """Ten digits before the suffix sort in order, and other names have no number."""
     names = [numbered_path(path, number).name for number in (1, 9, 10, 99_999, 1_234_567_890)]
 
     assert names == sorted(names)
@@ -162,7 +162,7 @@ def test_the_log_time_of_entries_begins_files(path: Path) -> None:
 
 
 def test_outputs_of_one_entry_stay_together(path: Path) -> None:
-    """What a step made of one entry is never divided, so that a file's end is an entry's."""
+    """The outputs of one entry are never divided, so that a file ends with a whole entry."""
     engine = Engine(path, {"roll_bytes": 8})
     engine.start()
     assert engine.writer is not None
@@ -174,7 +174,7 @@ def test_outputs_of_one_entry_stay_together(path: Path) -> None:
 
 
 def test_the_reader_reads_rolled_files_in_order(path: Path) -> None:
-    """The file reader takes up what was rolled, in order."""
+    """The file reader reads rolled files in order."""
     Engine(path, {"roll_bytes": 50}).finish()
 
     reader = FileReader(FileReader.Config(path=path.with_name("out.*.jsonl")))
@@ -185,7 +185,7 @@ def test_the_reader_reads_rolled_files_in_order(path: Path) -> None:
 
 
 def test_a_number_is_never_used_twice(path: Path) -> None:
-    """Files that were taken away, or are somebody else's, leave their numbers unused."""
+    """Numbers of removed files, or of files of other programs, are not used again."""
     engine = Engine(path, {"roll_bytes": 1}, total=4)
     engine.start()
     engine.deliver(2)
@@ -203,7 +203,7 @@ def test_a_number_is_never_used_twice(path: Path) -> None:
 
 
 def test_numbers_may_be_switched_on_and_off(path: Path) -> None:
-    """A route that begins to roll, and ends it, goes on without repeating anything."""
+    """A route whose rolling is switched on or off goes on without repeating anything."""
     for total, settings in ((3, {}), (6, {"roll_bytes": 1000}), (9, {})):
         Engine(path, settings, total=total).finish()
 

@@ -1,4 +1,4 @@
-"""The file writer before pipes and devices, which have no length."""
+"""The file writer on pipes and devices, which have no length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    """Return a named pipe that nobody reads."""
+    """Return a named pipe without a reader."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     return path
@@ -30,7 +30,7 @@ def pipe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reading(pipe: Path) -> Iterator[int]:
-    """Read the pipe, and return the descriptor."""
+    """Open the pipe for reading, and yield the descriptor."""
     descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     yield descriptor
     os.close(descriptor)
@@ -44,7 +44,7 @@ def writer_to(path: Any, deadline: float = 10.0, **settings: Any) -> FileWriter:
 
 
 def write(writer: FileWriter, *data: bytes) -> RecordingAck:
-    """Write one slice and return what was told of it."""
+    """Write one slice and return its recorded acks."""
     batch = entries([Message("n", one) for one in data])
     ack = RecordingAck(batch)
     writer.write(batch, ack)
@@ -52,7 +52,7 @@ def write(writer: FileWriter, *data: bytes) -> RecordingAck:
 
 
 def test_a_pipe_takes_lines(pipe: Path, reading: int) -> None:
-    """Lines go into a pipe, nothing is kept beside it, and no offset is stored."""
+    """Lines go into a pipe, without a progress file and without a stored offset."""
     writer = writer_to(pipe)
 
     assert write(writer, b"1", b"2").complete
@@ -63,13 +63,13 @@ def test_a_pipe_takes_lines(pipe: Path, reading: int) -> None:
 
 
 def test_a_pipe_that_nobody_reads_is_unavailable(pipe: Path) -> None:
-    """Opening a pipe without a reader does not wait for one: it is tried again."""
+    """Opening a pipe without a reader does not block and is retried."""
     with pytest.raises(SinkUnavailable, match="pipe: No such device"):
         writer_to(pipe)
 
 
 def test_a_pipe_that_was_left_is_unavailable(pipe: Path) -> None:
-    """When its reader has gone a slice is refused as unavailable."""
+    """A slice to a pipe whose reader has gone is refused as unavailable."""
     descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     writer = writer_to(pipe)
     os.close(descriptor)
@@ -81,7 +81,7 @@ def test_a_pipe_that_was_left_is_unavailable(pipe: Path) -> None:
 
 
 def test_a_slow_reader_is_waited_for(pipe: Path, reading: int) -> None:
-    """More than a pipe holds is written as it is read."""
+    """A slice larger than the pipe's buffer is written as it is read."""
     writer = writer_to(pipe)
     found = []
     os.set_blocking(reading, True)
@@ -100,7 +100,7 @@ def test_a_slow_reader_is_waited_for(pipe: Path, reading: int) -> None:
 
 
 def test_a_reader_that_takes_nothing_is_a_timeout(pipe: Path, reading: int) -> None:
-    """A full pipe holds a slice no longer than the deadline."""
+    """A full pipe blocks a slice no longer than the deadline."""
     assert reading >= 0
     writer = writer_to(pipe, deadline=0.05)
 
@@ -112,7 +112,7 @@ def test_a_reader_that_takes_nothing_is_a_timeout(pipe: Path, reading: int) -> N
 
 @pytest.mark.parametrize("name", ["/dev/null", "/dev/fd/{}"])
 def test_a_device_has_nothing_beside_it(tmp_path: Path, name: str) -> None:
-    """A device, or the process's own stream even where it leads to a file, has no progress."""
+    """A device, or the process's own stream even if it leads to a file, has no progress file."""
     with (tmp_path / "out").open("wb") as file:
         path = Path(name.format(file.fileno()))
         writer = writer_to(path)
@@ -124,12 +124,12 @@ def test_a_device_has_nothing_beside_it(tmp_path: Path, name: str) -> None:
 
 
 def test_a_device_does_not_roll() -> None:
-    """Rolling what has no length is refused at the open."""
+    """Rolling a device is refused at the open."""
     with pytest.raises(RouteFault, match="/dev/null: is not a regular file and cannot roll"):
         writer_to(Path("/dev/null"), roll_bytes=100)
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    """A folder in the place of the file needs a person."""
+    """A folder in the place of the file stops the route."""
     with pytest.raises(RouteFault, match="Is a directory"):
         writer_to(tmp_path)

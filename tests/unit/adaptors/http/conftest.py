@@ -1,4 +1,4 @@
-"""A writer to whatever receiver a test has."""
+"""Fixture for a writer to any receiver of a test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTEXT = WriterContext(log_id="log-1", route="route", epoch=1, deadline=20.0)
 
 @pytest.fixture
 def make_writer() -> Iterator[Callable[..., HttpWriter]]:
-    """Return a function that opens a writer to a URL; all are closed at the end."""
+    """Return a function that opens a writer to a URL, and close all of them at the end."""
     opened: list[HttpWriter] = []
 
     def make(url: str, deadline: float = 20.0, **settings: Any) -> HttpWriter:

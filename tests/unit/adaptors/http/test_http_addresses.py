@@ -19,7 +19,7 @@ PUT_AND_DELETE = {"method": "PUT", "methods": {"delete": "DELETE"}, "format": "d
 
 
 def test_what_is_put_and_what_is_deleted(make_writer: Open) -> None:
-    """With the key in the URL, and DELETE for tombstones, the receiver has what there is."""
+    """With the key in the URL, each update is a PUT and each tombstone is a DELETE."""
     batch = entries(
         [
             Message("orders", b"1", b"a/b c?", "update"),
@@ -39,7 +39,7 @@ def test_what_is_put_and_what_is_deleted(make_writer: Open) -> None:
 
 
 def test_entries_of_one_address_share_a_request(make_writer: Open) -> None:
-    """A request holds what follows one another to the same place, so the order is kept."""
+    """A request holds successive entries of the same URL, so the order is kept."""
     names = "aabab"
     batch = entries([Message(name, b"%d" % at) for at, name in enumerate(names)])
     with Receiver() as receiver:
@@ -54,7 +54,7 @@ def test_entries_of_one_address_share_a_request(make_writer: Open) -> None:
 
 @pytest.mark.parametrize("key", [None, b"", b".", b"..", b"a/../b", b"..\\x", b"x/.", b"/./"])
 def test_a_key_that_leads_elsewhere_is_rejected(make_writer: Open, key: bytes | None) -> None:
-    """Without a key, or with a part of . or .., another resource would be meant; none is named."""
+    """A key that is missing, or has a part . or .., is rejected, as it names another resource."""
     batch = entries([Message("n", b"1", b"k"), Message("n", b"2", b"k"), Message("n", b"3", key)])
     with Receiver() as receiver:
         ack = write(make_writer(receiver.url + "/{key}"), batch)
@@ -66,7 +66,7 @@ def test_a_key_that_leads_elsewhere_is_rejected(make_writer: Open, key: bytes | 
 
 @pytest.mark.parametrize("key", [b"...", b".a", b"%2e%2e"])
 def test_dots_within_a_name_are_fine(make_writer: Open, key: bytes) -> None:
-    """Only a part that is . or .. leads to another folder."""
+    """A key with dots inside a longer name is accepted."""
     with Receiver() as receiver:
         batch = entries([Message("n", b"1", key)])
         assert write(make_writer(receiver.url + "/{key}"), batch).complete
@@ -74,7 +74,7 @@ def test_dots_within_a_name_are_fine(make_writer: Open, key: bytes) -> None:
 
 @pytest.mark.parametrize("status", [404, 410])
 def test_what_is_gone_is_deleted(make_writer: Open, status: int) -> None:
-    """A DELETE that is repeated finds nothing: that is what it asks for. A PUT does not."""
+    """A repeated DELETE that finds nothing succeeds, and a PUT that finds nothing is rejected."""
     deletion, change = Message("n", None, b"k", "delete"), Message("n", b"1", b"k", "update")
     with Receiver([Reply(status), Reply(status)]) as receiver:
         writer = make_writer(receiver.url + "/{key}", **PUT_AND_DELETE)
@@ -83,7 +83,7 @@ def test_what_is_gone_is_deleted(make_writer: Open, status: int) -> None:
 
 
 def test_a_receiver_that_lacks_one_of_several_names_none(make_writer: Open) -> None:
-    """Of a DELETE of several entries one alone may be gone: each is tried by itself."""
+    """A 404 to a DELETE of several entries names none, and each is then tried by itself."""
     batch = entries([Message("n", None, b"k", "delete"), Message("n", None, b"l", "delete")])
     with Receiver([Reply(404)]) as receiver:
         ack = write(make_writer(receiver.url, method="DELETE"), batch)
@@ -94,7 +94,7 @@ def test_a_receiver_that_lacks_one_of_several_names_none(make_writer: Open) -> N
 
 @pytest.mark.parametrize("form", ["entries", "data"])
 def test_bodies_are_compressed(make_writer: Open, form: str) -> None:
-    """What arrives is what was sent without; ids and keys do not change, and nothing is empty."""
+    """A compressed body has the same content, ids and keys, and an empty one stays empty."""
     batch = entries([Message("n", b'"%s"' % (b"x" * 10_000)), Message("n", None, b"k", "delete")])
     with Receiver() as plain, Receiver() as packed:
         assert write(make_writer(plain.url, format=form), batch).complete
@@ -110,7 +110,7 @@ def test_bodies_are_compressed(make_writer: Open, form: str) -> None:
 
 
 def test_a_literal_part_of_the_url_stays_hidden(make_writer: Open) -> None:
-    """What a receiver repeats of a URL with fields is blotted out but for the entry's own."""
+    """An error redacts the literal parts of a URL with fields, but not the entry's own."""
     echo = Reply(400, body=b"no /in/k?sig=s3cr3tsig&of=k here")
     with Receiver([echo, OK]) as receiver:
         writer = make_writer(receiver.url + "/{key}?sig=s3cr3tsig&of={key}")

@@ -1,4 +1,4 @@
-"""The meaning of each answer of a receiver, and the pause that it asks for."""
+"""The meaning of each answer of a receiver, and of its Retry-After."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATER = "Sun, 22 Nov 2026 02:01:30 GMT"
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 207, 226, 299])
 def test_two_hundred_and_something_is_an_ack(status: int) -> None:
-    """Every 2xx means that the receiver has taken the entries."""
+    """Every 2xx means that the receiver has accepted the entries."""
     assert is_ack(Answer(status, {}, b""))
 
 
@@ -57,7 +57,7 @@ def test_two_hundred_and_something_is_an_ack(status: int) -> None:
     ],
 )
 def test_each_other_status_has_its_class(status: int, expected: type[Exception]) -> None:
-    """Outages are waited out, rights stop the route, and other 4xx refuse what was sent."""
+    """Outages are retried, missing rights stop the route, and other 4xx reject the request."""
     error = sink_error(Answer(status, {}, b"why"), PLACE, 7)
     assert not is_ack(Answer(status, {}, b""))
     assert type(error) is expected
@@ -67,7 +67,7 @@ def test_each_other_status_has_its_class(status: int, expected: type[Exception])
 
 
 def test_a_refused_batch_names_no_entry() -> None:
-    """Without an offset a refusal does not say which entry it is about."""
+    """A refusal without an offset names no entry."""
     error = sink_error(Answer(400, {}, b""), PLACE)
     assert isinstance(error, Rejected)
     assert error.offset is None
@@ -75,7 +75,7 @@ def test_a_refused_batch_names_no_entry() -> None:
 
 
 def test_what_is_shown_of_an_answer_is_short_plain_and_without_secrets() -> None:
-    """Of the receiver's text the beginning is shown, on one line, with secrets blotted out."""
+    """The beginning of the receiver's text is shown, on one line, with secrets redacted."""
     text = b"\x1b[2J no\r\n\xffhunter2 \xe2\x80\xae" + b"x" * 70_000 + b"the end"
     shown = str(sink_error(Answer(400, {}, text), PLACE, None, ("hunter2",)))
     assert shown.startswith(f'{PLACE} answered 400 Bad Request "[2J no \ufffd*** xxx')
@@ -104,12 +104,12 @@ def test_what_is_shown_of_an_answer_is_short_plain_and_without_secrets() -> None
 def test_a_receiver_says_how_long_it_is_to_be_left_alone(
     headers: dict[str, str], seconds: float
 ) -> None:
-    """Retry-After is seconds, or a date that counts from the answer's own; else it is nothing."""
+    """Retry-After is seconds, or a date compared with the answer's own, and otherwise 0."""
     assert retry_after(headers) == seconds
 
 
 def test_without_its_own_date_a_receivers_counts_from_ours() -> None:
-    """A date alone is compared with this machine's clock."""
+    """Without the answer's own date, Retry-After is compared with this machine's clock."""
     headers = {"Retry-After": formatdate(time.time() + 60, usegmt=True)}
     assert 50 < retry_after(headers) <= 60
     assert 50 < retry_after({**headers, "Date": "never"}) <= 60

@@ -27,7 +27,7 @@ URL = "http://127.0.0.1:1/"
 
 
 def requests(batch: Entries, route: str = "r", **settings: object) -> list[Request]:
-    """Return what *settings* make of *batch*."""
+    """Return the requests that *settings* make of *batch*."""
     config = HttpWriterConfig.model_validate({"url": URL, **settings})
     return list(Requests(config, route).of(batch))
 
@@ -40,7 +40,7 @@ def with_offsets_of(messages: Sequence[Message], offsets: list[int]) -> Entries:
 
 
 def test_a_whole_entry_has_its_id_and_everything_else() -> None:
-    """An envelope tells the id and the generation besides what the file writer's line has."""
+    """An envelope has the id and the generation besides the fields of the file writer's line."""
     message = Message(
         "orders", b'{"n": 10.10}', b"k", "update", "copy", 0, "t/1", headers=(("h", b"\xff"),)
     )
@@ -65,7 +65,7 @@ def test_a_whole_entry_has_its_id_and_everything_else() -> None:
     assert (request.offset, request.rows) == (7, 1)
 
 
-@settings(deadline=None)  # the machine may be busy
+@settings(deadline=None)  # The machine may be busy.
 @given(
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=30),
     rows=st.integers(1, 12),
@@ -75,7 +75,7 @@ def test_a_whole_entry_has_its_id_and_everything_else() -> None:
 def test_requests_keep_to_their_limits_and_hold_everything_in_order(
     sizes: list[int], rows: int, size: int, form: str
 ) -> None:
-    """No request has more entries or bytes than it may, but for one entry that is too large."""
+    """No request exceeds its entries or bytes, except for a single entry that is too large."""
     batch = entries([Message("n", b'"%s"' % (b"x" * length)) for length in sizes])
     found = requests(batch, format=form, batch_rows=rows, batch_bytes=size)
 
@@ -94,7 +94,7 @@ def test_requests_keep_to_their_limits_and_hold_everything_in_order(
 
 @pytest.mark.parametrize("form", ["entries", "lines"])
 def test_a_request_may_be_exactly_as_large_as_allowed(form: str) -> None:
-    """Two entries that fit to the byte share a request; one byte less, and they do not."""
+    """Two entries that fit to the byte share a request, and one byte less splits them."""
     batch = entries([Message("n", b"1"), Message("n", b"2")])
     (whole,) = requests(batch, format=form)
     assert requests(batch, format=form, batch_bytes=len(whole.body)) == [whole]
@@ -118,7 +118,7 @@ def keys(batch: Entries, **settings: object) -> list[str]:
 
 @pytest.mark.parametrize("form", ["entries", "lines", "data"])
 def test_a_redelivery_is_the_same_request(form: str) -> None:
-    """The same entries make the same requests, keys included; each request has its own key."""
+    """The same entries make the same requests, keys included, and each request has its own key."""
     rows = {} if form == "data" else {"batch_rows": 3}
     first = requests(entries(hostile_messages()), format=form, **rows)
     again = requests(entries(hostile_messages()), format=form, **rows)
@@ -146,7 +146,7 @@ def test_another_request_has_another_key() -> None:
 
 
 def test_entries_that_a_step_made_of_one_have_ids_of_their_own() -> None:
-    """The second output of an entry has another id than the first, wherever requests are cut."""
+    """The second output of an entry has its own id, wherever requests are cut."""
     batch = with_offsets_of([Message("n", b"%d" % n) for n in range(5)], [7, 7, 7, 8, 9])
     expected = ["log-1/7", "log-1/7/1", "log-1/7/2", "log-1/8", "log-1/9"]
     for rows in (1, 2, 5):
@@ -158,7 +158,7 @@ def test_entries_that_a_step_made_of_one_have_ids_of_their_own() -> None:
 
 
 def test_what_is_beside_the_data_is_told_in_headers() -> None:
-    """In the format data headers tell of key, namespace and op, safe for any value."""
+    """In the format data, headers carry key, namespace and op, safe for any value."""
     message = Message("a b\r\nX: é", b"\x00", b"\xff\r\n", "delete", "copy", content_type="text/x")
     (request,) = requests(entries([message], 5), format="data")
     assert request.body == b"\x00"
@@ -176,7 +176,7 @@ def test_what_is_beside_the_data_is_told_in_headers() -> None:
 
 
 def test_no_data_is_told_from_empty_data() -> None:
-    """A tombstone has no content type; empty data has one, and so has data without any."""
+    """A tombstone has no content type, empty data has one, and untyped data has the default."""
     messages = [Message("n", None), Message("n", b""), Message("n", b"", content_type=None)]
     found = requests(entries(messages), format="data")
     assert [each.body for each in found] == [b"", b"", b""]
@@ -189,7 +189,7 @@ def test_no_data_is_told_from_empty_data() -> None:
 
 @pytest.mark.parametrize("content_type", ["a\r\nX: y", "é", " ", "a\n"])
 def test_a_content_type_that_is_no_header_is_refused(content_type: str) -> None:
-    """An entry whose content type would break the request is rejected, those before it go."""
+    """An entry whose content type would break the request is rejected, after those before it."""
     batch = entries([Message("n", b"1"), Message("n", b"2", content_type=content_type)], 5)
     config = HttpWriterConfig.model_validate({"url": URL, "format": "data"})
     found = Requests(config, "r").of(batch)
@@ -215,7 +215,7 @@ def traced(*parents: str | None) -> Entries:
 
 @pytest.mark.parametrize("format", ["data", "entries", "lines"])
 def test_a_request_carries_the_trace_of_its_entry(format: str) -> None:  # noqa: A002 - the setting
-    """The receiver's span has the source's for its parent, without a look at the body."""
+    """The request's headers carry the trace of its entry, so the body need not be read."""
     headers = (("traceparent", PARENT.encode()), ("tracestate", b"v=1"))
     (request,) = requests(entries([Message("a", b"{}", headers=headers)]), format=format)
     assert (request.headers["traceparent"], request.headers["tracestate"]) == (PARENT, "v=1")
@@ -228,7 +228,7 @@ def test_a_request_carries_the_trace_of_its_entry(format: str) -> None:  # noqa:
 def test_a_request_of_several_traces_carries_none(
     parents: tuple[str | None, ...], expected: str | None
 ) -> None:
-    """One header cannot name two parents; those of the entries are in the body."""
+    """A request of several traces has no trace header, and those of the entries are in the body."""
     (request,) = requests(traced(*parents))
     assert request.headers.get("traceparent") == expected
     found = [dict(row["headers"]).get("traceparent") for row in json.loads(request.body)]

@@ -34,7 +34,7 @@ def config(**settings: object) -> HttpWriterConfig:
 
 
 def test_the_readme_names_every_setting() -> None:
-    """Each table of settings has a row for each, in their order, and no other."""
+    """Each table has one row for each setting, in order, and no other."""
     page = Path(config_module.__file__).with_name("README.md").read_text()
     for heading, model in (("# http", HttpWriterConfig), ("### Access tokens", OAuth2)):
         table = page.split(f"{heading}\n")[1].split("\n##")[0]
@@ -44,7 +44,7 @@ def test_the_readme_names_every_setting() -> None:
 
 
 def test_the_defaults() -> None:
-    """Without settings entries are posted as arrays of at most 500 and a MiB."""
+    """By default entries are posted as arrays of at most 500 entries and one MiB."""
     found = config()
     assert (found.method, found.format, found.headers) == ("POST", "entries", {})
     assert (found.batch_rows, found.batch_bytes, found.timeout) == (500, 1024**2, 10.0)
@@ -68,7 +68,7 @@ def test_the_defaults() -> None:
     ],
 )
 def test_a_url_leads_to_an_origin_and_a_path(url: str, expected: tuple[object, ...]) -> None:
-    """Scheme, host, port and path with its query are what the URL says."""
+    """A URL gives the scheme, the host, the port, and the path with its query."""
     assert tuple(config(url=url).target) == expected
 
 
@@ -96,7 +96,7 @@ def test_a_url_leads_to_an_origin_and_a_path(url: str, expected: tuple[object, .
     ],
 )
 def test_a_url_that_cannot_be_is_refused_and_not_repeated(url: str) -> None:
-    """A URL without a scheme or host, or with a password or fragment, is refused, unseen."""
+    """A URL without scheme or host, or with a password or fragment, is refused and not repeated."""
     with pytest.raises(ValidationError) as failure:
         config(url=url)
     assert "hunter2" not in str(failure.value)
@@ -154,14 +154,14 @@ def test_a_url_that_cannot_be_is_refused_and_not_repeated(url: str) -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, object]) -> None:
-    """Unknown methods, formats and keys are refused, and headers that would break the request."""
+    """Unknown methods, formats and keys, and headers that would break the request, are refused."""
     with pytest.raises(ValidationError):
         config(**settings)
 
 
 @pytest.mark.parametrize("name", sorted(OWNED))
 def test_a_header_that_the_writer_sends_itself_is_refused(name: str) -> None:
-    """Each header that the promises rest on is refused by name, with the reason."""
+    """Each header that the guarantees depend on is refused by name, with the reason."""
     with pytest.raises(ValidationError) as failure:
         config(headers={name.title(): "x", "X-Fine": "y"})
     assert f"{name}: {OWNED[name]}" in str(failure.value)
@@ -178,7 +178,7 @@ def test_no_header_is_shown_in_an_error_or_in_the_text_of_a_configuration() -> N
 
 
 def test_no_secret_of_proxy_key_or_client_is_shown(tmp_path: Path) -> None:
-    """Neither the text of the settings nor what a pipeline shows has them, in any form."""
+    """Neither the settings' text nor a pipeline's output shows a secret, in any encoding."""
     proxy = "http://me:hunter2hunter2@proxy.test:3128"
     found = config(proxy=proxy, oauth2=OAUTH2)
     assert not [each for each in ("hunter2", "opensesame", "t.test") if each in repr(found)]
@@ -191,7 +191,7 @@ def test_no_secret_of_proxy_key_or_client_is_shown(tmp_path: Path) -> None:
 
 
 def test_what_a_receiver_may_repeat_of_a_secret_is_known() -> None:
-    """The value of a telling header is a secret as a whole and in its parts; others are none."""
+    """The value of a credential header is a secret as a whole and in its parts."""
     found = secrets_of(
         config(
             url=URL + "?token=a%2Fb",
@@ -216,7 +216,7 @@ def test_what_a_receiver_may_repeat_of_a_secret_is_known() -> None:
 
 
 def test_a_pipeline_hides_the_headers_that_tell_of_secrets(tmp_path: Path) -> None:
-    """A header whose name tells of a secret is blotted out of whatever the pipeline shows."""
+    """A header whose name suggests a secret is redacted in all output of the pipeline."""
     (tmp_path / "p.yaml").write_text(PIPELINE + "        X-Tenant: shopkeeper\n")
     pipeline = load(tmp_path / "p.yaml", {})
     shown = pipeline.secrets.hide("Bearer hunter2hunter2 of shopkeeper")
@@ -245,7 +245,7 @@ def test_a_pipeline_hides_the_headers_that_tell_of_secrets(tmp_path: Path) -> No
 def test_a_wrong_setting_is_told_with_file_and_line(
     tmp_path: Path, old: str, new: str, line: int, words: str
 ) -> None:
-    """Each mistake is found when the pipeline is loaded, at its line, and no secret is shown."""
+    """Each mistake is reported at its line when the pipeline is loaded, without any secret."""
     (tmp_path / "p.yaml").write_text(PIPELINE.replace(old, new, 1))
     with pytest.raises(InvalidPipeline) as failure:
         load(tmp_path / "p.yaml", {})

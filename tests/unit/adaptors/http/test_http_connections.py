@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from http_tools import Open
 
 CLIENT = Path(__file__).with_name("client.cert.pem")
-"""Signed by itself, for clients, until the year 2126; its key has a password."""
+"""Self-signed client certificate, valid until 2126, whose key has a password."""
 SHOWN: dict[str, Any] = {
     "ca_file": LOCALHOST,
     "cert_file": CLIENT,
@@ -30,7 +30,7 @@ SHOWN: dict[str, Any] = {
 
 
 def test_a_receiver_that_wants_a_certificate_gets_it(make_writer: Open) -> None:
-    """With certificate, key and password entries arrive; without, nothing does."""
+    """Entries arrive with certificate, key and password, and not without them."""
     with Receiver(tls=localhost_tls(CLIENT)) as receiver:
         url = f"https://localhost:{receiver.port}/"
         assert write(make_writer(url, **SHOWN), numbered(3)).complete
@@ -54,7 +54,7 @@ def test_a_receiver_that_wants_a_certificate_gets_it(make_writer: Open) -> None:
 def test_a_certificate_that_cannot_be_used_is_the_routes_fault(
     make_writer: Open, tmp_path: Path, name: str, content: str | None
 ) -> None:
-    """A missing or broken file, another's key and a wrong password are told at the open."""
+    """A missing or broken file, another key and a wrong password are reported at the open."""
     changed: Any = content
     if name != "key_password":
         changed = tmp_path / "x.pem"
@@ -69,7 +69,7 @@ def test_a_certificate_that_cannot_be_used_is_the_routes_fault(
 def test_a_certificate_that_is_replaced_is_shown_from_then_on(
     make_writer: Open, tmp_path: Path
 ) -> None:
-    """Each new connection has what the files hold; until both are new, the route waits."""
+    """New connections use the replaced files, and the route waits until both are replaced."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     shutil.copy(LOCALHOST, cert)
     shutil.copy(LOCALHOST.with_name("localhost.key.pem"), key)
@@ -87,7 +87,7 @@ def test_a_certificate_that_is_replaced_is_shown_from_then_on(
 
 
 def test_entries_go_through_a_tunnel(make_writer: Open) -> None:
-    """An https receiver is reached by CONNECT, and its certificate is what is verified."""
+    """An https receiver is reached by CONNECT, and its own certificate is verified."""
     with Receiver(tls=localhost_tls(CLIENT)) as receiver, Proxy(basic("ada", "word/1")) as proxy:
         url, through = (
             f"https://localhost:{receiver.port}/in",
@@ -111,7 +111,7 @@ def test_entries_go_through_a_tunnel(make_writer: Open) -> None:
 
 
 def test_entries_are_passed_on_by_a_proxy(make_writer: Open) -> None:
-    """A request to an http receiver names it whole, and has what the proxy wants to know."""
+    """A request to an http receiver has the whole URL and the proxy's credentials."""
     with Receiver() as receiver, Proxy(basic("ada", "word")) as proxy:
         writer = make_writer(receiver.url, proxy=proxy.url.replace("//", "//ada:word@"))
         assert write(writer, numbered(2)).complete
@@ -128,7 +128,7 @@ def test_entries_are_passed_on_by_a_proxy(make_writer: Open) -> None:
 def test_a_proxy_that_refuses_is_named(
     make_writer: Open, scheme: str, status: int, kind: type[Exception]
 ) -> None:
-    """What the proxy does not allow is the route's fault; what it cannot reach is waited for."""
+    """A refusal by the proxy is the route's fault, and an unreachable receiver is retried."""
     with Proxy(refuse=status) as proxy:
         through = proxy.url.replace("//", "//ada:word-of-ada@")
         error = failure(write(make_writer(f"{scheme}://localhost:1/", proxy=through), numbered(1)))
@@ -139,7 +139,7 @@ def test_a_proxy_that_refuses_is_named(
 
 
 def test_a_proxy_that_is_not_there_is_waited_for(make_writer: Open) -> None:
-    """Nothing is sent past a proxy that is down."""
+    """Nothing bypasses a proxy that is down."""
     with Receiver() as receiver:
         with Proxy() as proxy:
             through = proxy.url
@@ -150,7 +150,7 @@ def test_a_proxy_that_is_not_there_is_waited_for(make_writer: Open) -> None:
 
 
 def test_a_proxy_that_answers_for_ever_is_given_up(make_writer: Open) -> None:
-    """Also while the tunnel is made a request ends in its time, and leaves nothing behind."""
+    """A request ends in its time while the tunnel is made, and leaves nothing behind."""
     with Proxy(pause=0.2) as proxy:
         writer = make_writer("https://localhost:1/", proxy=proxy.url, timeout=0.5)
         begun = time.monotonic()
@@ -158,13 +158,13 @@ def test_a_proxy_that_answers_for_ever_is_given_up(make_writer: Open) -> None:
             error = failure(write(writer, numbered(1)))
             assert isinstance(error, SinkTimeout)
             assert "no answer within 0.5 s" in str(error)
-        assert time.monotonic() - begun < 3  # a whole answer takes 3.8 s
+        assert time.monotonic() - begun < 3  # A whole answer takes 3.8 s.
 
 
 def test_a_tunnel_that_was_begun_too_late_is_cut(
     make_writer: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that was given up before it had a socket is cut when it has one."""
+    """A request that timed out before it had a socket is cut as soon as it has one."""
     resolved, real = threading.Event(), socket.getaddrinfo
 
     def slow(*arguments: Any, **named: Any) -> Any:
@@ -172,7 +172,7 @@ def test_a_tunnel_that_was_begun_too_late_is_cut(
         return real(*arguments, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    with Proxy(pause=0.2) as proxy:  # a whole answer takes 3.8 s
+    with Proxy(pause=0.2) as proxy:  # A whole answer takes 3.8 s.
         writer = make_writer("https://localhost:1/", proxy=proxy.url, timeout=0.5)
         assert isinstance(failure(write(writer, numbered(1))), SinkTimeout)
         resolved.set()
@@ -181,7 +181,7 @@ def test_a_tunnel_that_was_begun_too_late_is_cut(
 
 
 def test_a_probe_connects_and_sends_nothing() -> None:
-    """The receiver and the token endpoint are named; who is away or not trusted is an error."""
+    """The receiver and the token endpoint are named, and a failed connection is an error."""
     with Receiver(tls=localhost_tls()) as receiver, Receiver() as tokens:
         url = f"https://localhost:{receiver.port}/?key=secret"
         oauth2 = {

@@ -1,4 +1,4 @@
-"""A whole log through the HTTP writer to a receiver that does everything wrong, by chance."""
+"""Delivery of a whole log by the HTTP writer to a receiver with random faults."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ CHANCES = {
     "hangs": (Reply(hold=True), 2),
     "late": (Reply(late=True), 3),
     "slow": (Reply(drip=0.02), 1),
-    "early": (OK, 7),  # the connection is reset in the middle of the request
+    "early": (OK, 7),  # The connection is reset in the middle of the request.
 }
 
 
 @dataclass
 class Chaos:
-    """Decides by chance what is done to each request; everything is done at least once."""
+    """A random fault for each request, each kind at least once."""
 
     chance: random.Random
     taken: set[str] = field(default_factory=set)
-    """Ids of entries that the receiver has made its own, whatever the sender heard of it."""
+    """Ids of entries that the receiver has accepted, even if the answer was lost."""
 
     def __post_init__(self) -> None:
         self.name = ""
@@ -60,13 +60,13 @@ class Chaos:
         self.chance.shuffle(self.left)
 
     def early(self) -> bool:
-        """Choose what is done to the next request; tell whether it is cut in its middle."""
+        """Choose the fault of the next request, and return whether it is cut in its middle."""
         weights = [weight for _, weight in CHANCES.values()]
         self.name = self.left.pop() if self.left else self.chance.choices([*CHANCES], weights)[0]
         return self.name == "early"
 
     def decide(self, request: Request) -> Reply:
-        """Return what is done to *request*: refused entries are refused, if it comes to that."""
+        """Return the reply to *request*, a refusal if it would be accepted with a refused entry."""
         reply = CHANCES[self.name][0]
         if reply.status < 300 and is_refused(request):
             return Reply(422, body=b"never")
@@ -76,12 +76,12 @@ class Chaos:
 
 
 def is_refused(request: Request) -> bool:
-    """Tell whether *request* holds an entry that is never taken."""
+    """Return whether *request* holds an entry that is never accepted."""
     return any(message.namespace == "refused" for message in messages_of(request))
 
 
 def deliver_all(writer: HttpWriter, chance: random.Random) -> list[int]:
-    """Deliver the log as a route does, and return the offsets that were given up."""
+    """Deliver the log as a route does, and return the offsets that were skipped."""
     messages = [
         Message("refused" if offset in REFUSED else "n", b"%d" % offset, b"k%d" % (offset % 7))
         for offset in range(1, ENTRIES + 1)
@@ -120,7 +120,7 @@ def one(writer: HttpWriter, part: object, bounds: tuple[int, int], *, single: bo
 def test_whatever_the_receiver_does_nothing_is_lost_and_nothing_overtakes(
     form: str, seed: int
 ) -> None:
-    """Each entry is taken at least once, first receipts keep each key's order, ids never change."""
+    """Each entry arrives, first receipts keep each key's order, and ids never change."""
     chance = random.Random(seed)
     chaos = Chaos(random.Random(seed + 100))
     with Receiver(chaos.decide, chaos.early) as receiver:
@@ -134,7 +134,7 @@ def test_whatever_the_receiver_does_nothing_is_lost_and_nothing_overtakes(
             writer.close()
         receiver.await_closed()
 
-    assert not chaos.left  # otherwise this shows too little
+    assert not chaos.left  # Otherwise this shows too little.
     assert given_up == sorted(REFUSED)
     assert chaos.taken == {
         f"log/{offset}" for offset in range(1, ENTRIES + 1) if offset not in REFUSED
@@ -143,7 +143,7 @@ def test_whatever_the_receiver_does_nothing_is_lost_and_nothing_overtakes(
 
 
 def check_receipts(requests: list[Request]) -> None:
-    """Check ids, keys and order of everything that arrived, taken or not."""
+    """Check ids, keys and order of everything that arrived, accepted or not."""
     first: dict[str, Message] = {}
     order: dict[bytes | None, list[int]] = {}
     repeated = 0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SECRET = "s3cr3t+of/ada"  # noqa: S105 - of a client that there is not
 PARTS = ("s3cr3t", "jwt-head", "jwt-body", base64.b64encode(b"ada:s3cr3t").decode()[:10])
-"""What is in no error, however it is written."""
+"""Texts that no error contains, in any encoding."""
 
 
 def token(number: int) -> str:
@@ -40,14 +40,14 @@ def token(number: int) -> str:
 
 
 def given(number: int, **fields: Any) -> Reply:
-    """Return the answer that gives a token."""
+    """Return the answer that contains a token."""
     answer = {"access_token": token(number), "token_type": "Bearer", **fields}
     return Reply(body=json.dumps(answer).encode())
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Receiver]:
-    """Yield an endpoint that gives another token each time, for an hour."""
+    """Yield an endpoint that issues another token each time, valid for an hour."""
     with Receiver() as endpoint:
         endpoint.script(*(given(number, expires_in=3600) for number in range(1, 10)))
         yield endpoint
@@ -62,7 +62,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Return the clock by which tokens grow old."""
+    """Return the clock that decides the age of tokens."""
     clock = SimpleNamespace(now=1000.0)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr("transporter_adaptors.http.tokens.time", clock)
@@ -70,13 +70,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def oauth2(endpoint: Receiver, **changed: Any) -> dict[str, Any]:
-    """Return settings of a client that *endpoint* knows."""
+    """Return settings of a client that *endpoint* accepts."""
     known = {"token_url": endpoint.url, "client_id": "ada", "client_secret": SECRET}
     return {**known, **changed}
 
 
 def sent(receiver: Receiver) -> list[str]:
-    """Return with which token each request came, by its number."""
+    """Return the number of the token of each request."""
     return [
         each.headers["authorization"].split("-")[-2].split(".")[0] for each in receiver.requests
     ]
@@ -91,7 +91,7 @@ def form(request: Request) -> dict[str, str]:
 def test_a_token_is_fetched_once_and_sent_with_each_request(
     make_writer: Open, receiver: Receiver, endpoint: Receiver
 ) -> None:
-    """The endpoint is asked as RFC 6749 says, and what it gives is kept over slices."""
+    """The token request follows RFC 6749, and the token is kept over slices."""
     wanted = oauth2(endpoint, scope="write all", parameters={"audience": "shop"})
     writer = make_writer(receiver.url, oauth2=wanted, batch_rows=1)
     assert write(writer, numbered(3)).complete
@@ -111,7 +111,7 @@ def test_a_token_is_fetched_once_and_sent_with_each_request(
 def test_credentials_go_into_the_body_where_that_is_wanted(
     make_writer: Open, receiver: Receiver, endpoint: Receiver
 ) -> None:
-    """With client_auth post there is no header for them."""
+    """With client_auth post the credentials are in the body, and not in a header."""
     writer = make_writer(receiver.url, oauth2=oauth2(endpoint, client_auth="post"))
     assert write(writer, numbered(1)).complete
     (asked,) = endpoint.requests
@@ -147,7 +147,7 @@ def test_a_token_is_replaced_shortly_before_it_expires(
     after: int,
     fetched: int,
 ) -> None:
-    """Thirty seconds before, or a tenth of its time; without a time it is kept."""
+    """A token is replaced 30 s, or a tenth of its time, before it expires, if it expires."""
     endpoint.script(given(1, expires_in=expires_in), given(2))
     writer = make_writer(receiver.url, oauth2=oauth2(endpoint))
     assert write(writer, numbered(1)).complete
@@ -160,7 +160,7 @@ def test_a_token_is_replaced_shortly_before_it_expires(
 def test_a_token_that_is_refused_is_replaced_once(
     make_writer: Open, receiver: Receiver, endpoint: Receiver
 ) -> None:
-    """A 401 costs no failure; when the next token is refused, too, it is the route's fault."""
+    """A 401 costs no failure, and a second refusal is the route's fault."""
     receiver.script(OK, Reply(401), OK, Reply(401), Reply(401, body=token(3).encode()))
     writer = make_writer(receiver.url, oauth2=oauth2(endpoint), batch_rows=1)
     assert write(writer, numbered(2)).complete
@@ -169,7 +169,7 @@ def test_a_token_that_is_refused_is_replaced_once(
     assert (ack.prefix, type(failure(ack))) == ([], RouteFault)
     assert 'answered 401 Unauthorized "***"' in str(failure(ack))
     assert sent(receiver)[3:] == ["2", "3"]
-    assert write(writer, numbered(1, 3)).complete  # once an operator has looked
+    assert write(writer, numbered(1, 3)).complete  # An operator has looked at it.
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_without_a_token_nothing_is_sent(
     kind: type[Exception],
     words: str,
 ) -> None:
-    """What the endpoint refuses is the route's fault; what it cannot do now is waited for."""
+    """A refusal by the endpoint is the route's fault, and a temporary failure is retried."""
     endpoint.script(reply)
     with caplog.at_level(logging.DEBUG):
         writer = make_writer(receiver.url, oauth2=oauth2(endpoint), timeout=0.5)
@@ -219,7 +219,7 @@ def test_without_a_token_nothing_is_sent(
 def test_no_refusal_repeats_a_secret(
     make_writer: Open, receiver: Receiver, endpoint: Receiver
 ) -> None:
-    """Neither the endpoint nor the receiver makes an error show the secret or a token."""
+    """No error shows the secret or a token that the endpoint or the receiver repeats."""
     echo = f"{SECRET} ada:{SECRET} s3cr3t%2Bof%2Fada {token(1)} jwt-body-1 {{}}"
     endpoint.script(given(1))
     receiver.decide = lambda request: Reply(
@@ -239,7 +239,7 @@ def test_no_refusal_repeats_a_secret(
 def test_an_endpoint_that_asks_to_be_left_alone_is(
     make_writer: Open, receiver: Receiver, endpoint: Receiver
 ) -> None:
-    """Its Retry-After is obeyed as the receiver's own is."""
+    """The endpoint's Retry-After is obeyed like the receiver's."""
     endpoint.script(Reply(429, (("Retry-After", "120"),)))
     writer = make_writer(receiver.url, oauth2=oauth2(endpoint))
     assert "answered 429" in str(failure(write(writer, numbered(1))))
@@ -248,7 +248,7 @@ def test_an_endpoint_that_asks_to_be_left_alone_is(
 
 
 def test_the_endpoint_is_reached_by_tls_and_by_the_proxy(make_writer: Open) -> None:
-    """Certificates and proxy are those of the writer."""
+    """The endpoint is reached with the writer's certificates and proxy."""
     with (
         Receiver(tls=localhost_tls()) as endpoint,
         Receiver() as receiver,

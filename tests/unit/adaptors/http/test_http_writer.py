@@ -1,4 +1,4 @@
-"""The HTTP writer against a receiver that misbehaves."""
+"""The HTTP writer against a faulty receiver."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def test_a_batch_is_one_request_with_what_the_settings_say(make_writer: Open) -> None:
-    """Method, path with its query, headers and ids arrive as the settings and entries say."""
+    """Method, path with its query, headers and ids arrive as configured."""
     with Receiver() as receiver:
         url = receiver.url + "/a%20b?c=d"
         writer = make_writer(url, method="PUT", headers={"Authorization": "Bearer x", "X-A": "b"})
@@ -60,7 +60,7 @@ def test_a_batch_is_one_request_with_what_the_settings_say(make_writer: Open) ->
 
 
 def test_the_first_failure_ends_the_slice(make_writer: Open) -> None:
-    """What was answered with 2xx before is acked, and nothing behind the failure is sent."""
+    """Entries answered with 2xx before a failure are acked, and nothing behind it is sent."""
     with Receiver([OK, Reply(503)]) as receiver:
         ack = write(make_writer(receiver.url, batch_rows=2), numbered(7))
     assert ack.prefix == [1, 2]
@@ -72,7 +72,7 @@ def test_the_first_failure_ends_the_slice(make_writer: Open) -> None:
 def test_a_refused_request_names_its_entry_when_it_has_one(
     make_writer: Open, rows: int, named: int | None
 ) -> None:
-    """A refused batch leaves open whose fault it is, so the route goes one at a time."""
+    """A refused batch names no entry, and a refused request of one entry names it."""
     script = [OK] * (3 - rows) + [Reply(400, body=b"bad n")]
     with Receiver(script) as receiver:
         ack = write(make_writer(receiver.url, batch_rows=rows), numbered(5))
@@ -87,7 +87,7 @@ def test_a_refused_request_names_its_entry_when_it_has_one(
 def test_an_entry_is_acked_when_all_that_steps_made_of_it_arrived(
     make_writer: Open, delivered: int
 ) -> None:
-    """Of several outputs of one entry the first ones alone settle nothing."""
+    """An entry with several outputs is acked only after all of them arrived."""
     batch = entries([Message("n", b"%d" % n) for n in range(5)]).batch
     offsets = pa.array([1, 2, 2, 2, 3], pa.int64())
     made = Entries(batch.set_column(0, ENTRY_SCHEMA.field("offset"), offsets), "log-1")
@@ -125,7 +125,7 @@ RESETS = {
 
 @pytest.mark.parametrize("how", sorted(RESETS))
 def test_an_answer_that_does_not_come_to_its_end_is_no_ack(make_writer: Open, how: str) -> None:
-    """A connection that breaks anywhere is unavailable, even behind a 200; then it goes on."""
+    """A connection that breaks anywhere is unavailable, even after a 200, and then goes on."""
     settings = RESETS[how]
     if "early" in settings:
         once = iter([True])
@@ -146,7 +146,7 @@ def test_an_answer_that_does_not_come_to_its_end_is_no_ack(make_writer: Open, ho
 def test_a_receiver_may_refuse_what_it_has_not_read(
     make_writer: Open, status: int, expected: type[SinkError]
 ) -> None:
-    """An answer to half a request tells why it is refused; it is never an ack."""
+    """An answer to half a request may be a refusal, but never an ack."""
     body = entries([Message("n", b'"%s"' % (b"x" * 30_000_000))])
     once = iter([Reply(status, body=b"well")])
     with Receiver(early=lambda: next(once, False)) as receiver:
@@ -158,7 +158,7 @@ def test_a_receiver_may_refuse_what_it_has_not_read(
 
 
 def test_a_receiver_that_is_not_there_is_waited_for(make_writer: Open) -> None:
-    """A refused connection, and a name that is not known, are unavailable."""
+    """A refused connection, and a name that cannot be resolved, are unavailable."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     for url, words in (
@@ -181,16 +181,16 @@ STALLS = {
 
 @pytest.mark.parametrize("how", sorted(STALLS))
 def test_a_receiver_that_hangs_is_a_timeout(make_writer: Open, how: str) -> None:
-    """However slowly an answer comes, a request ends in its time, and the next one is fresh."""
+    """A request ends in its time, however slow the answer, and the next one is fresh."""
     with Receiver([STALLS[how]]) as receiver:
         writer = make_writer(receiver.url, timeout=0.3)
         begun = time.monotonic()
         ack = write(writer, numbered(1))
-        assert time.monotonic() - begun < 10  # without the limit, 20 s or more
+        assert time.monotonic() - begun < 10  # Without the limit, 20 s or more.
         assert ack.prefix == []
         assert isinstance(failure(ack), SinkTimeout)
         assert str(failure(ack)).endswith("no answer within 0.3 s")
-        writer._timeout = 10.0  # enough on a busy machine
+        writer._timeout = 10.0  # Enough on a busy machine.
         assert write(writer, numbered(1)).complete
         assert receiver.connections == 2
     first, second = receiver.requests
@@ -198,7 +198,7 @@ def test_a_receiver_that_hangs_is_a_timeout(make_writer: Open, how: str) -> None
 
 
 def test_a_receiver_that_does_not_read_is_a_timeout(make_writer: Open) -> None:
-    """A request that cannot be sent in time is given up; nothing waits for the receiver."""
+    """A request that cannot be sent in time ends with a timeout."""
     body = entries([Message("n", b'"%s"' % (b"x" * 30_000_000))])
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         writer = make_writer(f"http://127.0.0.1:{deaf.getsockname()[1]}/", timeout=0.3)
@@ -208,7 +208,7 @@ def test_a_receiver_that_does_not_read_is_a_timeout(make_writer: Open) -> None:
 def test_a_name_that_is_not_resolved_in_time_is_a_timeout(
     make_writer: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What hangs in the system's resolver is left behind, once, and sends nothing any more."""
+    """A hanging name resolution is abandoned, is not repeated, and sends nothing later."""
     resolved, asked, real = threading.Event(), [], socket.getaddrinfo
 
     def slow(*arguments: Any, **named: Any) -> Any:
@@ -231,7 +231,7 @@ def test_a_name_that_is_not_resolved_in_time_is_a_timeout(
 def test_no_request_is_begun_that_might_not_end_before_the_deadline(
     make_writer: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slice that takes too long ends with what was acked, and without half a request."""
+    """A slice that takes too long ends with its acks, and without half a request."""
     now = [100.0]
     monkeypatch.setattr(
         "transporter_adaptors.http.writer.time", SimpleNamespace(monotonic=lambda: now[0])
@@ -245,7 +245,7 @@ def test_no_request_is_begun_that_might_not_end_before_the_deadline(
         writer = make_writer(receiver.url, deadline=20.0, timeout=5.0, batch_rows=1)
         ack = write(writer, numbered(50))
         assert isinstance(failure(ack), SinkTimeout)
-        # The sixth begins after 15 s and may take 5; the seventh would begin after 18.
+        # The sixth begins after 15 s and may take 5. The seventh would begin after 18.
         assert len(ack.prefix) == len(receiver.requests) == 6
 
 
@@ -253,7 +253,7 @@ def test_no_request_is_begun_that_might_not_end_before_the_deadline(
 def test_a_request_takes_at_most_half_the_deadline(
     make_writer: Open, monkeypatch: pytest.MonkeyPatch, timeout: float, expected: float
 ) -> None:
-    """A request's time is what the settings say, and never so long that only one fits."""
+    """A request's time is the setting, but at most half of the deadline."""
     told: list[float] = []
 
     def ask(*arguments: Any) -> Answer:
@@ -266,7 +266,7 @@ def test_a_request_takes_at_most_half_the_deadline(
 
 
 def test_a_connection_is_kept(make_writer: Open) -> None:
-    """Requests and slices follow one another over one connection, with any answer that is whole."""
+    """Requests and slices share one connection after any complete answer."""
     answers = [
         OK,
         Reply(204, body=b""),
@@ -282,7 +282,7 @@ def test_a_connection_is_kept(make_writer: Open) -> None:
 
 
 def test_an_answer_that_nobody_asked_for_acks_nothing(make_writer: Open) -> None:
-    """Of two answers to one request the second is not taken for that to the next request."""
+    """The second of two answers to one request is not used for the next request."""
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
     with Receiver([Reply(raw=answer * 2), Reply(503)]) as receiver:
         writer = make_writer(receiver.url)
@@ -293,7 +293,7 @@ def test_an_answer_that_nobody_asked_for_acks_nothing(make_writer: Open) -> None
 def test_a_process_without_room_for_a_thread_waits(
     make_writer: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no thread can be started the sink is unavailable: no entry is to blame."""
+    """Without a thread the sink is unavailable, and no entry is to blame."""
 
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -323,7 +323,7 @@ def test_a_connection_that_was_closed_meanwhile_is_made_anew(make_writer: Open) 
 
 @pytest.mark.parametrize("length", [MOST_READ + 8192, 500_000])
 def test_of_a_large_answer_only_the_beginning_is_read(make_writer: Open, length: int) -> None:
-    """An endless body costs neither memory nor the ack, and is not taken for the next answer."""
+    """An endless body costs neither memory nor the ack, and does not mix with the next answer."""
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 90000000\r\n\r\n"
     with Receiver([Reply(raw=head + b"x" * length)]) as receiver:
         writer = make_writer(receiver.url)
@@ -345,7 +345,7 @@ def test_of_a_large_answer_only_the_beginning_is_read(make_writer: Open, length:
 def test_a_receiver_that_asks_to_be_left_alone_is(
     make_writer: Open, status: int, asked: str, wait: float
 ) -> None:
-    """Until the time of a Retry-After is over nothing is sent; its cap bounds it."""
+    """Nothing is sent before a Retry-After has passed, up to its cap."""
     with Receiver([Reply(status, (("Retry-After", asked),))]) as receiver:
         writer = make_writer(receiver.url)
         assert "answered" in str(failure(write(writer, numbered(1))))
@@ -355,12 +355,12 @@ def test_a_receiver_that_asks_to_be_left_alone_is(
             assert isinstance(error, SinkUnavailable)
             assert "asked for a pause of" in str(error)
         assert len(receiver.requests) == 1
-        writer._not_before = time.monotonic()  # as if it were over
+        writer._not_before = time.monotonic()  # As if it were over.
         assert write(writer, numbered(1)).complete
 
 
 class Clock:
-    """A clock that goes on when somebody sleeps; in the writer's place of ``time``."""
+    """A clock that advances during sleep, in the writer's place of ``time``."""
 
     def __init__(self) -> None:
         self.now, self.slept = 1000.0, []
@@ -376,7 +376,7 @@ class Clock:
 def test_a_short_rest_is_waited_for_without_a_word(
     make_writer: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to five seconds of a Retry-After are slept off, and then the entries are delivered."""
+    """A Retry-After of up to five seconds is slept through, and then the entries are delivered."""
     clock = Clock()
     monkeypatch.setattr("transporter_adaptors.http.writer.time", clock)
     with Receiver([Reply(429, (("Retry-After", "5"),))]) as receiver:
@@ -395,7 +395,7 @@ def test_a_short_rest_is_waited_for_without_a_word(
 def test_a_rest_that_is_too_long_is_the_routes(
     make_writer: Open, monkeypatch: pytest.MonkeyPatch, asked: str, later: float, told: str
 ) -> None:
-    """What is longer than five seconds, or than the slice has, is told, never as nothing."""
+    """A pause longer than five seconds, or than the slice has, is reported, not slept through."""
     clock = Clock()
     monkeypatch.setattr("transporter_adaptors.http.writer.time", clock)
     with Receiver([Reply(429, (("Retry-After", asked),))]) as receiver:
@@ -410,7 +410,7 @@ def test_a_rest_that_is_too_long_is_the_routes(
 
 @pytest.mark.parametrize("reply", [Reply(503), Reply(429, (("Retry-After", "9"),))])
 def test_without_a_time_to_wait_for_the_route_decides(make_writer: Open, reply: Reply) -> None:
-    """An outage without a Retry-After, or with a cap of nothing, is tried when the route says."""
+    """After an outage without a Retry-After, or with a cap of 0, the route decides the retry."""
     with Receiver([reply, reply]) as receiver:
         writer = make_writer(receiver.url, retry_after_max=0.0)
         for _ in range(2):
@@ -440,7 +440,7 @@ def test_a_redirect_to_the_same_origin_is_followed(
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_nothing_is_sent_to_another_origin(make_writer: Open, status: int) -> None:
-    """A redirect elsewhere is the route's fault: no entry and no credential goes there."""
+    """A redirect to another origin is the route's fault, and no entry or credential goes there."""
     with Receiver() as other, Receiver() as receiver:
         for there in (
             f"http://127.0.0.1:{other.port}/token-of-theirs",
@@ -469,7 +469,7 @@ def test_redirects_come_to_an_end(make_writer: Open) -> None:
 
 
 def test_secrets_do_not_come_back(make_writer: Open, caplog: pytest.LogCaptureFixture) -> None:
-    """What a receiver repeats of the URL or a header is in no error and no log line."""
+    """A secret that a receiver repeats is in no error and no log line."""
     echo = b"you sent tok-0123456 to /in?sig=s3cr3tsig with opensesame"
     malformed = Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nno header\r\n\r\n")
     logging.getLogger("urllib3.connection").setLevel(logging.NOTSET)
@@ -485,7 +485,7 @@ def test_secrets_do_not_come_back(make_writer: Open, caplog: pytest.LogCaptureFi
 
 
 def test_a_receiver_with_a_trusted_certificate_is_written_to(make_writer: Open) -> None:
-    """With the certificate's file as ca_file entries arrive over TLS, on one connection."""
+    """Entries arrive over TLS, on one connection, with the certificate as ca_file."""
     with Receiver(tls=localhost_tls()) as receiver:
         writer = make_writer(f"https://localhost:{receiver.port}/", ca_file=LOCALHOST)
         assert write(writer, numbered(3)).complete
@@ -497,7 +497,7 @@ def test_a_receiver_with_a_trusted_certificate_is_written_to(make_writer: Open) 
 def test_nobody_is_told_anything_without_a_certificate_that_is_trusted(
     make_writer: Open, host: str, ca_file: Path | None
 ) -> None:
-    """An unknown issuer, or another name, is unavailable, and nothing is sent."""
+    """With an unknown issuer, or another name, the sink is unavailable and nothing is sent."""
     with Receiver(tls=localhost_tls()) as receiver:
         writer = make_writer(f"https://{host}:{receiver.port}/", ca_file=ca_file)
         error = failure(write(writer, numbered(1)))
@@ -518,7 +518,7 @@ def test_a_receiver_that_speaks_no_tls_is_unavailable(make_writer: Open) -> None
 def test_a_ca_file_that_cannot_be_used_is_the_routes_fault(
     make_writer: Open, tmp_path: Path, content: bytes | None
 ) -> None:
-    """A missing, empty or broken file of certificates is told at the open, by its name."""
+    """A missing, empty or broken file of certificates is reported at the open, by its name."""
     path = tmp_path / "ca.pem"
     if content is not None:
         path.write_bytes(content)

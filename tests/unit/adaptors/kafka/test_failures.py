@@ -39,7 +39,7 @@ from transporter.errors import (
     ],
 )
 def test_each_error_has_its_class(code: int, expected: type[Exception]) -> None:
-    """Outages are waited out, rights stop the route, and what a message is refused for names it."""
+    """Outages are retried, missing rights stop the route, and a refusal names its message."""
     error = sink_error(KafkaError(code), "Kafka topic t at b", 7)
 
     assert type(error) is expected
@@ -49,7 +49,7 @@ def test_each_error_has_its_class(code: int, expected: type[Exception]) -> None:
 
 @pytest.mark.parametrize(("fixed", "expected"), [(True, SinkUnavailable), (False, Rejected)])
 def test_a_missing_topic_is_blamed_on_who_chose_it(fixed: bool, expected: type[Exception]) -> None:
-    """A missing topic is waited for when it is fixed, and else is the entry's fault."""
+    """A missing fixed topic is retried, and any other missing topic is the entry's fault."""
     error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
 
     assert type(sink_error(error, "place", 7, fixed_topic=fixed)) is expected
@@ -73,7 +73,7 @@ def test_a_missing_topic_is_blamed_on_who_chose_it(fixed: bool, expected: type[E
     ],
 )
 def test_each_error_has_its_class_for_a_reader(code: int, expected: type[Exception]) -> None:
-    """Outages are waited out, rights and membership stop the reader, and so does a bad record."""
+    """Outages are retried, and rights, membership or a bad record stop the reader."""
     error = source_error(KafkaError(code), "Kafka at b")
 
     assert type(error) is expected
@@ -95,10 +95,10 @@ def test_each_error_has_its_class_for_a_reader(code: int, expected: type[Excepti
     ],
 )
 def test_each_event_has_its_kind(code: int, expected: Kind) -> None:
-    """An end and a missing range are no failures, and what may pass is looked into."""
+    """An end and a missing range are not failures, and temporary errors are looked into."""
     assert kind_of(KafkaError(code)) is expected
 
 
 def test_a_fatal_error_is_a_failure_whatever_its_code() -> None:
-    """A client that is of no use any more is not waited for."""
+    """A fatal error of the client is a failure, even with a temporary code."""
     assert kind_of(KafkaError(KafkaError._TRANSPORT, "gone", fatal=True)) is Kind.FAILURE

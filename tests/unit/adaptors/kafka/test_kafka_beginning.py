@@ -10,7 +10,7 @@ OURS, THEIRS = "log-a/1", "log-b/2"
 
 
 def position(place: int | None = None, topic_id: str = "id") -> Position:
-    """Return a position of ours with *place* in partition 0."""
+    """Return a position of this log with *place* in partition 0."""
     empty = Position(OURS)
     return empty if place is None else empty.advance([Step("t", topic_id, 0, Place(place))])
 
@@ -18,12 +18,12 @@ def position(place: int | None = None, topic_id: str = "id") -> Position:
 def committed(
     offset: int, owner: str = OURS, logged: int | None = None, topic: str = "id"
 ) -> Committed:
-    """Return what a reader of ours, or another one, left with the group."""
+    """Return a commit of this reader, or of another one, in the group."""
     return Committed(Place(offset), Mark(owner, topic, logged))
 
 
 def plain(offset: int) -> Committed:
-    """Return what an operator's tool left with the group."""
+    """Return a commit of an operator's tool in the group."""
     return Committed(Place(offset), None)
 
 
@@ -59,22 +59,22 @@ def plain(offset: int) -> Committed:
 def test_who_is_believed(
     logged: int | None, found: Committed | None, expected: Place | Edge
 ) -> None:
-    """The log counts against its own marks, and the group against everybody else's."""
+    """The log overrides its own marks, and the group's commits by others override the log."""
     assert beginning(position(logged), "t", "id", 0, found) == expected
 
 
 def test_ends_of_transactions_behind_the_log_are_passed() -> None:
-    """A commit of ours beyond the log's place counts if it was made from that very place."""
+    """An own commit beyond the log's place counts if it was made from that very place."""
     assert beginning(position(100), "t", "id", 0, committed(103, logged=100)) == Place(103)
 
 
 def test_a_log_from_a_backup_is_believed() -> None:
-    """An older log goes on from its own place, not from what its later self committed."""
+    """A restored log goes on from its own place, not from the later commit of its original."""
     assert beginning(position(60), "t", "id", 0, committed(103, logged=100)) == Place(60)
 
 
 def test_a_topic_that_took_the_name_of_another_is_read_from_its_beginning() -> None:
-    """Neither the log's nor a mark's place of a deleted topic counts."""
+    """Neither the log's nor a mark's place in a deleted topic counts."""
     old = position(100, "old")
 
     assert beginning(old, "t", "new", 0, None) is Edge.RECREATED
@@ -83,7 +83,7 @@ def test_a_topic_that_took_the_name_of_another_is_read_from_its_beginning() -> N
 
 
 def test_a_place_in_the_new_topic_counts() -> None:
-    """Who has read the new topic already is believed."""
+    """A place that the group has committed for the new topic is used."""
     old = position(100, "old")
 
     assert beginning(old, "t", "new", 0, committed(7, THEIRS, 7, topic="new")) == Place(7)
@@ -92,12 +92,12 @@ def test_a_place_in_the_new_topic_counts() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "x", "[]", "{}", '{"transporter":"a"}', "null"])
 def test_metadata_of_others_is_no_mark(text: str | None) -> None:
-    """Whatever other programs write beside an offset is not taken for ours."""
+    """Metadata that other programs write beside an offset is not read as a mark."""
     assert Mark.parse(text) is None
 
 
 def test_a_mark_is_read_as_it_was_written() -> None:
-    """Owner, topic and place come back."""
+    """Owner, topic and place read back unchanged."""
     mark = Mark(OURS, "id", 7)
 
     assert Mark.parse(str(mark)) == mark

@@ -55,7 +55,7 @@ def test_a_setting_that_the_promises_rest_on_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("backoff", [5, "99", 99.9])
 def test_too_short_a_backoff_is_refused_for_transactions(backoff: object) -> None:
-    """With it the client has been seen to wait for ever; without transactions it may be short."""
+    """A short backoff may block the client for ever, and is allowed without transactions only."""
     client = {"retry.backoff.ms": backoff}
     with pytest.raises(ValidationError, match=r"retry\.backoff\.ms of 100 at least"):
         config(topic="t", transactional=True, client=client)
@@ -106,7 +106,7 @@ def test_topics_that_cannot_be_are_refused(topic: str) -> None:
     [
         (False, None),
         (True, (None, None, {})),
-        ("true", (None, None, {})),  # as a variable gives it
+        ("true", (None, None, {})),  # Written like this in a variable.
         ("no", None),
         ({}, (None, None, {})),
         (
@@ -116,7 +116,7 @@ def test_topics_that_cannot_be_are_refused(topic: str) -> None:
     ],
 )
 def test_topics_are_created_as_the_settings_say(given: object, expected: object) -> None:
-    """A switch leaves everything to the brokers; settings are written as they read them."""
+    """True leaves the topic's settings to the brokers, and a mapping is passed in their format."""
     found = config(create_topics=given).create_topics
 
     assert (found and (found.partitions, found.replication, found.settings)) == expected
@@ -133,7 +133,7 @@ def test_topics_are_created_as_the_settings_say(given: object, expected: object)
 def test_a_wrong_setting_of_new_topics_is_told_with_its_key(
     tmp_path: Path, text: str, words: str
 ) -> None:
-    """There is one problem, whichever form was meant."""
+    """A mistake is one problem, whichever form was meant."""
     path = tmp_path / "p.yaml"
     path.write_text(PIPELINE.replace("topic: t", f"create_topics: {text}"))
     with pytest.raises(InvalidPipeline) as failure:
@@ -145,7 +145,7 @@ def test_a_wrong_setting_of_new_topics_is_told_with_its_key(
 
 
 def test_the_defaults_are_one_topic_a_namespace_and_large_messages() -> None:
-    """Without settings the namespace is the topic, and the topic's own size limit decides."""
+    """By default the namespace is the topic, and the topic's own size limit decides."""
     assert config().topic == "{namespace}"
     assert (config().create_topics, config().id_headers) == (None, False)
     assert config().max_message_bytes == 16 * 1024**2
@@ -186,20 +186,20 @@ def test_a_setting_that_the_readers_promises_rest_on_is_refused(name: str) -> No
     ],
 )
 def test_settings_of_a_reader_that_cannot_be_are_refused(settings: dict[str, object]) -> None:
-    """Topics or a pattern, not both; one field in the namespace; known policies."""
+    """Topics with a pattern, another field in the namespace, and unknown policies are refused."""
     with pytest.raises(ValidationError):
         reader(**settings)
 
 
 def test_a_readers_namespace_may_be_fixed_or_hold_the_topic() -> None:
-    """Both forms are taken, and the topic is the default."""
+    """A namespace may be fixed or hold the topic, which is the default."""
     assert reader().namespace == "{topic}"
     assert reader(namespace="orders").namespace == "orders"
     assert reader(namespace="shop.{topic}").namespace == "shop.{topic}"
 
 
 def test_a_pattern_is_found_anywhere_but_in_internal_topics() -> None:
-    """As a route's namespace filter: anchored only if it says so."""
+    """A pattern matches anywhere unless it is anchored, like a route's namespace filter."""
     names = ["b.orders", "orders", "orders-eu", "__orders"]
 
     assert matching(names, "orders") == ["b.orders", "orders", "orders-eu"]
@@ -209,7 +209,7 @@ def test_a_pattern_is_found_anywhere_but_in_internal_topics() -> None:
 
 @pytest.mark.parametrize("make", [config, reader])
 def test_tls_and_sasl_become_settings_of_the_client(make: Callable[..., Any]) -> None:
-    """Each of our settings has its name in the client, and no secret is in a text."""
+    """Each setting has its name in the client, and no text shows a secret."""
     made = make(
         security_protocol="sasl_ssl",
         sasl_mechanism="SCRAM-SHA-512",
@@ -262,7 +262,7 @@ def test_tls_and_sasl_become_settings_of_the_client(make: Callable[..., Any]) ->
     ],
 )
 def test_half_a_security_is_refused(settings: dict[str, object], problem: str) -> None:
-    """What would be ignored, or fail at the broker, is told at once and shows no secret."""
+    """A setting that would be ignored, or fail at the broker, is refused without any secret."""
     with pytest.raises(ValidationError) as failure:
         config(**settings)
 
@@ -279,12 +279,12 @@ def test_half_a_security_is_refused(settings: dict[str, object], problem: str) -
     ],
 )
 def test_tokens_need_no_user_name(client: dict[str, object]) -> None:
-    """The client has them from a provider, or makes them itself."""
+    """OAUTHBEARER needs no user name, because the client fetches or makes its tokens."""
     assert config(client=client, **OAUTHBEARER).security_settings["sasl.mechanism"] == "OAUTHBEARER"
 
 
 def test_a_pipeline_hides_the_secret_of_a_providers_client(tmp_path: Path) -> None:
-    """Also where a provider repeats what it was sent."""
+    """The secret is redacted even in the encoded form that a provider repeats."""
     secret = "s3cr3t+of/ada"  # noqa: S105 - of nobody
     client = f"{{sasl.oauthbearer.client.id: ada, sasl.oauthbearer.client.secret: {secret}}}"
     (tmp_path / "p.yaml").write_text(f"{PIPELINE}      client: {client}\n")
@@ -292,7 +292,7 @@ def test_a_pipeline_hides_the_secret_of_a_providers_client(tmp_path: Path) -> No
     sent = base64.b64encode(f"ada:{secret}".encode()).decode()
 
     assert hide(f"no {secret}, s3cr3t%2Bof%2Fada") == "no ***, ***"
-    assert hide(sent) == "YWRhOn***E="  # the letters that are not of the secret alone
+    assert hide(sent) == "YWRhOn***E="  # The letters around it depend on more than the secret.
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_a_pipeline_hides_the_secret_of_a_providers_client(tmp_path: Path) -> No
     ],
 )
 def test_the_readme_names_every_setting(section: str, model: type[KafkaConnection]) -> None:
-    """Each section's table has a row for each setting of its own, in their order, and no other."""
+    """Each section's table has one row for each of its settings, in order, and no other."""
     page = Path(config_module.__file__).with_name("README.md").read_text()
     table = (
         page.split(f"\n{section}\n")[1].split("\n\nand those of")[0].split("```yaml\n    boot")[0]
@@ -317,7 +317,7 @@ def test_the_readme_names_every_setting(section: str, model: type[KafkaConnectio
 
 
 def test_the_defaults_of_a_reader() -> None:
-    """Without settings nothing committed is passed over, and a loss is never taken silently."""
+    """By default no committed record is skipped, and no loss is accepted silently."""
     found = reader()
     assert (found.start, found.on_out_of_range, found.isolation) == (
         "earliest",

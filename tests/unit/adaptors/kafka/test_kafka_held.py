@@ -7,7 +7,7 @@ from transporter_adaptors.kafka.position import Place
 
 
 def test_nothing_is_due_before_anything_is_durable() -> None:
-    """What was handed out is due only when the log has it."""
+    """A delivered place is due only when it is in the log."""
     held = Held("t", "id", 0)
     held.hand(Place(5))
 
@@ -18,7 +18,7 @@ def test_nothing_is_due_before_anything_is_durable() -> None:
 
 
 def test_an_end_behind_the_last_record_is_due_when_that_record_is_durable() -> None:
-    """Offsets of ends of transactions are told with, and not before, the record before them."""
+    """An end behind the last record is due together with that record, and not before."""
     held = Held("t", "id", 0, logged=Place(2))
     held.hand(Place(5))
     held.reach(6)
@@ -31,7 +31,7 @@ def test_an_end_behind_the_last_record_is_due_when_that_record_is_durable() -> N
 
 
 def test_an_end_that_has_grown_since_is_no_end() -> None:
-    """An end that was seen before later records says nothing."""
+    """An end that was seen before later records does not count."""
     held = Held("t", "id", 0)
     held.hand(Place(9))
     held.reach(7)
@@ -41,7 +41,7 @@ def test_an_end_that_has_grown_since_is_no_end() -> None:
 
 
 def test_a_record_ends_the_end() -> None:
-    """A partition that goes on is not at its end any more."""
+    """A partition with a further record is not at its end any more."""
     held = Held("t", "id", 0)
     held.reach(0)
     assert held.ended
@@ -51,7 +51,7 @@ def test_a_record_ends_the_end() -> None:
 
 
 def test_a_takeover_is_told_from_where_it_began() -> None:
-    """A place that somebody else has come to is due, with our own old place beside it."""
+    """A place that another reader reached is due, and its mark holds the own old place."""
     held = Held("t", "id", 0, logged=Place(50), passed=(Place(50), 500))
 
     assert held.due == 500

@@ -12,7 +12,7 @@ PATIENCE = 30.0
 
 
 def test_it_keeps_once_the_owner_is_away_and_not_before() -> None:
-    """While the owner is present nothing is kept; afterwards it is, again and again."""
+    """The thread keeps the membership only while the owner is away, again and again."""
     kept, calls = threading.Event(), []
 
     def keep() -> None:
@@ -32,7 +32,7 @@ def test_it_keeps_once_the_owner_is_away_and_not_before() -> None:
 
 
 def test_an_owner_that_comes_back_in_time_is_never_stood_in_for() -> None:
-    """With patience left the thread only waits."""
+    """The thread does nothing while the owner returns in time."""
     calls: list[int] = []
     keeper = Keeper(PATIENCE, lambda: calls.append(1))
     for _ in range(100):
@@ -62,7 +62,7 @@ def test_what_fails_in_the_thread_is_raised_for_the_owner() -> None:
 
 
 def test_closing_ends_the_thread() -> None:
-    """After a close no thread is left, however often it was kept before."""
+    """After a close the thread has ended."""
     keeper = Keeper(0.0, lambda: None)
     keeper.close()
 
@@ -70,7 +70,7 @@ def test_closing_ends_the_thread() -> None:
 
 
 def test_who_works_aside_never_waits_and_stays_away() -> None:
-    """While the thread is at work it is told so; else the thread goes on behind it."""
+    """A caller aside never waits, and gets false while the thread is at work."""
     inside, go_on, again = threading.Event(), threading.Event(), threading.Event()
 
     def keep() -> None:

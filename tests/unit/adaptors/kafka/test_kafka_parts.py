@@ -13,7 +13,7 @@ LEAST = 1500
 
 
 def outgoing(*namespaces: str, offsets: list[int] | None = None) -> Outgoing:
-    """Return rows of these namespaces, of entries at *offsets*; that named ``bad`` has no topic."""
+    """Return rows of these namespaces, of entries at *offsets*. ``bad`` has no topic."""
     batch = entries([Message(namespace, b"") for namespace in namespaces], 0)
     if offsets is not None:
         column = pa.array(offsets, pa.int64())
@@ -22,19 +22,19 @@ def outgoing(*namespaces: str, offsets: list[int] | None = None) -> Outgoing:
 
 
 def topics(found: Outgoing, first: int, most: int) -> list[str]:
-    """Return where these rows go."""
+    """Return the topics of these rows."""
     return [row[0] for row in found.rows(first, most)]
 
 
 def test_rows_come_part_by_part() -> None:
-    """Each part follows the one before it, and the last one has what is left."""
+    """Each part follows the one before it, and the last one has the rest."""
     found = outgoing("a", "b", "c", "d", "e")
     assert [topics(found, first, 2) for first in (0, 2, 4)] == [["a", "b"], ["c", "d"], ["e"]]
     assert (topics(found, 0, 100), found.nameless) == (["a", "b", "c", "d", "e"], None)
 
 
 def test_a_part_ends_with_an_entry() -> None:
-    """The rows that a step made of one entry are in the same part, so that it can be acked."""
+    """All rows that a step made of one entry are in the same part, so that it can be acked."""
     found = outgoing("a", "b", "c", "d", "e", offsets=[1, 2, 2, 2, 3])
     assert topics(found, 0, 2) == ["a", "b", "c", "d"]
     assert topics(found, 4, 2) == ["e"]
@@ -42,7 +42,7 @@ def test_a_part_ends_with_an_entry() -> None:
 
 @pytest.mark.parametrize("most", [1, 2, 100])
 def test_nothing_comes_of_an_entry_without_a_topic_or_behind_it(most: int) -> None:
-    """Not even those of its rows that have one."""
+    """An entry with a row without a topic has no rows at all, nor has any later entry."""
     found = outgoing("a", "b", "bad", "c", "d", offsets=[1, 2, 2, 3, 4])
     assert topics(found, 0, most) == ["a"]
     assert topics(found, 1, most) == []
@@ -51,7 +51,7 @@ def test_nothing_comes_of_an_entry_without_a_topic_or_behind_it(most: int) -> No
 
 
 def test_ids_are_behind_the_headers_of_each_row() -> None:
-    """Each part has the ids that the whole batch would; where there is no source id, none is."""
+    """Each part has the same ids as the whole batch, and a missing source id is left out."""
     made = [Message("n", b"", headers=(("h", b"1"),)), *[Message("n", b"", source_id="s/2")] * 3]
     batch = entries(made, 0).batch
     column = pa.array([1, 2, 2, 3], pa.int64())
@@ -75,7 +75,7 @@ def test_ids_are_behind_the_headers_of_each_row() -> None:
 
 
 def test_a_wait_now_and_then_changes_nothing() -> None:
-    """A broker that pauses once in a while is no reason for parts that a kill repeats."""
+    """A broker that pauses now and then does not enlarge the parts, which a kill repeats."""
     pace = Pace()
     for _ in range(20):
         for _ in range(31):
@@ -85,7 +85,7 @@ def test_a_wait_now_and_then_changes_nothing() -> None:
 
 
 def test_parts_grow_while_the_brokers_are_waited_for() -> None:
-    """Where brokers are far away there are more rows on the way, up to a bound."""
+    """Parts grow, up to a bound, while the writer waits for distant brokers."""
     pace = Pace()
     for _ in range(32):
         pace.record_wait(0.26, 1.0)
@@ -96,7 +96,7 @@ def test_parts_grow_while_the_brokers_are_waited_for() -> None:
 
 
 def test_parts_shrink_when_nothing_is_waited_for() -> None:
-    """Once brokers answer at once again, a kill repeats as little as before."""
+    """Parts shrink once brokers answer at once again, so a kill repeats as little as before."""
     pace = Pace()
     for _ in range(64):
         pace.record_wait(0.5, 1.0)

@@ -9,7 +9,7 @@ from transporter.errors import SourceError
 
 
 def test_a_position_is_read_as_it_was_written() -> None:
-    """Every partition of every topic comes back, with owner, topic id and leader epoch."""
+    """Every partition of every topic reads back, with owner, topic id and leader epoch."""
     position = Position("log/ab").advance(
         [
             Step("a", "id-a", 0, Place(7, 3)),
@@ -26,7 +26,7 @@ def test_a_position_is_read_as_it_was_written() -> None:
 
 
 def test_a_step_moves_its_partition_only() -> None:
-    """What other partitions have come to stays, and the old position is not touched."""
+    """The places of other partitions stay, and the old position is unchanged."""
     before = Position("o").advance([Step("a", "i", 0, Place(5)), Step("a", "i", 1, Place(6))])
 
     after = before.advance([Step("a", "i", 1, Place(9))])
@@ -36,7 +36,7 @@ def test_a_step_moves_its_partition_only() -> None:
 
 
 def test_a_topic_with_another_id_begins_anew() -> None:
-    """Places of a deleted topic are neither found for its successor nor kept beside its own."""
+    """Places of a deleted topic are neither used for its successor nor kept beside its own."""
     before = Position("o").advance([Step("a", "old", 0, Place(5)), Step("a", "old", 1, Place(6))])
 
     after = before.advance([Step("a", "new", 1, Place(2))])
@@ -49,7 +49,7 @@ def test_a_topic_with_another_id_begins_anew() -> None:
 
 
 def test_without_an_id_a_topic_is_taken_as_the_one_it_was() -> None:
-    """Brokers that give no ids, before or after an upgrade, do not make a topic another one."""
+    """A topic is the same one if brokers gave no id before or after an upgrade."""
     before = Position("o").advance([Step("a", "", 0, Place(5))])
     after = before.advance([Step("a", "id", 0, Place(6))])
 
@@ -62,13 +62,13 @@ def test_without_an_id_a_topic_is_taken_as_the_one_it_was() -> None:
     "text", ["", "7", "[]", '{"batch":1}', '{"owner":"o","topics":{"a":{"id":"","next":[1]}}}']
 )
 def test_a_foreign_position_is_refused(text: str) -> None:
-    """A text that no kafka reader has written says what to do."""
+    """A position that no Kafka reader has written is refused, with the remedy."""
     with pytest.raises(SourceError, match="give the reader another name"):
         Position.parse(text)
 
 
 def test_unknown_keys_of_a_later_version_are_passed_over() -> None:
-    """A position with more in it than this version knows is read."""
+    """A position with unknown keys is read."""
     text = '{"owner":"o","more":1,"topics":{"a":{"id":"i","next":{"0":[3,1]},"more":2}}}'
 
     assert Position.parse(text).place("a", "i", 0) == Place(3, 1)

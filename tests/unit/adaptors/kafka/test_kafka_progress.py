@@ -13,7 +13,7 @@ STORED = StoredOffset("log-1", "bestellungen-ä", 3, 2, 1, 4, 10)
 
 
 def test_what_was_stored_is_read_back() -> None:
-    """Every part survives, and the whole is far below the 4096 bytes that brokers keep."""
+    """Every part reads back, and the whole is far below the 4096 bytes that brokers keep."""
     progress = Progress(STORED, "a-1")
 
     assert Progress.decode(progress.encode()) == progress
@@ -22,13 +22,13 @@ def test_what_was_stored_is_read_back() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "x", "1", "{}", '{"v": 2}', '{"v": 1, "mark": "a"}'])
 def test_what_another_program_has_committed_says_nothing(text: str | None) -> None:
-    """Metadata that we have not written is no progress."""
+    """Metadata of another program is not read as progress."""
     assert Progress.decode(text) is None
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 7])
 def test_the_committed_offset_is_never_negative(offset: int) -> None:
-    """The client would leave out a negative one, and the metadata with it."""
+    """The offset is never negative, because the client would omit it and its metadata."""
     stored = StoredOffset("log-1", "route", 1, -1, 0, 1, offset)
 
     assert Progress(stored, "a-1").place("orders").offset == max(0, offset)
@@ -43,7 +43,7 @@ def test_the_committed_offset_is_never_negative(offset: int) -> None:
     ],
 )
 def test_the_progress_has_a_topic(settings: dict[str, object], place: str) -> None:
-    """It is the one that is named, or else the fixed topic."""
+    """The progress is in the topic that is named, or else in the fixed topic."""
     config = {"bootstrap_servers": "127.0.0.1:9092", "transactional": True, **settings}
 
     assert KafkaWriterConfig.model_validate(config).progress_place == place
@@ -59,6 +59,6 @@ def test_the_progress_has_a_topic(settings: dict[str, object], place: str) -> No
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, object]) -> None:
-    """A template needs a topic for the progress, and that one needs transactions."""
+    """A template needs a progress topic, and a progress topic needs transactions."""
     with pytest.raises(ValidationError, match="progress_topic"):
         KafkaWriterConfig.model_validate({"bootstrap_servers": "127.0.0.1:9092", **settings})

@@ -32,7 +32,7 @@ class Text(str):
 
 
 class Hand:
-    """Stands in for the group: hands out a record with each look, as it is told."""
+    """A stand-in for the group, which returns the prepared record at each look."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, int], Held] = {}
@@ -40,7 +40,7 @@ class Hand:
         self.doubt = False
 
     def take(self, _timeout: float) -> Taken:
-        """Return one record of which only the place is known."""
+        """Return one record with a place and no content."""
         records: list[Any] = [object()]
         return Taken(records, self.next)
 
@@ -53,13 +53,13 @@ class Hand:
 
 @pytest.fixture
 def hand() -> Hand:
-    """Give the stand-in of a group."""
+    """Return the stand-in for a group."""
     return Hand()
 
 
 @pytest.fixture
 def reader(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaReader]:
-    """Give a reader that is open on *hand*, and counts comparisons of positions."""
+    """Yield a reader that is open on *hand*, and count comparisons of positions."""
     written = Position.__str__
     monkeypatch.setattr(Position, "__str__", lambda position: Text(written(position)))
     monkeypatch.setattr(module, "to_batch", lambda *_: ())
@@ -75,7 +75,7 @@ def reader(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaReader]
 
 
 def batches(reader: KafkaReader, hand: Hand, held: Held, count: int) -> list[str]:
-    """Have *count* batches handed out, each of one record of *held*; return their positions."""
+    """Poll *count* batches of one record of *held* each, and return their positions."""
     found = []
     for number in range(count):
         hand.next = [(held, Place(number + 1))]
@@ -87,10 +87,10 @@ def batches(reader: KafkaReader, hand: Hand, held: Held, count: int) -> list[str
 def test_commits_of_many_open_batches_cost_the_same_each(
     reader: KafkaReader, hand: Hand, known: bool
 ) -> None:
-    """A source that waits for delivery may have as many batches open as entries."""
+    """The cost of a commit does not grow with the number of open batches."""
     count = 1000
     positions = batches(reader, hand, Held("t", "id", 0), count)
-    # After a restart the first commits are of what a run before has handed out.
+    # After a restart the first commits are of batches of the run before.
     committed = positions if known else [Text(f"before-{number}") for number in range(count)]
 
     for position in committed:
@@ -101,7 +101,7 @@ def test_commits_of_many_open_batches_cost_the_same_each(
 
 
 def test_a_commit_settles_all_batches_up_to_it(reader: KafkaReader, hand: Hand) -> None:
-    """What comes behind the position stays open, and is settled by its own commit."""
+    """Batches behind the position stay open, until their own commit."""
     held = Held("t", "id", 0)
     positions = batches(reader, hand, held, 5)
 
@@ -114,7 +114,7 @@ def test_a_commit_settles_all_batches_up_to_it(reader: KafkaReader, hand: Hand) 
 
 
 def test_a_position_that_is_reached_twice_settles_both(reader: KafkaReader, hand: Hand) -> None:
-    """A partition that went away and came back is read again, up to a place that is known."""
+    """A partition that went away and came back is read again, up to a known place."""
     gone, back, other = Held("t", "id", 0), Held("t", "id", 0), Held("t", "id", 1)
     hand.next = [(gone, Place(1)), (other, Place(7))]
     first = reader.poll(0).position or ""

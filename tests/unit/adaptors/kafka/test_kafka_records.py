@@ -19,7 +19,7 @@ def record(topic: str = "a", **parts: object) -> Record:
 
 
 def messages(*records: Record) -> list[Message]:
-    """Return *records* as messages."""
+    """Convert *records* to messages."""
     batch = to_batch(records, NAMES, "text/plain")
     batch.validate(full=True)
     assert batch.schema.equals(MESSAGE_SCHEMA)
@@ -27,7 +27,7 @@ def messages(*records: Record) -> list[Message]:
 
 
 def test_each_part_goes_to_its_column() -> None:
-    """Topic, partition and offset make namespace and source id; the rest is as it was."""
+    """Topic, partition and offset make namespace and source id, and the rest is unchanged."""
     headers = [("h", b"1"), ("h", None), ("", b"")]
 
     (found,) = messages(
@@ -40,7 +40,7 @@ def test_each_part_goes_to_its_column() -> None:
 
 
 def test_rows_keep_their_order_over_topics() -> None:
-    """Records of several topics, with headers and without, stay as they came."""
+    """Records of several topics, with headers and without, keep their order."""
     found = messages(
         record("a", offset=1, value=b"1"),
         record("b", partition=1, offset=1, value=b"2", headers=[("x", b"y")]),
@@ -64,7 +64,7 @@ def test_no_value_is_a_tombstone_and_an_empty_one_is_not() -> None:
 
 @pytest.mark.parametrize(("time", "expected"), [(-1, 0), (0, 0), (LATEST, LATEST), (-5, -5)])
 def test_a_time_that_a_calendar_has_is_kept(time: int, expected: int) -> None:
-    """Milliseconds become microseconds; no time at all becomes zero."""
+    """Milliseconds become microseconds, and a missing time becomes zero."""
     (found,) = messages(record(timestamp=(1, time), value=b""))
 
     assert (found.timestamp, found.headers) == (expected * 1000, ())

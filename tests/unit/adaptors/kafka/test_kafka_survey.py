@@ -14,19 +14,19 @@ from transporter.errors import SourceUnavailable
 
 
 class Asked:
-    """Keeps the questions that were asked."""
+    """A query that keeps its pending answers."""
 
     def __init__(self) -> None:
         self.questions: list[Future[int]] = []
 
     def __call__(self) -> Future[int]:
-        """Ask once more."""
+        """Start another query."""
         self.questions.append(Future())
         return self.questions[-1]
 
 
 def test_an_answer_is_taken_when_it_has_come() -> None:
-    """Until then the one before it stands, and nothing else is asked."""
+    """The previous answer stays until the next one has come, and no query is added meanwhile."""
     asked = Asked()
     survey = Survey(asked)
     assert not survey.look(10.0)
@@ -42,7 +42,7 @@ def test_an_answer_is_taken_when_it_has_come() -> None:
 
 
 def test_an_answer_that_is_late_leaves_no_old_one() -> None:
-    """Nothing is known until it has come; nothing else is asked meanwhile."""
+    """A late answer leaves none, and no query is added until it has come."""
     asked = Asked()
     survey = Survey(asked)
     survey.look(10.0)
@@ -58,7 +58,7 @@ def test_an_answer_that_is_late_leaves_no_old_one() -> None:
 
 
 def test_no_more_is_asked_than_once_in_a_while() -> None:
-    """However often it is looked at."""
+    """A query is sent at most once per interval, however often the survey is polled."""
     asked = Asked()
     survey = Survey(asked)
     survey.look(10.0)
@@ -72,7 +72,7 @@ def test_no_more_is_asked_than_once_in_a_while() -> None:
     "error", [SourceUnavailable("gone"), KafkaException(KafkaError(KafkaError._TIMED_OUT))]
 )
 def test_a_question_that_fails_leaves_no_old_answer(error: Exception) -> None:
-    """Nothing is known then, until the next answer."""
+    """A failed query removes the old answer until the next one."""
     asked = Asked()
     survey = Survey(asked)
     survey.look(10.0)
@@ -85,7 +85,7 @@ def test_a_question_that_fails_leaves_no_old_answer(error: Exception) -> None:
 
 
 def test_a_question_that_cannot_be_asked_is_one_that_fails() -> None:
-    """It is asked again in its time."""
+    """A query that cannot be sent counts as failed, and is retried after the interval."""
     calls: list[int] = []
 
     def fail() -> Future[int]:
@@ -100,7 +100,7 @@ def test_a_question_that_cannot_be_asked_is_one_that_fails() -> None:
 
 
 def test_what_is_forgotten_is_not_answered_later() -> None:
-    """What was asked before a long pause tells nothing of the time after it."""
+    """An answer to a query from before a long pause is ignored."""
     asked = Asked()
     survey = Survey(asked)
     survey.look(10.0)
@@ -111,7 +111,7 @@ def test_what_is_forgotten_is_not_answered_later() -> None:
 
 
 def test_ends_are_known_when_all_of_them_are() -> None:
-    """One that fails leaves none."""
+    """The ends are known only when all of them are."""
     first, second = Future[SimpleNamespace](), Future[SimpleNamespace]()
     ends = Ends({TopicPartition("t", 0): first, TopicPartition("t", 1): second})
     first.set_result(SimpleNamespace(offset=3))

@@ -31,7 +31,7 @@ def provider() -> Iterator[Provider]:
 
 
 def config(provider: Provider, secret: str) -> Any:
-    """Return settings of a writer to brokers that are not there."""
+    """Return settings of a writer to brokers that do not exist."""
     client = {
         "sasl.oauthbearer.method": "oidc",
         "sasl.oauthbearer.token.endpoint.url": provider.url,
@@ -49,7 +49,7 @@ def config(provider: Provider, secret: str) -> Any:
 
 
 def refusal(settings: Any) -> SinkUnavailable:
-    """Return what an open fails with."""
+    """Return the error of an open."""
     writer = KafkaWriter(settings)
     with pytest.raises(SinkUnavailable) as failure:
         writer.open(WriterContext(log_id="log-1", route="route", epoch=1, deadline=1.0))
@@ -58,7 +58,7 @@ def refusal(settings: Any) -> SinkUnavailable:
 
 
 def test_the_client_asks_the_provider(provider: Provider) -> None:
-    """With id, secret and scope of the settings; then the brokers are what is missing."""
+    """The client fetches a token with the settings' id, secret and scope."""
     assert "OAUTHBEARER" not in str(refusal(config(provider, SECRET)))
     assert provider.asked()[0] == {"grant_type": "client_credentials", "scope": "write read"}
 
@@ -66,7 +66,7 @@ def test_the_client_asks_the_provider(provider: Provider) -> None:
 def test_a_provider_is_trusted_as_the_system_trusts(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the system keeps its certificates; without one that fits, nothing is sent."""
+    """The system's certificates decide, and nothing is sent to an untrusted provider."""
     provider.tls = localhost_tls()
     monkeypatch.setattr(Provider, "url", f"https://localhost:{provider.port}/token")
     assert "OAUTHBEARER token" in str(refusal(config(provider, SECRET)))
@@ -79,7 +79,7 @@ def test_a_provider_is_trusted_as_the_system_trusts(
 def test_a_provider_that_refuses_is_waited_for(
     provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reason is told, and what a provider repeats of the secret is not in the log."""
+    """The provider's reason is reported, and a secret that it repeats is not in the log."""
     with caplog.at_level(logging.DEBUG):
         error = refusal(config(provider, "another/of+ada"))
     assert "Failed to acquire SASL OAUTHBEARER token" in str(error)
@@ -103,12 +103,12 @@ def test_a_provider_that_refuses_is_waited_for(
     ],
 )
 def test_a_token_may_be_better_next_time_and_a_password_not(text: str, fault: bool) -> None:
-    """So an outage of brokers or of a provider halts no route, and a wrong password does."""
+    """An outage of brokers or of a provider is retried, and a wrong password is a fault."""
     assert is_fault(KafkaError(KafkaError._AUTHENTICATION, text)) is fault
 
 
 def test_why_no_broker_is_left_is_kept(provider: Provider) -> None:
-    """That they are all down comes last, and says less than what came before."""
+    """The reason that came before "all brokers down" is kept."""
     client = Client(config(provider, SECRET), 1.0)
     for code in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
         for error in (KafkaError(code), KafkaError(KafkaError._ALL_BROKERS_DOWN)):
@@ -121,7 +121,7 @@ def test_why_no_broker_is_left_is_kept(provider: Provider) -> None:
 def test_the_clients_log_has_no_secrets(
     provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is no secret stays readable."""
+    """Secrets are redacted, and other text stays readable."""
     log = ClientLog(
         "transporter_adaptors.kafka.test", config(provider, "another/of+ada").without_secrets
     )

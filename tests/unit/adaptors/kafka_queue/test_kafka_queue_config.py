@@ -52,7 +52,7 @@ def writer(**settings: Any) -> KafkaQueueWriterConfig:
     ],
 )
 def test_what_a_reader_cannot_be_told_is_refused(settings: dict[str, Any], text: str) -> None:
-    """The error names the setting, or what is wrong with it."""
+    """The error names the setting, or the mistake in it."""
     with pytest.raises(ValidationError, match=re.escape(text)):
         reader(**settings)
 
@@ -71,19 +71,19 @@ def test_what_a_reader_cannot_be_told_is_refused(settings: dict[str, Any], text:
     ],
 )
 def test_what_a_writer_cannot_be_told_is_refused(settings: dict[str, Any], text: str) -> None:
-    """What the promises rest on, and names that no queue has."""
+    """Settings that the guarantees depend on, and invalid queue names, are refused."""
     with pytest.raises(ValidationError, match=re.escape(text)):
         writer(**settings)
 
 
 def test_a_source_that_others_share_waits_for_delivery() -> None:
-    """``release: logged`` would lose what this engine's disk loses."""
+    """The reader needs delivery, because ``release: logged`` would lose messages with the disk."""
     assert reader().needs_delivery
     assert not reader().shared
 
 
 def test_the_library_is_told_what_the_reader_is() -> None:
-    """Messages are held for ever, and one batch is begun ahead; the rest is as it is set."""
+    """Messages are held for ever, one batch is fetched ahead, and other settings are passed on."""
     told = reader(
         queue_topic="q",
         markers_topic="m",
@@ -105,14 +105,14 @@ def test_the_library_is_told_what_the_reader_is() -> None:
 
 
 def test_the_library_is_told_what_the_writer_is() -> None:
-    """A slice's deadline is what a message may take."""
+    """The slice's deadline is the timeout of a message."""
     told = writer(queue_topic="q", max_message_bytes=5000).settings(12.5)
     assert (told.queue_topic, told.max_message_bytes, told.timeout) == ("q", 5000, 12.5)
 
 
 @pytest.mark.parametrize("make", [reader, writer])
 def test_tls_and_sasl_reach_the_client_and_no_text(make: Any) -> None:
-    """Invariant 20: a secret is in the client's settings and nowhere else."""
+    """A secret is in the client's settings and nowhere else (Invariant 20)."""
     made: KafkaQueueConnection = make(
         security_protocol="sasl_ssl",
         sasl_mechanism="PLAIN",
@@ -133,13 +133,13 @@ def test_tls_and_sasl_reach_the_client_and_no_text(make: Any) -> None:
 
 
 def test_the_client_is_quiet_unless_it_is_asked() -> None:
-    """Its own log level is a setting like others."""
+    """The client logs little by default, and its log level is a setting like others."""
     assert reader().settings.client == {"log_level": 2}
     assert reader(client={"log_level": 6}).settings.client == {"log_level": 6}
 
 
 def test_a_refused_client_setting_does_not_tell_its_value() -> None:
-    """Invariant 20: the error names the key only."""
+    """The error names the key only (Invariant 20)."""
     with pytest.raises(ValidationError) as caught:
         reader(client={"password": "hunter2"})
     assert "hunter2" not in str(caught.value)

@@ -38,7 +38,7 @@ from transporter.queue.failures import (
 def test_a_reader_is_replaced_only_when_that_may_help(
     error: TransporterError, kind: type[TransporterError]
 ) -> None:
-    """Outages are tried again; faults stop the reader. The cause is kept."""
+    """Outages are retried, faults stop the reader, and the cause is kept."""
     with pytest.raises(kind) as caught, source_errors():
         raise error
     assert caught.value.retriable is (kind is SourceUnavailable)
@@ -58,7 +58,7 @@ def test_a_reader_is_replaced_only_when_that_may_help(
 def test_a_route_is_told_what_kind_of_failure_it_was(
     error: TransporterError, kind: type[TransporterError]
 ) -> None:
-    """Only what is about one entry names it."""
+    """Each failure has its class, and only one about a single entry names it."""
     found = sink_error(error, 7)
     assert type(found) is kind
     assert getattr(found, "offset", None) == (7 if kind is Rejected else None)

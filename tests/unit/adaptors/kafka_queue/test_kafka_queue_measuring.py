@@ -23,6 +23,6 @@ from transporter_adaptors.kafka_queue.measuring import _age, _Held
 def test_the_age_is_that_of_the_oldest_of_all(
     held: _Held, taken: float | None, age: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """0 when what was counted is acked by now; not known when its time is not."""
+    """The age is 0 when every counted message is acked, and unknown when its time is."""
     monkeypatch.setattr(measuring.time, "time", lambda: 100.0)
     assert _age(held, taken) == age

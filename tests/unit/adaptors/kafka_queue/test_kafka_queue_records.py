@@ -1,4 +1,4 @@
-"""From messages of a queue to the log, and from entries to messages of a queue."""
+"""Messages of a queue as log messages, and entries as messages of a queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transporter.testing import entries
 
 
 def test_a_message_keeps_what_it_has() -> None:
-    """Value, key, headers and time are the message's, the source id says where it was."""
+    """Value, key, headers and time are the message's, and the source id is its place."""
     found = QueueMessage((3, 17), "jobs", b"v", b"k", (("a", None),), sent=1_700_000_000_123)
     assert to_message(found, "queue", "shop.jobs", "text/plain") == Message(
         "shop.jobs",
@@ -25,13 +25,13 @@ def test_a_message_keeps_what_it_has() -> None:
 
 
 def test_no_value_is_a_tombstone() -> None:
-    """And an empty one is not."""
+    """A message without a value is a tombstone, and one with an empty value is not."""
     assert to_message(QueueMessage((0, 1), "jobs", None), "q", "n", None).op == "delete"
     assert to_message(QueueMessage((0, 1), "jobs", b""), "q", "n", None).op == "insert"
 
 
 def test_a_redelivered_message_is_the_one_that_was_first_sent() -> None:
-    """Its source id does not change; a header in front of its own tells how often it came again."""
+    """A redelivery keeps its source id, and a header in front counts the redeliveries."""
     found = QueueMessage(
         (0, 99), "jobs", b"v", headers=(("a", b"1"),), redeliveries=2, origin=(3, 17), sent=5
     )
@@ -41,7 +41,7 @@ def test_a_redelivered_message_is_the_one_that_was_first_sent() -> None:
 
 
 def test_a_time_that_no_calendar_has_is_told_in_a_header() -> None:
-    """The entry is parked by whoever takes it; a missing time is none."""
+    """A time out of range adds an error header, and a missing time does not."""
     for sent, bound in ((LATEST + 1, LATEST), (EARLIEST - 1, EARLIEST)):
         message = to_message(QueueMessage((0, 1), "jobs", b"", sent=sent), "q", "n", None)
         assert message.timestamp == bound * 1000
@@ -51,7 +51,7 @@ def test_a_time_that_no_calendar_has_is_told_in_a_header() -> None:
 
 
 def test_entries_become_messages_without_what_queues_have_added() -> None:
-    """The queue is named by the namespace; headers of an earlier queue are left out."""
+    """The namespace names the queue, and headers of an earlier queue are left out."""
     headers = (("transporter-redeliveries", b"2"), ("a", b"1"), ("transporter-reason", b""))
     batch = entries([Message("mails", b"v", b"k", headers=headers), Message("bills", None)])
     assert list(outgoing(batch, "q.{namespace}")) == [

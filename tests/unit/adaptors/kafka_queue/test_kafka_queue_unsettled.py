@@ -10,7 +10,7 @@ from transporter.errors import SourceError
 
 
 def holding(*batches: int) -> Unsettled:
-    """Return batches of four messages each, at offsets 10 times their number and on."""
+    """Return batches of four messages each, with offsets from 10 times the batch number."""
     found = Unsettled()
     for batch in batches:
         found.add(batch, [(0, 10 * batch + row) for row in range(4)])
@@ -26,7 +26,7 @@ def test_rows_are_the_messages_of_their_batch() -> None:
 
 
 def test_a_settled_batch_is_forgotten() -> None:
-    """Invariant 17: nothing is kept of what is done."""
+    """A settled batch leaves nothing in memory (Invariant 17)."""
     found = holding(1, 2)
     found.settle(1, range(3))
     assert len(found) == 2
@@ -35,7 +35,7 @@ def test_a_settled_batch_is_forgotten() -> None:
 
 
 def test_all_up_to_a_batch_can_be_settled() -> None:
-    """What comes behind it stays."""
+    """Settling up to a batch leaves later batches open."""
     found = holding(1, 2, 3)
     assert found.settle_through(2) == [(0, each) for each in (10, 11, 12, 13, 20, 21, 22, 23)]
     assert len(found) == 1
@@ -57,13 +57,13 @@ def test_the_oldest_is_that_of_the_batches_that_are_left() -> None:
 
 
 def test_a_position_is_read_as_it_was_written() -> None:
-    """Keys of later versions are passed over."""
+    """A position reads back as it was written, and unknown keys are skipped."""
     assert Position.parse(str(Position(17))) == Position(17)
     assert Position.parse('{"batch": 3, "more": 1}') == Position(3)
 
 
 @pytest.mark.parametrize("text", ["", "17", "{}", "[1]", '{"batch": "x"}', "queue/1/2"])
 def test_a_strangers_position_is_refused(text: str) -> None:
-    """The error says what to do."""
+    """A foreign position is refused, and the error names the remedy."""
     with pytest.raises(SourceError, match="give the reader another name"):
         Position.parse(text)

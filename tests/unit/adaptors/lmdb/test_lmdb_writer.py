@@ -30,7 +30,7 @@ CONTEXT = WriterContext(log_id="log-1", route="route", epoch=3)
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """Return the folder of a database that is not there yet."""
+    """Return the folder of a database that does not exist yet."""
     return tmp_path / "db"
 
 
@@ -42,7 +42,7 @@ def deliver(
     generation: int = 0,
     **settings: Any,
 ) -> RecordingAck:
-    """Open a writer, write *messages* as one slice, close it, and return what it told."""
+    """Write *messages* as one slice with a new writer, and return the recorded acks."""
     writer = LmdbWriter(LmdbWriter.Config(path=path, **settings))
     try:
         writer.open(context)
@@ -63,12 +63,12 @@ def rows(path: Path, name: bytes = b"latest") -> dict[bytes, bytes]:
 
 
 def progress(path: Path, slot: bytes = b"route/0") -> Progress:
-    """Return how far *slot* has come."""
+    """Return the stored progress of *slot*."""
     return Progress.decode(rows(path, b"progress")[slot])
 
 
 def test_half_an_entry_is_not_stored_as_delivered(database: Path) -> None:
-    """Of an entry's two outputs the second is refused: neither ack nor stored offset have it."""
+    """An entry with one refused output of two is in neither the ack nor the stored offset."""
     made = entries(
         [Message("a", b"1", b"k"), Message("zero\0", b"2", b"k"), Message("a", b"3", b"k")], 6
     )
@@ -85,7 +85,7 @@ def test_half_an_entry_is_not_stored_as_delivered(database: Path) -> None:
 
 
 def test_the_newest_data_of_each_key_stays(database: Path) -> None:
-    """A later entry of a key replaces the earlier one; other namespaces are other keys."""
+    """A later entry of a key replaces the earlier one, within its namespace."""
     deliver(
         database, [Message("a", b"1", b"k"), Message("b", b"2", b"k"), Message("a", b"3", b"k")]
     )
@@ -97,7 +97,7 @@ def test_the_newest_data_of_each_key_stays(database: Path) -> None:
     "message", [Message("a", None, b"k"), Message("a", b"{}", b"k", op="delete")]
 )
 def test_a_tombstone_or_a_delete_removes_the_key(database: Path, message: Message) -> None:
-    """No data, or the op delete, removes what the key had."""
+    """A message without data, or with the op delete, removes its key."""
     deliver(database, [Message("a", b"1", b"k"), message])
 
     assert rows(database) == {}
@@ -113,7 +113,7 @@ def test_an_op_without_effect_changes_nothing(database: Path, op: str) -> None:
 
 
 def test_the_offset_layout_keeps_every_entry_under_its_offset(database: Path) -> None:
-    """With layout offset each entry lies under its offset, and none replaces another."""
+    """With layout offset each entry is stored under its offset, and none replaces another."""
     deliver(database, [Message("a", b"1", b"k"), Message("a", b"2", b"k")], 255, layout="offset")
 
     assert list(rows(database, b"entries/route")) == [offset_key(255), offset_key(256)]
@@ -121,7 +121,7 @@ def test_the_offset_layout_keeps_every_entry_under_its_offset(database: Path) ->
 
 
 def test_long_keys_are_kept_apart(database: Path) -> None:
-    """Keys longer than LMDB allows are told apart, found by namespace, and replaced as others."""
+    """Keys too long for LMDB stay distinct, begin with their namespace, and are replaced."""
     long, other = b"x" * 600, b"x" * 601
 
     deliver(
@@ -134,7 +134,7 @@ def test_long_keys_are_kept_apart(database: Path) -> None:
 
 
 def test_the_offset_and_the_total_are_stored_with_the_entries(database: Path) -> None:
-    """The stored offset is that of the last entry, with its generation; repeats count again."""
+    """The last entry's offset and generation are stored, and repeats count again."""
     deliver(database, [Message("a", b"1", b"k")] * 3)
     assert progress(database) == Progress(StoredOffset("log-1", "route", 3, 0, 0, 1, 3), 3)
 
@@ -154,7 +154,7 @@ def test_each_shard_stores_its_own_offset(database: Path) -> None:
 
 
 def test_what_precedes_a_refused_entry_is_committed(database: Path) -> None:
-    """A namespace that cannot be a key is named; the offset stored is that of the entry before."""
+    """Entries before a refused one are committed, and its namespace is named in the error."""
     good = Message("a", b"1", b"k")
 
     ack = deliver(database, [good, good, Message("a\0b", b"2", b"k"), good], first=10)
@@ -166,7 +166,7 @@ def test_what_precedes_a_refused_entry_is_committed(database: Path) -> None:
 
 
 def test_a_slice_that_begins_with_a_refused_entry_changes_nothing(database: Path) -> None:
-    """When the first entry is refused there is nothing to commit."""
+    """A slice whose first entry is refused commits nothing."""
     ack = deliver(database, [Message("a\0b", b"2", b"k"), Message("a", b"1", b"k")])
 
     assert ack.prefix == []
@@ -174,7 +174,7 @@ def test_a_slice_that_begins_with_a_refused_entry_changes_nothing(database: Path
 
 
 def test_the_map_grows_when_it_is_full(database: Path) -> None:
-    """Slices larger than map_size are kept: the map is doubled until they fit."""
+    """A slice larger than map_size is stored, because the map is doubled until it fits."""
     messages = [Message("a", b"x" * 10_000, b"%d" % n) for n in range(100)]
 
     assert deliver(database, messages, map_size="64KiB").complete
@@ -183,7 +183,7 @@ def test_the_map_grows_when_it_is_full(database: Path) -> None:
 
 
 def test_a_map_size_is_the_map_that_it_begins_with(database: Path) -> None:
-    """The setting is the size of the map that is reserved at the start."""
+    """The setting is the size of the map at the start."""
     writer = LmdbWriter(LmdbWriter.Config(path=database, map_size="8MiB"))
     writer.open(CONTEXT)
     assert writer._database is not None
@@ -228,7 +228,7 @@ def test_another_process_may_write_and_enlarge_the_map(database: Path) -> None:
 
 
 def test_an_older_epoch_of_another_log_is_not_fenced(database: Path) -> None:
-    """Epochs of different logs are not compared; the key layout takes a new log as it comes."""
+    """Epochs of different logs are not compared, and the key layout accepts a new log."""
     deliver(database, [Message("a", b"1", b"k")])
 
     other = replace(CONTEXT, log_id="log-2", epoch=1)
@@ -238,7 +238,7 @@ def test_an_older_epoch_of_another_log_is_not_fenced(database: Path) -> None:
 
 
 def test_the_offset_layout_refuses_another_log(database: Path) -> None:
-    """Offsets of another log would replace entries, so that log is refused by name."""
+    """Another log is refused by name, because its offsets would replace entries."""
     deliver(database, [Message("a", b"1", b"k")], layout="offset")
 
     ack = deliver(
@@ -260,7 +260,7 @@ def test_a_fenced_writer_is_told_by_whom(database: Path) -> None:
 
 
 def test_one_process_cannot_open_a_folder_twice(database: Path) -> None:
-    """A second writer to the folder in the same process says what to do; the first goes on."""
+    """A second writer to the folder in the same process is refused, and the first goes on."""
     first = LmdbWriter(LmdbWriter.Config(path=database))
     second = LmdbWriter(LmdbWriter.Config(path=database))
     first.open(CONTEXT)
@@ -278,7 +278,7 @@ def test_one_process_cannot_open_a_folder_twice(database: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Return a file system of one megabyte, where this machine lets a test mount one."""
+    """Return a file system of one megabyte, if this machine lets a test mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
@@ -289,7 +289,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_unavailable_and_keeps_what_was_committed(small_disk: Path) -> None:
-    """With no room left the slice fails as a whole; with room again the same writer goes on."""
+    """A slice that meets a full disk fails as a whole, and the writer goes on once it fits."""
     filler = small_disk / "filler"
     writer = LmdbWriter(LmdbWriter.Config(path=small_disk / "db"))
     writer.open(CONTEXT)
@@ -328,7 +328,7 @@ sys.stdin.read()
 
 @contextmanager
 def another_reader(path: Path, transactions: int = 1) -> Iterator[subprocess.Popen[str]]:
-    """Yield a process that reads the folder in that many transactions; it is killed at the end."""
+    """Yield a process that reads the folder in that many transactions, and kill it at the end."""
     command = [sys.executable, "-c", READ, str(path), str(transactions)]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
         assert process.stdout is not None
@@ -350,7 +350,7 @@ def rewrite(writer: LmdbWriter, slices: int) -> None:
 
 @pytest.fixture
 def writer(database: Path) -> Iterator[LmdbWriter]:
-    """Return an open writer with a map of one megabyte, into which one slice was written."""
+    """Return an open writer with a map of one megabyte, after one slice."""
     writer = LmdbWriter(LmdbWriter.Config(path=database, map_size="1MiB"))
     writer.open(CONTEXT)
     rewrite(writer, 1)
@@ -359,7 +359,7 @@ def writer(database: Path) -> Iterator[LmdbWriter]:
 
 
 def test_a_killed_reader_does_not_make_the_file_grow(database: Path, writer: LmdbWriter) -> None:
-    """What it had open when it died does not keep freed pages, also long before the map is full."""
+    """Pages that a dead reader had open are reused, long before the map is full."""
     rewrite(writer, 3)
     usual = (database / "data.mdb").stat().st_size
     with another_reader(database):
@@ -373,7 +373,7 @@ def test_a_killed_reader_does_not_make_the_file_grow(database: Path, writer: Lmd
 def test_a_reader_that_dies_during_a_slice_does_not_enlarge_the_map(
     database: Path, writer: LmdbWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the map is doubled it is looked whether what fills it belongs to the dead."""
+    """Slots of dead readers are freed before the map is doubled."""
     put = module._put_latest
     with another_reader(database) as reader:
 
@@ -382,7 +382,7 @@ def test_a_reader_that_dies_during_a_slice_does_not_enlarge_the_map(
             reader.wait()
             put(*parts)
 
-        rewrite(writer, 7)  # An eighth one would not fit beside what is being read.
+        rewrite(writer, 7)  # An eighth one would not fit beside the pages that are being read.
         assert writer._database is not None
         size = writer._database.environment.info()["map_size"]
         monkeypatch.setattr(module, "_put_latest", killing)
@@ -392,10 +392,10 @@ def test_a_reader_that_dies_during_a_slice_does_not_enlarge_the_map(
 
 
 def test_killed_readers_leave_the_table_of_readers_at_the_open(database: Path) -> None:
-    """Their slots are free again before the first slice, for whoever wants to read."""
+    """The slots of dead readers are free again before the first slice."""
     deliver(database, [Message("a", b"1", b"k")])
     writer = LmdbWriter(LmdbWriter.Config(path=database))
-    # As long as somebody has the folder open its table of readers stays.
+    # The table of readers stays as long as a process has the folder open.
     with another_reader(database) as living:
         with another_reader(database, 100) as killed:
             pass

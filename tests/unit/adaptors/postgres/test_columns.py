@@ -1,4 +1,4 @@
-"""Names of the columns: the reader's setting, and the same for applications."""
+"""Names of the columns, in the reader's setting and in applications."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DSN = "postgresql://app@127.0.0.1/shop"
     ],
 )
 def test_names_are_read_as_sql_reads_them(text: str, name: str) -> None:
-    """Unquoted names fold, quoted ones stay; readers and applications agree."""
+    """Unquoted names fold, quoted ones stay, and readers and applications agree."""
     config = OutboxConfig(dsn=DSN, columns={"id": text})  # type: ignore[arg-type] # as YAML gives it
     assert config.columns.names == Columns(id=name)
     assert Stashed(id=text).quoted_names()["id"] == '"' + name.replace('"', '""') + '"'
@@ -42,7 +42,7 @@ def test_nothing_said_is_the_usual_table() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", '"a"."b"', "größe", '"open', "1st", "x; y"])
 def test_what_is_no_name_is_refused(name: str) -> None:
-    """Nothing but one name gets near a statement, here and there."""
+    """Only a single column name is accepted, in the settings and in applications."""
     with pytest.raises(ValidationError, match="not a column name"):
         OutboxConfig(dsn=DSN, columns={"key": name})  # type: ignore[arg-type] # the point of it
     with pytest.raises(ValueError, match="not a column name"):
@@ -51,7 +51,7 @@ def test_what_is_no_name_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["x" * 64, '"' + "é" * 32 + '"'])
 def test_what_postgresql_would_cut_is_refused(name: str) -> None:
-    """A name that is longer than 63 bytes would silently be another one."""
+    """A name longer than 63 bytes is refused, because PostgreSQL would silently cut it."""
     with pytest.raises(ValidationError, match="longer than"):
         OutboxConfig(dsn=DSN, columns={"key": name})  # type: ignore[arg-type] # the point of it
     with pytest.raises(ValueError, match="longer than"):
@@ -60,7 +60,7 @@ def test_what_postgresql_would_cut_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["kafka_value", "KAFKA_VALUE", '"kafka_value"'])
 def test_no_two_columns_are_the_same(name: str) -> None:
-    """One that has the name of another one, or its usual name, is told."""
+    """A column with the name of another one, or its default name, is refused."""
     with pytest.raises(ValidationError, match="names one column for key and value"):
         OutboxConfig(dsn=DSN, columns={"key": name})  # type: ignore[arg-type] # the point of it
     with pytest.raises(ValueError, match="two columns are called"):
@@ -68,19 +68,19 @@ def test_no_two_columns_are_the_same(name: str) -> None:
 
 
 def test_an_unknown_column_is_refused() -> None:
-    """A misspelt key is an error, not a column that keeps its usual name."""
+    """A misspelt key is an error, not a column with its default name."""
     with pytest.raises(ValidationError, match="header_key\n"):
         OutboxConfig(dsn=DSN, columns={"header_key": "x"})  # type: ignore[arg-type] # as above
 
 
 def test_only_unusual_names_are_shown() -> None:
-    """A default of eight names would hide what is said of the setting."""
+    """Only names that differ from their defaults are shown."""
     assert ColumnsConfig().model_dump() == {}
     assert ColumnsConfig(id='"Row"', key="kafka_key").model_dump() == {"id": '"Row"'}
 
 
 def test_leaders_tell_their_log_and_nothing_else_is_the_same() -> None:
-    """Ids of one log share what tells it, those of two logs do not, and no two are equal."""
+    """Leader ids of one log share a mark, those of two logs do not, and no two are equal."""
     one, again, other = new_leader("log-1"), new_leader("log-1"), new_leader("log-2")
     assert is_same_log(one, again)
     assert not is_same_log(one, other)

@@ -17,10 +17,7 @@ from transporter_adaptors.postgres.config import OutboxConfig
     ],
 )
 def test_a_misread_password_is_refused(dsn: str) -> None:
-    """A password that is taken for a host, a port or a database never comes as far as libpq.
-
-    Libpq quotes those in its errors (Invariant 20).
-    """
+    """A misread password never reaches libpq, which would quote it in errors (Invariant 20)."""
     with pytest.raises(ValidationError) as caught:
         OutboxConfig(dsn=dsn)
     assert "hunter" not in str(caught.value)
@@ -37,7 +34,7 @@ def test_a_misread_password_is_refused(dsn: str) -> None:
     ],
 )
 def test_a_whole_connection_string_is_taken(dsn: str) -> None:
-    """Escaped passwords, several hosts, sockets and key-value strings are what they are."""
+    """Escaped passwords, several hosts, sockets and key-value strings are kept unchanged."""
     assert OutboxConfig(dsn=dsn).dsn.get_secret_value() == dsn
 
 
@@ -57,13 +54,13 @@ def test_a_whole_connection_string_is_taken(dsn: str) -> None:
 def test_what_an_event_router_has_no_use_for_is_refused(
     settings: dict[str, object], problem: str
 ) -> None:
-    """With what to write instead."""
+    """Settings that do not fit an event router are refused, with the remedy."""
     with pytest.raises(ValidationError, match=problem):
         OutboxConfig.model_validate({"dsn": "host=db", **settings})
 
 
 def test_an_event_router_needs_a_mark_only_to_mark() -> None:
-    """Rows are numbered either way; the time is the column that was named."""
+    """Rows are numbered with or without marks, and the time is the named column."""
     given = {"dsn": "host=db", "router": {"timestamp": '"At"'}, "columns": {"leader": "who"}}
     marked = OutboxConfig.model_validate(given).names
     assert (marked.id, marked.created, marked.leader) == ("transporter_id", "At", "who")

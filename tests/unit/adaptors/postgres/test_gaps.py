@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 def seen(
     ids: Sequence[int], *running: int, xmax: int = 9, cut: bool = False, settling: bool = False
 ) -> Look:
-    """Return a look; whatever was in flight has a number below its snapshot's xmax."""
+    """Return a look whose snapshot's xmax is above every transaction in flight."""
     return Look(ids, Snapshot(xmax, running), xmax, cut, settling)
 
 
 def test_everything_below_the_first_row_is_a_gap() -> None:
-    """Rows in flight when the term began are waited for, though their ids are not known."""
+    """The reader waits for rows in flight when the term began, although their ids are unknown."""
     gaps = Gaps()
     gaps.observe(seen([10, 11]))
     assert gaps.bounds == Bounds(12, [(LOWEST, 9, HIGHEST)])
@@ -81,7 +81,7 @@ def test_a_gap_closes_one_settling_look_after_its_transactions_ended() -> None:
 
 
 def test_a_gap_that_old_transactions_may_fill_waits_for_their_end_alone() -> None:
-    """It is no part of a look, until the end of one of them is visible; then of one look."""
+    """Such a gap is outside all looks until one of its transactions has ended, then in one look."""
     gaps = Gaps()
     gaps.observe(seen([LOWEST, LOWEST + 5], 3, 5, 6, xmax=7))
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_a_gap_that_old_transactions_may_fill_waits_for_their_end_alone() -> Non
 
 
 def test_an_end_that_a_cut_look_saw_is_looked_into_again() -> None:
-    """A gap above the last row that the limit allowed was not looked at: the next look has to."""
+    """A gap above the last row of a cut look stays open for the next look."""
     gaps = Gaps()
     gaps.observe(seen([LOWEST, LOWEST + 5, LOWEST + 9], 3, xmax=7))
     for _ in range(2):
@@ -108,7 +108,7 @@ def test_an_end_that_a_cut_look_saw_is_looked_into_again() -> None:
 
 
 def test_a_cut_look_closes_no_gap_above_its_last_row() -> None:
-    """What the limit cut off may hold the row of the gap."""
+    """A gap above the last row of a cut look stays open, because its row may have been cut off."""
     gaps = Gaps()
     gaps.observe(seen([LOWEST, LOWEST + 5, LOWEST + 9], xmax=5))
     for _ in range(3):
@@ -149,7 +149,7 @@ def test_only_gaps_that_wait_for_the_same_are_joined() -> None:
 
 
 def test_more_kinds_of_gaps_than_are_joined_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of very many long transactions has a gap of its own, and is waited for."""
+    """Each of very many long transactions keeps its own gap."""
     monkeypatch.setattr(module, "MOST_GAPS", 5)
     gaps = Gaps()
     running = tuple(range(10, 20))
@@ -164,7 +164,7 @@ def test_more_kinds_of_gaps_than_are_joined_are_kept(monkeypatch: pytest.MonkeyP
 
 
 def test_a_snapshot_is_read_as_the_server_spells_it() -> None:
-    """With and without transactions between its ends."""
+    """A snapshot is parsed with and without transactions between its ends."""
     assert Snapshot.parse("10:20:10,14,15") == Snapshot(20, (10, 14, 15))
     assert Snapshot.parse("20:20:") == Snapshot(20)
 
@@ -185,7 +185,7 @@ class Table(RuleBasedStateMachine):
 
     @rule(target=transactions, count=st.integers(1, 2))
     def begin(self, count: int) -> int:
-        """Begin a transaction: it takes a number and the next ids."""
+        """Begin a transaction, which takes a number and the next ids."""
         xid, self.next_xid = self.next_xid, self.next_xid + 1
         self.open[xid] = []
         self.insert(xid, count)
@@ -211,7 +211,7 @@ class Table(RuleBasedStateMachine):
 
     @rule(sweep=st.booleans(), settling=st.booleans(), limit=st.integers(2, 9))
     def look(self, sweep: bool, settling: bool, limit: int) -> None:
-        """Take what the bounds of the gaps allow; a look that takes rows has a number itself."""
+        """Read the rows within bounds. A look that finds rows takes a number itself."""
         seen = sorted(number for number in self.waiting if sweep or self.inside(number))
         taken, snapshot = seen[:limit], self.snapshot
         self.waiting.difference_update(taken)
@@ -222,12 +222,12 @@ class Table(RuleBasedStateMachine):
 
     @property
     def snapshot(self) -> Snapshot:
-        """As PostgreSQL takes it: behind the last number that has ended all are unknown."""
+        """The snapshot as PostgreSQL takes it, covering nothing behind the last ended number."""
         xmax = self.completed + 1
         return Snapshot(xmax, tuple(sorted(number for number in self.open if number < xmax)))
 
     def inside(self, number: int) -> bool:
-        """Whether a bounded look would find the row."""
+        """Return whether a bounded look would find the row."""
         bounds, snapshot = self.gaps.bounds, self.snapshot
         ended = min(
             (each for each in bounds.waited if each not in snapshot.running), default=HIGHEST
@@ -238,18 +238,18 @@ class Table(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_out_of_sight(self) -> None:
-        """Invariant 8: every committed row that is not taken yet is within the bounds."""
+        """Assert that every committed row not read yet is within the bounds (Invariant 8)."""
         assert all(map(self.inside, self.waiting))
 
     @invariant()
     def gaps_ascend_below_the_highest_row(self) -> None:
-        """Ranges are disjoint, in order, and below what is read anyway."""
+        """Assert that ranges are disjoint, in order, and below the lower bound of looks."""
         edges = [edge for span in self.gaps.ranges for edge in span]
         assert edges == sorted(edges)
         assert all(edge < self.gaps.bounds.low for edge in edges)
 
     def teardown(self) -> None:
-        """Every row is found, and every gap closes, once all is quiet."""
+        """Check that every row is found, and every gap closes, after all transactions ended."""
         self.open.clear()
         self.completed = self.next_xid
         self.next_xid += 1
@@ -261,7 +261,7 @@ class Table(RuleBasedStateMachine):
 
 
 SETTINGS = settings(max_examples=150, stateful_step_count=30, deadline=None)
-# A control only has to find one counterexample, always the same, and need not make it small.
+# A control must find any one counterexample, always the same, and need not make it small.
 CONTROL = settings(
     SETTINGS, max_examples=400, derandomize=True, database=None, phases=[Phase.generate]
 )
@@ -285,14 +285,14 @@ def _held_for_good(gap: Gap, look: Look, _: int) -> Gap | None:
 def test_the_model_notices_a_missing_rule(
     monkeypatch: pytest.MonkeyPatch, rule_removed: Callable[[Gap, Look, int], Gap | None]
 ) -> None:
-    """Mutation control: without the closing rule, a late row is out of sight."""
+    """Without the closing rule a late row is out of sight (mutation control)."""
     monkeypatch.setattr(module, "_settle", rule_removed)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(Table, settings=CONTROL)
 
 
 def out_of_order() -> Table:
-    """Return a table in which a row comes late whose transaction is above all that had ended."""
+    """Return a table with a late row of a transaction above all that had ended."""
     table = Table()
     first, other, late = (table.begin(count=1) for _ in range(3))
     table.insert(first, count=1)
@@ -307,7 +307,7 @@ def out_of_order() -> Table:
 
 
 def test_a_number_above_all_that_have_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The xmax of the snapshot is not above all that was in flight (mutation control)."""
+    """A horizon at the snapshot's xmax would miss such a transaction (mutation control)."""
 
     def opened(gaps: Gaps, look: Look) -> Iterator[Gap]:
         return _opened(gaps, replace(look, horizon=look.snapshot.xmax))

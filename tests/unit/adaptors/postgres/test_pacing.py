@@ -17,7 +17,7 @@ from transporter_adaptors.postgres.pacing import (
 
 
 def test_the_first_look_is_due_at_once() -> None:
-    """A reader that was just opened looks, without a lower bound and without asking first."""
+    """A newly opened reader sweeps at once, without a peek first."""
     pace = Pace(interval=5)
     assert pace.wait(100.0) == 0
     assert pace.hurry
@@ -25,7 +25,7 @@ def test_the_first_look_is_due_at_once() -> None:
 
 
 def test_an_idle_reader_looks_once_an_interval() -> None:
-    """After a look that took all, the next one is due an interval after it began."""
+    """The next look is due one interval after a complete look began."""
     pace = Pace(interval=5)
     pace.begin(100.0)
     assert pace.wait(101.0) == 4
@@ -34,7 +34,7 @@ def test_an_idle_reader_looks_once_an_interval() -> None:
 
 
 def pauses(pace: Pace, now: float, seconds: float, took: float = 0.0) -> list[float]:
-    """Look whenever that is due and find nothing, for so many seconds; return the pauses."""
+    """Look whenever due and find nothing, for so many seconds, and return the pauses."""
     found, ends = [], now + seconds
     while now < ends:
         pace.begin(now)
@@ -45,7 +45,7 @@ def pauses(pace: Pace, now: float, seconds: float, took: float = 0.0) -> list[fl
 
 
 def look(pace: Pace, now: float) -> float:
-    """Look and find rows; return the pause after it."""
+    """Look and find rows, and return the pause after it."""
     pace.begin(now)
     pace.record_look(now, rows=True)
     return round(pace.wait(now), 6)
@@ -63,19 +63,19 @@ def test_a_polled_table_is_looked_at_often_while_rows_come() -> None:
 
 
 def test_a_reader_that_was_just_opened_polls_as_if_rows_had_come() -> None:
-    """Nothing is known of the time before."""
+    """A newly opened reader polls as often as after rows."""
     assert max(pauses(Pace(interval=60), 100.0, 0.9)) == SHORTEST
 
 
 @pytest.mark.parametrize("interval", [0.002, 0.05, 7.0])
 def test_the_interval_is_the_longest_pause(interval: float) -> None:
-    """In the end, and from the first look on."""
+    """The longest pause is the interval, and an idle reader reaches it."""
     found = pauses(Pace(interval), 100.0, 400)
     assert max(found) == found[-1] == pytest.approx(interval)
 
 
 def test_a_slow_server_is_polled_less_often() -> None:
-    """Looks that find nothing take a fifth of the time at most, while the interval allows that."""
+    """Looks that find nothing take a fifth of the time at most, as far as the interval allows."""
     assert set(pauses(Pace(interval=1), 100.0, 1, took=0.02)) == {
         round(0.02 / LOOK_SHARE - 0.02, 6)
     }
@@ -83,7 +83,7 @@ def test_a_slow_server_is_polled_less_often() -> None:
 
 
 def test_where_notifications_announce_rows_nothing_is_polled() -> None:
-    """A look that a notification hurried finds them, and the next one is an interval away."""
+    """With notifications, a hurried look finds the rows and the next is one interval later."""
     pace = Pace(interval=5, notified=True)
     for now in (100.0, 200.0):
         pace.record_notification()
@@ -92,7 +92,7 @@ def test_where_notifications_announce_rows_nothing_is_polled() -> None:
 
 
 def test_rows_without_a_notification_are_polled_for_until_one_comes() -> None:
-    """A trigger that is switched off, say, is noticed by the first row that came without it."""
+    """The first row without a notification starts polling, as after a trigger is disabled."""
     pace = Pace(interval=5, notified=True)
     assert pauses(pace, 100.0, 5) == [5]
     assert look(pace, 105.0) == SHORTEST
@@ -102,7 +102,7 @@ def test_rows_without_a_notification_are_polled_for_until_one_comes() -> None:
 
 
 def test_notifications_of_another_table_do_not_stop_the_polling() -> None:
-    """Tables may share a channel, and only one of them have a trigger."""
+    """Notifications of another table on a shared channel do not stop the polling."""
     pace = Pace(interval=5)
     pace.record_notification()
     assert pace.wait(100.0) == 0
@@ -110,7 +110,7 @@ def test_notifications_of_another_table_do_not_stop_the_polling() -> None:
 
 
 def test_a_notification_during_a_look_hurries_the_next() -> None:
-    """What commits while a look runs is not waited for until the next interval."""
+    """A commit during a look is read at once, not after the next interval."""
     pace = Pace(interval=5)
     pace.begin(100.0)
     pace.record_notification()
@@ -120,7 +120,7 @@ def test_a_notification_during_a_look_hurries_the_next() -> None:
 
 
 def test_rows_left_behind_are_fetched_at_once() -> None:
-    """A look that was cut is followed by another."""
+    """A cut look is followed by another one at once."""
     pace = Pace(interval=5)
     pace.begin(100.0)
     pace.record_rest()
@@ -128,7 +128,7 @@ def test_rows_left_behind_are_fetched_at_once() -> None:
 
 
 def test_a_cheap_sweep_comes_each_second() -> None:
-    """A sweep that costs next to nothing is repeated after the sweep interval."""
+    """A sweep of almost no cost is repeated after the sweep interval."""
     pace = Pace(interval=5)
     pace.record_sweep(100.0, 100.001)
     assert not pace.sweep_due(100.0 + SWEEP_INTERVAL - 0.01)
@@ -137,7 +137,7 @@ def test_a_cheap_sweep_comes_each_second() -> None:
 
 @given(st.lists(st.floats(0.001, 30), min_size=1, max_size=30))
 def test_sweeps_never_take_more_than_their_share(durations: list[float]) -> None:
-    """However slow sweeps become, they take at most 5 % of the time."""
+    """Sweeps take at most 5 % of the time, however slow they become."""
     pace = Pace(interval=1)
     now = spent = 0.0
     for duration in durations:
@@ -152,7 +152,7 @@ def test_sweeps_never_take_more_than_their_share(durations: list[float]) -> None
 
 
 def test_a_look_that_takes_too_long_is_halved_down_to_one_row() -> None:
-    """The size follows what the server can do in time; behind one row there is nothing left."""
+    """The size of a look is halved down to one row while the server is too slow."""
     portion = Portion(10, 1000, limit=2.0)
     asked = [(portion.rows, portion.size)]
     while portion.halve():
@@ -161,7 +161,7 @@ def test_a_look_that_takes_too_long_is_halved_down_to_one_row() -> None:
 
 
 def test_a_look_grows_again_while_it_is_fast() -> None:
-    """It doubles only where twice as much takes half of the limit, and never beyond its size."""
+    """A look doubles only if its time is at most a quarter of the limit, up to its full size."""
     portion = Portion(8, 800, limit=2.0)
     assert portion.halve()
     assert portion.halve()
@@ -173,7 +173,7 @@ def test_a_look_grows_again_while_it_is_fast() -> None:
 
 
 def test_settling_looks_are_a_second_apart() -> None:
-    """However many looks there are, gaps stay open for that long at least."""
+    """Settling looks are at least a second apart, however many looks there are."""
     pace = Pace(0.01)
     assert pace.settling_due(100.0)
     pace.record_settling(100.0)

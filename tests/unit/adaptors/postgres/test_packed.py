@@ -38,13 +38,13 @@ def _cell(cell: bytes | None) -> bytes:
 
 
 def joined(cells: Sequence[bytes | None], between: bytes = b"") -> bytes | None:
-    """Join what is not NULL, as ``string_agg`` does."""
+    """Join the cells that are not NULL, as ``string_agg`` does."""
     present = [cell for cell in cells if cell is not None]
     return between.join(present) if present else None
 
 
 def count(array: Texts | None) -> int | None:
-    """Count cells as ``cardinality`` does: through all dimensions."""
+    """Count cells as ``cardinality`` does, through all dimensions."""
     if array is None:
         return None
     return sum(len(cell) if isinstance(cell, list) else 1 for cell in array)
@@ -92,7 +92,7 @@ ROWS = st.builds(
 
 @given(st.lists(ROWS, min_size=1, max_size=5, unique_by=lambda found: found.id))
 def test_packed_rows_become_the_same_messages(rows: list[Row]) -> None:
-    """Whatever sound rows hold, columns make of them what rows would, in the order of ids."""
+    """Columns make the same messages of any sound rows, in the order of ids."""
     found = packed(*rows)
     ambiguous = b"]={" in (found.names or b"") + (found.contents or b"")
     if ambiguous or any(b"{{" in (part or b"") for part in (found.names, found.contents)):
@@ -128,7 +128,7 @@ def test_packed_rows_become_the_same_messages(rows: list[Row]) -> None:
     ],
 )
 def test_a_row_with_a_flaw_is_refused(change: dict[str, object], quoted: bytes) -> None:
-    """One bad row among good ones is noticed, whether the arrays have quotes or not."""
+    """One bad row among good ones is refused, with or without quotes in the arrays."""
     good = GOOD._replace(header_values=[quoted])
     bad = good._replace(**change)  # type: ignore[arg-type] # names of columns
     with pytest.raises(REFUSALS):
@@ -136,7 +136,7 @@ def test_a_row_with_a_flaw_is_refused(change: dict[str, object], quoted: bytes) 
 
 
 def test_arrays_with_bounds_of_their_own_are_refused() -> None:
-    """What PostgreSQL writes before such an array is not taken for an element."""
+    """The bounds before such an array are not taken for an element."""
     found = packed(GOOD)._replace(contents=b"[2:2]={v}")
     with pytest.raises(ValueError, match="bounds"):
         unpack_rows(found, "outbox")
@@ -144,14 +144,14 @@ def test_arrays_with_bounds_of_their_own_are_refused() -> None:
 
 @pytest.mark.parametrize("lengths", [[6], [8], [None]])
 def test_lengths_that_do_not_add_up_are_refused(lengths: list[int | None]) -> None:
-    """A text that has more or fewer bytes than its lengths say is never cut by guess."""
+    """A text with more or fewer bytes than its lengths add up to is refused."""
     refused = partial(unpack_rows, packed(GOOD)._replace(value_lengths=lengths), "outbox")
     with pytest.raises(ValueError, match="lengths"):
         refused()
 
 
 def test_the_value_is_not_copied() -> None:
-    """The text that the driver received is the buffer of the column."""
+    """The column uses the buffer of the text that the driver received."""
     found = packed(GOOD, GOOD._replace(id=8))
     assert found.values is not None
     data = unpack_rows(found, "outbox").column("data")

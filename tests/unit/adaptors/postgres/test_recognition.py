@@ -24,7 +24,7 @@ def entries(*rows: Row, table: str = "outbox") -> Entries:
 
 
 class Frames:
-    """What the log remembers, given newest first."""
+    """The frames of the log, given newest first."""
 
     position = None
 
@@ -39,7 +39,7 @@ class Frames:
 
 
 def batch(number: int) -> Entries:
-    """Return a logged batch that can be told from others."""
+    """Return a logged batch with *number* as the id of its row."""
     return entries(ROW._replace(id=number))
 
 
@@ -69,7 +69,7 @@ def test_every_frame_of_a_batch_counts() -> None:
 
 
 def test_frames_of_an_unfinished_batch_count() -> None:
-    """A crash inside a batch of several frames leaves rows that are logged but unmentioned."""
+    """Frames without a position, left by a crash inside a batch, count as unpurged."""
     half, done = batch(2), batch(1)
     assert list(unpurged_batches(Frames((None, half), (Position(1, purged=1), done)))) == [half]
     assert list(unpurged_batches(Frames((None, half)))) == [half]
@@ -95,26 +95,26 @@ def test_equal_rows_are_the_same() -> None:
     ],
 )
 def test_a_row_that_differs_is_another_one(change: dict[str, object]) -> None:
-    """One column suffices to tell a new row from a logged one."""
+    """A difference in one column makes a row a new one."""
     other = ROW._replace(**change)  # type: ignore[arg-type] # names of columns
     assert match_rows(entries(ROW), to_batch([other], "outbox")) == [False]
 
 
 def test_only_rows_of_the_table_are_named() -> None:
-    """Entries that came from another table name no row of this one."""
+    """Entries of another table match no row of this one."""
     assert logged_ids(entries(ROW, ROW._replace(id=9)), "outbox") == [1, 9]
     assert logged_ids(entries(ROW, table="outbox2"), "outbox") == []
     assert logged_ids(entries(ROW), "shop.outbox") == []
 
 
 def test_positions_survive_the_log() -> None:
-    """A position reads back as it was, and later versions may add to it."""
+    """A position reads back unchanged, and later versions may add to it."""
     assert Position.parse(str(Position(4, 2))) == Position(4, 2)
     assert Position.parse('{"batch": 4, "purged": 2, "term": 1}') == Position(4, 2)
 
 
 @pytest.mark.parametrize("text", ["", "17", "{}", '{"batch": "x", "purged": 1}'])
 def test_a_foreign_position_is_refused(text: str) -> None:
-    """A position that another adaptor has written is an error, not a fresh start."""
+    """A position of another adaptor is an error, not a fresh start."""
     with pytest.raises(SourceError, match="another name"):
         Position.parse(text)

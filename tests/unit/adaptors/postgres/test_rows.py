@@ -27,7 +27,7 @@ GOOD = Row(7, 5, b"orders", b"k1", b'{"a":1}', [b"h"], [b"v"])
 
 
 def messages(*rows: Row) -> list[Message]:
-    """Return what *rows* become."""
+    """Return the messages made of *rows*."""
     batch = to_batch(rows, "outbox")
     assert batch.schema == MESSAGE_SCHEMA
     batch.validate(full=True)
@@ -35,7 +35,7 @@ def messages(*rows: Row) -> list[Message]:
 
 
 def test_a_row_maps_to_a_message() -> None:
-    """Every column has its place; time counts from 1970."""
+    """Every column has its field, and time counts from 1970."""
     assert messages(GOOD) == [
         Message(
             namespace="orders",
@@ -51,14 +51,14 @@ def test_a_row_maps_to_a_message() -> None:
 
 
 def test_null_is_a_tombstone_and_empty_is_not() -> None:
-    """NULL becomes a delete without data; the empty text stays data."""
+    """NULL becomes a delete without data, and the empty text stays data."""
     gone, empty = messages(GOOD._replace(value=None), GOOD._replace(value=b""))
     assert (gone.op, gone.data) == ("delete", None)
     assert (empty.op, empty.data) == ("insert", b"")
 
 
 def test_headers_keep_order_duplicates_and_nulls() -> None:
-    """Header pairs of each row stay with their row, as they were."""
+    """Header pairs stay with their row, in their order."""
     one = GOOD._replace(header_keys=[b"a", b"b", b"a"], header_values=[b"1", None, "ü".encode()])
     none = GOOD._replace(header_keys=[], header_values=[])
     assert [message.headers for message in messages(one, none, GOOD)] == [
@@ -69,7 +69,7 @@ def test_headers_keep_order_duplicates_and_nulls() -> None:
 
 
 def test_a_row_without_a_key_has_none() -> None:
-    """A NULL key (goharvest's table forbids it, others may not) is a message without a key."""
+    """A NULL key (forbidden by goharvest's table) makes a message without a key."""
     assert messages(GOOD._replace(key=None))[0].key is None
 
 
@@ -92,7 +92,7 @@ def test_a_row_without_a_key_has_none() -> None:
     ],
 )
 def test_a_bad_row_is_marked_and_keeps_its_columns(change: dict[str, object], reason: str) -> None:
-    """A row that is no message is published as JSON of its columns, with the reason."""
+    """A bad row is published as JSON of its columns, with the reason."""
     bad = GOOD._replace(**change)  # type: ignore[arg-type] # the point of it
     before, message, after = messages(GOOD, bad, GOOD)
     assert before == after
@@ -107,7 +107,7 @@ def test_a_bad_row_is_marked_and_keeps_its_columns(change: dict[str, object], re
 
 
 def test_a_key_or_a_value_that_is_not_utf8_is_a_flaw() -> None:
-    """JSON is UTF-8; the key stays as it is, for the order among its rows."""
+    """A key or value that is not UTF-8 is a flaw, and the key stays for the order of its rows."""
     before, key, value, after = messages(
         GOOD, GOOD._replace(key=b"\xff"), GOOD._replace(value=b"\xff"), GOOD
     )
@@ -127,14 +127,14 @@ def test_an_infinite_time_is_told_by_name() -> None:
 
 
 def test_a_row_without_a_time_is_dated_1970() -> None:
-    """The entry needs a time, and the raw columns show that the row has none."""
+    """A row without a time is dated 1970, and its raw columns show that it has none."""
     (message,) = messages(GOOD._replace(create_time=None))
     assert message.timestamp == 0
     assert json.loads(message.data or b"")["create_time"] is None
 
 
 def test_the_first_and_last_expressible_times_are_good() -> None:
-    """Years 1 and 9999 are within what is let through."""
+    """Times in the years 1 and 9999 are accepted."""
     assert flaw(GOOD._replace(create_time=-63_082_281_600_000_000)) is None
     assert flaw(GOOD._replace(create_time=252_455_615_999_999_999)) is None
     assert flaw(GOOD._replace(create_time=252_455_616_000_000_000)) is not None
@@ -156,7 +156,7 @@ ROWS = st.builds(
 
 @given(st.lists(ROWS, min_size=1, max_size=4))
 def test_no_row_fails(rows: list[Row]) -> None:
-    """Whatever the columns hold, each row becomes one message, marked exactly when flawed."""
+    """Each row becomes one message, and is marked exactly when it has a flaw."""
     marked = [ERROR_HEADER in dict(message.headers) for message in messages(*rows)]
     assert marked == [flaw(row) is not None for row in rows]
 
@@ -164,10 +164,7 @@ def test_no_row_fails(rows: list[Row]) -> None:
 @pytest.mark.parametrize("headers", [0, 1, 100_000])
 @pytest.mark.parametrize("large", [1, 2, 3, 4])
 def test_the_log_takes_what_is_not_too_large(headers: int, large: int) -> None:
-    """With 8 bytes for each element of an array, LARGEST is what one append is sure to take.
-
-    Whichever column holds the bytes, and however long a table's name is.
-    """
+    """One append accepts LARGEST bytes, with 8 for each array element, in any column."""
     row = Row(2**63 - 1, 0, b"t", b"k", b"v", [b""] * headers, [None] * headers)
     left = LARGEST - 3 - 16 * headers
     cells: list[object] = list(row)
@@ -183,7 +180,7 @@ TOLD = Large(7, 5, b"orders", b"k1", 6, 2, 9_000_000, 11, 12)
 
 
 def test_a_row_that_is_too_large_is_told_of() -> None:
-    """Key and topic stay, the data say how large each column is, the header what to do."""
+    """Key and topic stay, the data give each column's size, and the header the remedy."""
     (message,) = messages(
         report_large(TOLD, '"S".outbox', '"S".outbox', Columns(id="N r", value="v"))
     )
@@ -210,7 +207,7 @@ def test_a_row_that_is_too_large_is_told_of() -> None:
 
 
 def test_a_large_row_without_topic_or_time_is_told_of() -> None:
-    """What cannot be carried is left out: the table stands for the topic."""
+    """A missing topic is replaced by the table, and a missing key is left out."""
     large = TOLD._replace(topic=None, key=None, create_time=2**63 - 1)
     (message,) = messages(report_large(large, "public.outbox", "outbox"))
     assert (message.namespace, message.key) == ("outbox", None)
@@ -220,7 +217,7 @@ def test_a_large_row_without_topic_or_time_is_told_of() -> None:
 
 
 def test_a_bad_row_may_be_too_large_as_json() -> None:
-    """Only a row with a flaw is measured as what it becomes; its long key is not carried."""
+    """Only a bad row is measured by its JSON, and its long key is left out."""
     control = b"\x01" * (LARGEST // 5)
     assert unloggable(GOOD._replace(value=control), "outbox") is None
     assert unloggable(GOOD._replace(header_keys=[]), "outbox") is None

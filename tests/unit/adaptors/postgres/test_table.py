@@ -32,20 +32,20 @@ def test_names_are_read_as_sql_reads_them(text: str, expected: TableName, writte
 
 @pytest.mark.parametrize("text", ["", "a.b.c", "outbox; drop table x", '"open', "a b", "1st"])
 def test_what_is_no_name_is_refused(text: str) -> None:
-    """Nothing but a name gets near a statement."""
+    """Only a table name is accepted."""
     with pytest.raises(ValueError, match="not a table name"):
         TableName.parse(text)
 
 
 def test_defaults() -> None:
-    """A DSN is all that must be given."""
+    """A DSN is the only required setting."""
     config = OutboxConfig(dsn=DSN)  # type: ignore[arg-type] # as YAML gives it
     assert (config.table, config.batch_rows, config.batch_bytes) == ("outbox", 10_000, 8 << 20)
     assert (config.poll_interval, config.notify_channel) == (1.0, "outbox")
 
 
 def test_units_are_read_as_in_a_pipeline_file() -> None:
-    """Sizes and durations come with their units."""
+    """Sizes and durations have units."""
     given = {"dsn": DSN, "batch_bytes": "1MiB", "poll_interval": "200ms"}
     config = OutboxConfig.model_validate(given)
     assert (config.batch_bytes, config.poll_interval) == (1024**2, 0.2)
@@ -79,12 +79,12 @@ def test_a_broken_dsn_is_refused_without_quoting_it() -> None:
 
 
 def test_the_dsn_does_not_show() -> None:
-    """Printing the settings does not print the password."""
+    """The printed settings do not show the password."""
     assert "hunter2" not in repr(OutboxConfig(dsn=DSN))  # type: ignore[arg-type]
 
 
 def test_a_reader_that_is_not_open_says_so() -> None:
-    """Polling before open is an error with a text, and closing is always fine."""
+    """A poll before open is an error with a text, and close is always allowed."""
     reader = OutboxReader(OutboxConfig(dsn=DSN))  # type: ignore[arg-type]
     reader.close()
     with pytest.raises(SourceError, match="not open"):

@@ -19,12 +19,12 @@ from transporter.units import FOLDER
 
 
 def made(**settings: Any) -> SparkWriterConfig:
-    """Return the settings as a pipeline file in /srv would give them."""
+    """Return *settings* as read from a pipeline file in /srv."""
     return SparkWriterConfig.model_validate(settings, context={FOLDER: Path("/srv")})
 
 
 def test_defaults() -> None:
-    """A path is all that it takes: Parquet, from the pipeline file's folder."""
+    """A path suffices, for Parquet in a path relative to the pipeline file's folder."""
     config = made(path="daily")
     assert (config.format, config.path) == ("parquet", "/srv/daily")
     assert (config.folder, config.shared) == (Path("/srv/daily"), False)
@@ -45,18 +45,18 @@ def test_defaults() -> None:
     ],
 )
 def test_only_files_that_this_host_sees_are_exact(settings: dict[str, Any], exact: bool) -> None:
-    """What another system keeps, or another format's own log, is given each slice at least once."""
+    """Tables, other systems and formats with their own log receive each slice at least once."""
     assert (made(**settings).folder is not None) is exact
 
 
 def test_a_shared_folder_is_a_path_and_a_promise() -> None:
-    """A file URL names the folder, and says that every host of a cluster has it."""
+    """A file URL names the folder, and declares it shared by every host of the cluster."""
     config = made(path="file:///data/my%20daily")
     assert (config.folder, config.shared) == (Path("/data/my daily"), True)
 
 
 def test_urls_stay_as_they_are() -> None:
-    """A URL is no path of this host."""
+    """A URL is not resolved as a path of this host."""
     assert made(path="s3a://bucket/daily").path == "s3a://bucket/daily"
     assert made(path="dbfs:/daily").path == "dbfs:/daily"
 
@@ -77,13 +77,13 @@ def test_options_are_written_as_spark_reads_them() -> None:
     ],
 )
 def test_mistakes_are_refused(settings: dict[str, Any], told: str) -> None:
-    """Each mistake is told before anything runs."""
+    """Each mistake is refused before anything runs."""
     with pytest.raises(ValidationError, match=told):
         made(**settings)
 
 
 def test_options_tell_no_secret() -> None:
-    """Passwords are hidden, in names and in texts; words that are no secrets are not."""
+    """Passwords are redacted, in options and in URLs, and other words are not."""
     text = (
         "options: {url: 'jdbc:x://db?password=hunter2&ssl=true', password: tiger-77, "
         "header: 'true', compression: gzip}"
@@ -96,7 +96,7 @@ def test_options_tell_no_secret() -> None:
 
 
 def test_it_takes_frames() -> None:
-    """The short name leads to a writer of DataFrames."""
+    """The short name resolves to a writer of DataFrames."""
     found = find_writer("spark", Path())
     assert found is SparkWriter
     assert takes_frames(found)
@@ -116,7 +116,7 @@ def test_the_readme_names_every_setting() -> None:
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_the_readmes_pipelines_are_right(tmp_path: Path, snippet: str) -> None:
-    """Each snippet, with a source above it, is a pipeline file."""
+    """Each snippet, with a source above it, is a valid pipeline file."""
     file = tmp_path / "pipeline.yaml"
     file.write_text(f"readers: [{{name: in, adaptor: demo}}]\n{snippet}")
     (route,) = load(file, {"WAREHOUSE_PASSWORD": "w-4711"}).routes

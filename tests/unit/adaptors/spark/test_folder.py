@@ -1,4 +1,4 @@
-"""A data folder: each slice is added once, wherever a writer is killed."""
+"""A data folder to which each slice is added once, wherever a writer is killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS = ("part-0.parquet", "region=EU/part-1.parquet", "region=EU/day=1/part-2.p
 
 
 class Killed(BaseException):
-    """Stands for the end of the process between two calls of the system."""
+    """The end of the process between two system calls."""
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def data(tmp_path: Path) -> DataFolder:
 def written(
     data: DataFolder, last: int, generation: int = 0, parts: tuple[str, ...] = PARTS
 ) -> Path:
-    """Write a slice aside as Spark does, with the files that it leaves beside the data."""
+    """Write a slice aside like Spark, with the files that it leaves beside the data."""
     aside = data.aside(generation, last)
     for part in (
         *parts,
@@ -57,7 +57,7 @@ def written(
 
 
 def found(data: DataFolder) -> list[str]:
-    """Return what readers see, sorted: everything that does not begin with a dot or _."""
+    """Return the files that readers see, sorted, all without a leading dot or _."""
     return sorted(
         f"{file.parent.relative_to(data.path)}/{file.read_text()}"
         for file in data.path.rglob("*")
@@ -67,17 +67,17 @@ def found(data: DataFolder) -> list[str]:
 
 
 def expected(*lasts: int) -> list[str]:
-    """Return what :func:`found` finds when these slices are there, each once."""
+    """Return the expected result of :func:`found` for these slices, each once."""
     return sorted(f"{Path(part).parent}/{part} of {last}" for last in lasts for part in PARTS)
 
 
 def left_aside(data: DataFolder) -> list[str]:
-    """Return what is in the writer's own folder beside its records."""
+    """Return the names in the writer's own folder, without its records."""
     return sorted(each.name for each in (data.path / HOME).iterdir() if each.suffix != ".json")
 
 
 def test_a_slice_is_committed(data: DataFolder) -> None:
-    """Its files are in their places, also in nested folders, under the slice's name."""
+    """A slice's files are in their places, also in nested folders, under the slice's name."""
     data.commit(written(data, 9), 0, 9)
     assert found(data) == expected(9)
     assert left_aside(data) == []
@@ -99,7 +99,7 @@ def test_a_slice_that_was_not_committed_is_taken_back(data: DataFolder) -> None:
 
 
 def calls_of(commit: Callable[[], None], ends_before: int) -> int:
-    """Run *commit*, end it before its call number *ends_before*; return how many it made."""
+    """Run *commit*, end it before its call number *ends_before*, and return the number made."""
     count = 0
 
     def counted(real: Callable[..., object]) -> Callable[..., object]:
@@ -128,7 +128,7 @@ def calls_of(commit: Callable[[], None], ends_before: int) -> int:
 
 
 def test_a_crash_anywhere_leaves_all_or_nothing(tmp_path: Path) -> None:
-    """Wherever a commit ends, the next writer finds the slice whole or not at all, and says so."""
+    """Wherever a commit ends, the next writer finds the slice whole or not at all."""
     seen = set()
     for crash in range(1000):
         data = DataFolder(tmp_path / str(crash), CONTEXT)
@@ -137,7 +137,7 @@ def test_a_crash_anywhere_leaves_all_or_nothing(tmp_path: Path) -> None:
         aside = written(data, 19)
         done = calls_of(lambda d=data, a=aside: d.commit(a, 0, 19), crash)
         again = DataFolder(data.path, replace(CONTEXT, epoch=4))
-        # The next writer may be ended, too, while it finishes that.
+        # The next writer may be ended, too, during recovery.
         calls_of(again.recover, crash % 7)
         stored = again.recover()
         assert stored is not None
@@ -157,7 +157,7 @@ def test_a_crash_anywhere_leaves_all_or_nothing(tmp_path: Path) -> None:
 def test_files_are_synced_before_the_record(
     data: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything aside, and the record's draft, is on the disk before the rename that commits."""
+    """All files aside, and the record's draft, are synced before the rename that commits."""
     events: list[str] = []
     fsync, rename = os.fsync, os.rename
     opened: dict[int, str] = {}
@@ -185,13 +185,13 @@ def test_files_are_synced_before_the_record(
         "sync day=1",
         "sync committed.json.new",
     }
-    # The record is on the disk before a file leaves its place aside, and the places after that.
+    # The record is synced before a file leaves its place aside, and the target folders after that.
     assert events[commit + 1] == "sync daily"
     assert {*events[commit + 2 :]} >= {"sync daily", "sync region=EU", "sync day=1"}
 
 
 def test_new_folders_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names of folders that recovery makes are synced up to the first that was there."""
+    """The names of folders that recovery makes are synced up to the first existing folder."""
     synced: list[Path] = []
     monkeypatch.setattr(module, "_sync", synced.append)
     DataFolder(tmp_path / "a" / "daily", CONTEXT).recover()
@@ -200,17 +200,14 @@ def test_new_folders_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_old_job_cannot_write_into_a_slice(data: DataFolder) -> None:
-    """Each attempt has a folder of its own: what a job that was given up adds is not committed.
-
-    It is gone with the next slice, whenever it came.
-    """
+    """Late files of an abandoned attempt are not committed, and are removed with the next slice."""
     old, new = written(data, 9), written(data, 9)
     assert old != new
     (old / "late.parquet").write_text("late")
     data.commit(new, 0, 9)
     assert (found(data), left_aside(data)) == (expected(9), [])
     for last, late in ((19, "late.parquet"), (29, "_temporary/0/task_1/late.parquet")):
-        # The task makes its folders anew.
+        # The task makes its folders again.
         (old / late).parent.mkdir(parents=True)
         (old / late).write_text("late")
         data.commit(written(data, last), 0, last)
@@ -219,7 +216,7 @@ def test_an_old_job_cannot_write_into_a_slice(data: DataFolder) -> None:
 
 
 def test_a_late_task_is_no_obstacle(data: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that come while what was given up is removed fail neither a start nor a slice."""
+    """Files that come while an abandoned attempt is removed fail neither a start nor a slice."""
     written(data, 9)
 
     def refused(*_: object, **__: object) -> None:
@@ -246,7 +243,7 @@ def test_a_later_epoch_fences(data: DataFolder) -> None:
 
 
 def test_another_log_is_another_writer(data: DataFolder) -> None:
-    """Routes of the same name of another log share the folder; none takes the other's slices."""
+    """Routes of the same name in two logs share the folder, and neither changes the other's."""
     other = DataFolder(data.path, replace(CONTEXT, log_id="fedcba9876543210", epoch=1))
     aside = written(data, 9)
     assert other.recover() is None
@@ -262,14 +259,14 @@ def test_another_log_is_another_writer(data: DataFolder) -> None:
     "content", ["", "{", "[]", "{}", '{"stored": {}, "aside": "x"}', '{"stored": 5, "aside": "x"}']
 )
 def test_a_record_that_cannot_be_read_is_refused(data: DataFolder, content: str) -> None:
-    """Nobody guesses which slices were written: the route halts, and says what to do."""
+    """An unreadable record stops the route, with the remedy."""
     (data.path / HOME / "committed.json").write_text(content)
     with pytest.raises(RouteFault, match=r"committed\.json cannot be read.*move the folder away"):
         data.recover()
 
 
 def test_parked_retries_have_a_record_of_their_own(data: DataFolder) -> None:
-    """A parked entry that is retried does not say how far the route has come."""
+    """A retried parked entry does not change the route's stored offset."""
     data.commit(written(data, 9), 0, 9)
     data.commit(written(data, 4, generation=-1), -1, 4)
     stored = data.recover()
@@ -299,7 +296,7 @@ def test_a_slice_without_files_is_committed(data: DataFolder) -> None:
 def test_only_a_commit_of_this_run_stands_for_one_whose_answer_was_lost(
     tmp_path: Path, run: str, through: int
 ) -> None:
-    """What a copy of the log has committed with the same offsets is not taken for this slice."""
+    """A commit of another run of the log with the same offsets does not count for this slice."""
     context = replace(CONTEXT, run="mine")
     writer = SparkWriter(SparkWriterConfig(path=str(tmp_path / "daily")))
     writer.open(context)
