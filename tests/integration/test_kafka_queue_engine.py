@@ -90,7 +90,7 @@ def numbers(path: Path) -> Counter[int]:
 
 
 def each_once(count: int) -> dict[int, int]:
-    """Return what :func:`numbers` returns when each was delivered once."""
+    """Return the result of :func:`numbers` when each was delivered once."""
     return dict.fromkeys(range(count), 1)
 
 

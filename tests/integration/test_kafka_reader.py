@@ -180,7 +180,7 @@ def test_a_record_that_no_append_takes_is_parked_and_the_others_arrive(
 
 
 def test_the_committed_metadata_names_the_log(bench: Bench) -> None:
-    """Beside its offset the group keeps the ids of log and topic, for the next reader."""
+    """Beside its offset the group keeps the ids of log and topic."""
     topic = bench.topic()
     bench.produce_numbers(topic, 3)
     reader = bench.reader(topic, log_id="log-of-ada", commit_interval=0.0)
@@ -585,7 +585,7 @@ def test_a_reader_outlives_a_short_absence_of_the_broker(
 def test_an_assignment_that_fails_is_told_and_leaves_nothing_behind(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When partition positions cannot be found nothing is read, and the next reader starts."""
+    """Without the partitions' positions nothing is read, and the next reader starts."""
     topic = bench.topic()
     bench.produce_numbers(topic, 3)
     reader = bench.reader(topic)

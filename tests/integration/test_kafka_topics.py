@@ -34,7 +34,7 @@ def name() -> str:
 
 @pytest.fixture
 def make_writer(default_broker: Broker) -> Iterator[Callable[..., KafkaWriter]]:
-    """Return a function that opens a writer to the broker; all are closed at the end."""
+    """Return a function that opens a writer to the broker, and close all at the end."""
     opened: list[KafkaWriter] = []
 
     def make(**settings: Any) -> KafkaWriter:
@@ -54,7 +54,7 @@ def topics(broker: Broker) -> set[str]:
 
 
 def write(writer: KafkaWriter, *messages: Message) -> RecordingAck:
-    """Write *messages* and return what the writer reported."""
+    """Write *messages* and return the ack with the writer's report."""
     batch = entries(messages)
     ack = RecordingAck(batch)
     writer.write(batch, ack)

@@ -29,7 +29,7 @@ CONTEXT = WriterContext(log_id="log-1", route="route", epoch=1, deadline=10.0)
 
 @pytest.fixture
 def make_writer(kafka_broker: Broker, kafka_topic: str) -> Iterator[Callable[..., KafkaWriter]]:
-    """Return a function that opens a writer to the test's topic; all are closed at the end."""
+    """Return a function that opens a writer to the test's topic, and close all at the end."""
     opened: list[KafkaWriter] = []
 
     def make(deadline: float = 10.0, **settings: Any) -> KafkaWriter:
@@ -253,7 +253,7 @@ def test_max_message_bytes_refuses_before_sending(
 def test_a_batch_over_a_small_limit_names_nobody(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker
 ) -> None:
-    """When a whole batch is refused for its size, no entry is blamed and none is acked."""
+    """No entry of a batch that is refused for its size is blamed, and none is acked."""
     small = kafka_broker.create_topic(f"small-{uuid.uuid4().hex[:8]}", max_message_bytes="2000")
     writer = make_writer(topic=small)
     batch = entries([Message("n", b"x" * 500, b"k") for _ in range(20)])
@@ -342,7 +342,7 @@ def test_an_unknown_fixed_topic_is_waited_for(make_writer: Callable[..., KafkaWr
 def test_an_unknown_topic_of_one_namespace_is_the_entrys(
     make_writer: Callable[..., KafkaWriter], kafka_topic: str
 ) -> None:
-    """When the namespace chooses the topic, the first entry without a topic is named."""
+    """The first entry whose namespace has no topic is named."""
     writer = make_writer(deadline=2.0, topic="{namespace}")
     known, unknown = Message(kafka_topic, b"1"), Message("nowhere", b"2")
 
@@ -450,7 +450,7 @@ def test_a_fatal_error_is_followed_by_a_new_client(
 def test_a_slice_larger_than_the_clients_queue_is_delivered(
     make_writer: Callable[..., KafkaWriter], kafka_broker: Broker, kafka_topic: str
 ) -> None:
-    """When the client's queue is full the writer waits for room instead of failing."""
+    """A full client queue makes the writer wait for room instead of failing."""
     writer = make_writer(client={"queue.buffering.max.messages": 100})
 
     assert write(writer, entries(numbered(5000))).complete
@@ -500,7 +500,7 @@ class WatchingAck(RecordingAck):
         settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "count"}
         self._consumer, self._place = Consumer(settings), TopicPartition(topic, 0)
         self.seen: list[tuple[int, int]] = []
-        """Each time: how many entries are acked, how many are there."""
+        """At each call: the number of acked entries, and of messages in the topic."""
 
     def __call__(self, offsets: Iterable[int]) -> None:
         super().__call__(offsets)

@@ -72,7 +72,7 @@ def numbers(count: int) -> list[bytes]:
 
 
 def write(writer: KafkaWriter, batch: Entries) -> RecordingAck:
-    """Write *batch* and return the ack with what the writer reported or raised."""
+    """Write *batch* and return the ack, with any error that the writer raised."""
     ack = RecordingAck(batch)
     try:
         writer.write(batch, ack)
@@ -110,7 +110,7 @@ def test_the_client_goes_on_after_a_refused_entry(sink: Sink) -> None:
 
 
 def test_a_slice_larger_than_the_clients_queue_is_one_transaction(sink: Sink) -> None:
-    """When the client's queue is full the writer waits for room, and all is committed."""
+    """A full client queue makes the writer wait for room, and all is committed."""
     writer = sink.writer(client={"queue.buffering.max.messages": 100})
 
     assert write(writer, entries(numbered(5_000))).complete
@@ -158,7 +158,7 @@ def test_a_worker_that_takes_over_leaves_its_predecessor_without_effect(sink: Si
 
 
 def test_a_writer_that_was_shut_out_in_vain_goes_on(sink: Sink) -> None:
-    """When no other writer has written since, the next attempt takes the id again."""
+    """If no other writer has written since, the next attempt takes the id again."""
     writer = sink.writer()
     assert write(writer, entries(numbered(3))).complete
     sink.writer().close()
@@ -175,7 +175,7 @@ def test_a_writer_that_was_shut_out_in_vain_goes_on(sink: Sink) -> None:
 def test_a_commit_without_an_answer_is_neither_lost_nor_repeated(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
-    """Whether or not the brokers had committed, the next attempt finds the true outcome."""
+    """The next attempt finds out whether the brokers had committed."""
     writer = sink.writer()
     with monkeypatch.context() as patch:
         patch.setattr(Transactions, "_call", without_answer(before=before))

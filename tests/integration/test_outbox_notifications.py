@@ -36,7 +36,7 @@ LED = ("leader-acquired", "leader-refreshed", "leader-revoked", "leader-fenced")
 TERM = "SELECT term, leader_id FROM transporter_term"
 ROUNDS = 10
 ROWS = 30
-"""Of a round: with the notification below, each of them fills most of a page; there are 64."""
+"""Rows of a round: with the notification below, each fills most of a page, and there are 64."""
 COMMIT = (
     "BEGIN; INSERT INTO outbox (kafka_topic, kafka_key, kafka_value) VALUES ('t', 'k', 'v');"
     "SELECT pg_notify('outbox', repeat('x', 7900)); COMMIT"

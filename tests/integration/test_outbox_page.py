@@ -32,7 +32,7 @@ def fences(kind: str) -> list[str]:
 
 @pytest.fixture
 def shop(postgres: Database) -> dict[str, Any]:
-    """Create the page's table of orders and return what its code defines."""
+    """Create the page's table of orders and return the names that its code defines."""
     (orders,) = fences("sql")
     postgres.execute(orders)
     found: dict[str, Any] = {}

@@ -695,7 +695,7 @@ def test_a_server_that_is_away_is_exit_3(
 
 
 def test_a_lost_connection_tells_what_is_committed(outbox: Database) -> None:
-    """When the database ends the session, the error reports the number of committed rows."""
+    """A session ended by the database is an error with the number of committed rows."""
 
     def cut(_: int) -> None:
         outbox.execute(

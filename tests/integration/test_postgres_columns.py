@@ -34,7 +34,7 @@ HOSTILE = {
     "header_values": '"größe 鍵"',
     "leader": '"SELECT"',
 }
-"""Spaces, quotes, placeholders of every kind, and the name that another column usually has."""
+"""Spaces, quotes, placeholders of every kind, and the usual name of another column."""
 KEYWORDS = {
     "id": "size",
     "created": "found",
@@ -45,7 +45,7 @@ KEYWORDS = {
     "header_values": "text",
     "leader": "kafka_topic",
 }
-"""What our statements call other things."""
+"""Names that our statements use for other things."""
 RECORD = Record("orders", "7", '{"id": 7}', [("trace", "a"), ("n", "1")])
 
 

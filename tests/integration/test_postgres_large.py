@@ -27,7 +27,7 @@ pytestmark = pytest.mark.postgres
 
 MIB = 1024**2
 SMALL = ("orders", "k")
-"""Topic and key of a row: with them and this value it has just the bytes that are taken."""
+"""Topic and key of a row: with a value of FITS bytes the row has the largest size accepted."""
 FITS = LARGEST - len("".join(SMALL))
 
 

@@ -168,7 +168,7 @@ def fail_after_commit(reader: Any, outbox: Database) -> None:
 def test_a_failed_purge_neither_loses_nor_repeats(
     outbox: Database, opened: Callable[..., Any], fail: Callable[[Any, Database], None]
 ) -> None:
-    """Whatever the outcome of the transaction after the append, each row is in the log once."""
+    """For any outcome of the transaction after the append, each row is in the log once."""
     log = Log()
     for number in range(6):
         insert(outbox, value=str(number))

@@ -249,7 +249,7 @@ def contents(tracker: Tracker) -> list[tuple[Any, bytes | None, int]]:
 
 
 def test_trackers_that_share_redeliver_each_message_once(kafka_broker: Broker) -> None:
-    """When a second tracker takes over partitions, no message is lost or redelivered twice."""
+    """A second tracker takes over partitions, and no message is lost or redelivered twice."""
     settings = fresh(kafka_broker, partitions=4, redeliver_after=4.0, session_timeout=6.0)
     wanted = send(settings, "q", 100)
     consumer = QueueConsumer(settings, "q")

@@ -167,7 +167,7 @@ def test_root_starts_a_server_and_opens_no_folder_for_it(closed: Path) -> None:
 def test_root_is_told_where_the_server_can_run(
     closed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the temporary folder is closed too, the error names the setting to change."""
+    """With the temporary folder closed too, the error names the setting to change."""
     monkeypatch.setattr(tempfile, "tempdir", str(closed))
     with pytest.raises(EnvironmentFault, match="set TMPDIR"), embedded_postgres(closed / "data"):
         pass

@@ -93,7 +93,7 @@ def document(broker: Broker, queue: QueueSettings, topics: dict[str, str], url: 
 
 @contextmanager
 def delivered(folder: Path, document: Any, dsn: str) -> Iterator[Running]:
-    """Run *document* until every route has delivered what all sources hold, and stop it."""
+    """Run *document* until every route has delivered the entries of all sources, and stop it."""
     path = folder / "pipeline.json"
     path.write_text(json.dumps(document))
     with running(path, DSN=dsn) as engine:
