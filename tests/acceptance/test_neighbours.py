@@ -286,7 +286,7 @@ def delivered(folder: Path) -> str:
 
 
 def seconds(ask: Callable[[], object]) -> float:
-    """Return the shortest time of *ask*, because other tests keep the machine busy."""
+    """Return the shortest of three times, because other tests keep the machine busy."""
     found = []
     for _ in range(3):
         begun = time.monotonic()

@@ -158,7 +158,7 @@ def test_a_worker_that_takes_over_leaves_its_predecessor_without_effect(sink: Si
 
 
 def test_a_writer_that_was_shut_out_in_vain_goes_on(sink: Sink) -> None:
-    """If no other writer has written since, the next attempt takes the id again."""
+    """The next attempt takes the id again if no other writer has written since."""
     writer = sink.writer()
     assert write(writer, entries(numbered(3))).complete
     sink.writer().close()
