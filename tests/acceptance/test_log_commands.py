@@ -164,7 +164,7 @@ def test_what_cannot_be_done_is_said(
 
 
 def test_info_tells_what_the_log_holds_and_who_holds_it(log: Path) -> None:
-    """It shows segments, offsets, times, bytes, the owner, and the user of the oldest entry."""
+    """Info shows segments, offsets, times, bytes, the owner, and the user of the oldest entry."""
     found = transporter("log", "info", str(log))
     assert (found["first"], found["last"], found["confirmed"]) == (0, 19, 19)
     assert found["held_by"] == {"kind": "route", "route": "out", "watermark": 12, "lag": 7}
@@ -247,7 +247,7 @@ def test_tail_shows_the_newest_and_ends(log: Path) -> None:
 
 
 def test_tail_follows_what_an_engine_appends(log: Path) -> None:
-    """It waits for an engine, shows its appends soon after, and ends quietly on Ctrl-C."""
+    """Tail waits for an engine, shows its appends soon after, and ends quietly on Ctrl-C."""
     with Tail(log, "-n", "1", "--namespace", "^orders", "--json") as tail:
         tail.await_error("no engine runs here; waiting")
         with CommitLog.open(log) as opened:

@@ -61,7 +61,7 @@ def data(path: Path) -> list[str]:
 
 
 def test_a_poison_entry_is_set_aside_mended_and_delivered_in_order(tmp_path: Path) -> None:
-    """It is parked with those behind it, and after a fix and a retry all arrive in order."""
+    """The entry is parked with those behind it, and a fix and a retry deliver all in order."""
     (tmp_path / "mystep.py").write_text(STEP.format(expression="100 // int(message.data)"))
     steps = [{"python": {"function": "mystep:change"}}]
     pipeline = write_file(tmp_path, [route(on_error="park", steps=steps)])

@@ -132,7 +132,7 @@ def test_a_stopped_leader_loses_its_lock_within_a_term(postgres: Database) -> No
 def test_a_leader_behind_a_pulled_cable_is_fenced_and_waits_for_nothing(
     postgres: Database,
 ) -> None:
-    """Its pulses return, its leadership ends within a term, and it returns as a candidate."""
+    """Pulses return, the leadership ends within a term, and the leader becomes a candidate."""
     with FaultyProxy(("127.0.0.1", postgres.server.port)) as proxy, Watch() as watch:
         through = make_conninfo(postgres.tcp_dsn(), port=proxy.port)
         leader = watch.add(elector(through))

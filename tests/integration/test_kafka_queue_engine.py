@@ -156,7 +156,7 @@ def test_a_message_is_acked_when_every_route_has_delivered_its_entry(
 def test_a_paused_reader_gives_its_messages_to_other_consumers(
     tmp_path: Path, settings: QueueSettings
 ) -> None:
-    """They go at once, are not delivered here again, and a resume takes new ones."""
+    """The messages go at once, are not delivered here again, and a resume takes new ones."""
     send(settings, 20)
     made = pipeline(tmp_path, reading(settings), into("out"))
     with Tracker(settings) as tracker, running(made) as engine:

@@ -230,7 +230,7 @@ def test_a_topic_for_each_namespace_and_one_for_the_progress(
 def test_settings_that_the_brokers_or_the_client_refuse_are_the_routes_fault(
     sink: Sink, settings: dict[str, Any], named: str
 ) -> None:
-    """They are reported when the writer opens, without any value that may be secret."""
+    """Refused settings are reported at the opening, without any value that may be secret."""
     with pytest.raises(RouteFault, match=named) as refused:
         sink.writer(replace(sink.context, deadline=3.0), **settings)
 

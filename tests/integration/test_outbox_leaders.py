@@ -52,7 +52,7 @@ def led_behind(nodes: list[Node], number: int) -> bool:
 
 
 def test_leaders_come_and_go(fleet: list[Node], postgres: Database, tmp_path: Path) -> None:
-    """A leader stops, is killed, is paused beyond its term and goes on: six takeovers.
+    """A leader stops, is killed, is paused beyond its term and resumes: six takeovers.
 
     No row is missing, first deliveries keep the order of their keys, and the next engine
     leads within two terms.

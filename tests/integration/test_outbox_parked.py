@@ -124,7 +124,7 @@ def test_a_paused_route_holds_its_rows_back(outbox: Database, tmp_path: Path) ->
 
 
 def test_a_paused_route_is_paused_after_a_restart(outbox: Database, tmp_path: Path) -> None:
-    """Its undelivered entries wait in the log, and their rows in the table."""
+    """Undelivered entries of the paused route wait in the log, and their rows in the table."""
     insert(outbox, "a", "1")
     (tmp_path / "out.down").write_text("write")
     given = pipeline(tmp_path, outbox, {"name": "out"})

@@ -140,7 +140,7 @@ def test_a_crash_while_rows_are_adopted_changes_nothing(
 def test_a_row_that_cannot_be_logged_is_told_of_once(
     engine: Callable[..., Node], outbox: Database
 ) -> None:
-    """It stays in the table, its entry stays parked, and restarts log no second entry."""
+    """The row stays in the table, its entry stays parked, and restarts log no second entry."""
     node = engine("none")
     insert(outbox, 0, 1)
     outbox.execute(

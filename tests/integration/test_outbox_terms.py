@@ -344,7 +344,7 @@ def test_rows_too_many_for_one_statement_are_purged_in_parts(outbox: Database) -
 def test_a_stop_ends_while_the_database_is_away(
     outbox: Database, tmp_path: Path, fault: str, elector: Any
 ) -> None:
-    """It takes at most ``shutdown_timeout`` and a few seconds, even if the server hangs.
+    """A stop takes at most ``shutdown_timeout`` and a few seconds, even if the server hangs.
 
     Delivered rows are purged by the next run, and not repeated.
     """

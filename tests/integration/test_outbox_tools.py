@@ -623,7 +623,7 @@ def test_drop_spells_every_name(
 
 
 def test_rows_that_come_while_drop_asks_are_not_lost(outbox: Database) -> None:
-    """They are counted again under the lock, with the rows of open transactions."""
+    """The rows are counted again under the lock, with those of open transactions."""
     with connect(outbox.dsn) as connection, psycopg.connect(outbox.dsn) as application:
         found = removal.find_removable(connection, "outbox", Columns())
         insert(application)

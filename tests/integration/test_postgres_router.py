@@ -152,7 +152,7 @@ def test_a_binary_payload_arrives_byte_for_byte(
 def test_further_columns_become_headers_and_fields(
     postgres: Database, opened: Callable[..., Any]
 ) -> None:
-    """They get their names or aliases, times are in UTC, and NULL is null."""
+    """The columns get their names or aliases, times are in UTC, and NULL is null."""
     made(postgres, opened, more=', "Tenant %s" int, at timestamp, note text')
     postgres.execute('ALTER TABLE outboxevent ALTER "Tenant %s" SET DEFAULT 7')
     put(postgres, {"n": 1}, at="2019-05-03 14:31:30.344")

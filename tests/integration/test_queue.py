@@ -58,7 +58,7 @@ def test_what_is_never_acked_comes_four_times_and_is_dead_then(
 
 
 def test_a_dead_letter_tells_where_it_comes_from_and_why(kafka_broker: Broker) -> None:
-    """It keeps key and headers, with origin, count, reason and time added."""
+    """A dead letter keeps key and headers, with origin, count, reason and time added."""
     settings = fresh(kafka_broker, max_redeliveries=1, redeliver_after=30.0)
     with QueueProducer(settings) as producer:
         where = producer.send("q", b"v", key=b"k", headers=[("a", b"1"), ("a", None)])
@@ -205,7 +205,7 @@ def test_a_closed_consumer_gives_back_what_it_had(kafka_broker: Broker) -> None:
 
 
 def test_a_new_tracker_comes_to_the_same_state(kafka_broker: Broker) -> None:
-    """It has the state of the old one, without ended messages, and redelivers exactly that."""
+    """A new tracker has the old one's state, without ended messages, and redelivers just that."""
     settings = fresh(kafka_broker, redeliver_after=3.0)
     wanted = send(settings, "q", 60)
     kept = {value for value in wanted if value.endswith((b"3", b"7"))}

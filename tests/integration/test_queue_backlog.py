@@ -133,7 +133,7 @@ def test_depth_follows_what_is_sent_and_what_is_confirmed(
 def test_the_oldest_grows_older_while_nothing_is_confirmed(
     queue: Queue, settings: QueueSettings
 ) -> None:
-    """Its age is known while it waits in the topic, is begun, or is in the engine."""
+    """The age is known while the message waits in the topic, is begun, or is in the engine."""
     send(settings, 1)
     queue.shows(backlog_messages=1)
     ends = time.monotonic() + 1.5  # It is begun by then.
@@ -206,7 +206,7 @@ def test_a_queue_that_was_never_read_counts_from_its_beginning(settings: QueueSe
 
 
 def test_a_missing_topic_and_absent_brokers_are_told_apart(settings: QueueSettings) -> None:
-    """Neither looks like an empty queue."""
+    """Neither a missing topic nor absent brokers look like an empty queue."""
     wrong = {
         QueueFault: {"queue_topic": "missing"},
         QueueUnavailable: {"bootstrap_servers": "127.0.0.1:9", "client": {"log_level": 0}},

@@ -131,7 +131,7 @@ def test_stats_tell_what_waits_what_is_in_progress_and_what_is_dead(
 def test_an_estimate_of_what_waits(
     kafka_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It has the depth and the oldest age, of named queues or of all queues with consumers."""
+    """An estimate has depth and oldest age, of named queues or of all queues with consumers."""
     settings = fresh(kafka_broker)
     where = options(settings, tmp_path)
     answer(capsys, "send", "jobs", "a", "b", *where)

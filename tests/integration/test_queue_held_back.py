@@ -79,7 +79,7 @@ def test_one_that_does_not_say_who_it_is_is_told(
 
 
 def test_a_consumer_that_was_taken_for_dead_begins_anew(kafka_broker: Broker) -> None:
-    """A wrong takeover of its name, as if it were dead, does no harm."""
+    """A consumer survives a wrong takeover of its name, as if it were dead."""
     settings = fresh(kafka_broker, partitions=1, transactional=True, redeliver_after=30.0)
     with QueueProducer(settings) as producer, QueueConsumer(settings, "q") as consumer:
         for value in (b"before", b"after"):

@@ -45,7 +45,7 @@ def delete_before(broker: Broker, settings: QueueSettings, offset: int) -> None:
 
 
 def test_topics_of_a_queue_keep_what_waits_and_what_is_dead(kafka_broker: Broker) -> None:
-    """They do not use the brokers' default of a week, and an operator may set the time."""
+    """The topics do not have the brokers' default of a week, and an operator may set the time."""
     settings = fresh(kafka_broker)
     assert retention(kafka_broker, settings.queue_topic) == ("-1", "-1")
     assert retention(kafka_broker, settings.dead_letter_topic) == ("-1", "-1")

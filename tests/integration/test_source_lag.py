@@ -152,7 +152,7 @@ def test_records_of_topics(kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
 def test_records_that_come_while_nobody_polls(
     kafka_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They count at ``max_in_flight`` or with a full log, and without brokers nothing is shown."""
+    """Records count at ``max_in_flight`` or with a full log, and nothing shows without brokers."""
     monkeypatch.setattr("transporter_adaptors.kafka.survey.EVERY", 0.1)
     monkeypatch.setattr("transporter_adaptors.kafka.survey.LATE", 1.0)
     monkeypatch.setattr("transporter_adaptors.kafka.reader._UNPOLLED", 0.0)

@@ -180,7 +180,7 @@ def test_a_provider_that_is_away_for_long_halts_nothing(
 def test_a_queue_waits_for_a_provider_that_is_away(
     broker: OidcBroker, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its writer and its reader continue when there are tokens again."""
+    """The queue's writer and reader continue when there are tokens again."""
     monkeypatch.setattr(provider, "lifetime", 12.0)
     make_topics(settings_of(bootstrap_servers=broker.bootstrap_servers))
     given = {"queue": f"of-{uuid.uuid4().hex[:8]}", **settings(broker, provider)}

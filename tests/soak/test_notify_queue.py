@@ -85,7 +85,7 @@ def arrived(engine: Engine) -> int:
 def test_no_commit_fails_however_long_the_log_is_full(
     reader: dict[str, Any], small: Database, tmp_path: Path, exhaustive: bool
 ) -> None:
-    """The queue stays nearly empty, the term goes on, and every row arrives (Invariant 14)."""
+    """The queue stays nearly empty, the term continues, and every row arrives (Invariant 14)."""
     commits, path, events = COMMITS if exhaustive else SAMPLE, tmp_path / "out.jsonl", Events()
     insert(small, value="0")
     term = "SELECT term, leader_id FROM transporter_term"

@@ -51,7 +51,7 @@ def breaking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_redelivery_whose_transaction_fails_is_done_once(
     kafka_broker: Broker, breaking: Callable[[], int]
 ) -> None:
-    """It is retried until it is done, and not repeated if it was done already."""
+    """A redelivery is retried until it is done, and not repeated if it was done already."""
     settings = fresh(kafka_broker, redeliver_after=1.0, max_redeliveries=None)
     values = [b"%d" % number for number in range(5)]
     with QueueProducer(settings) as producer:
@@ -95,7 +95,7 @@ def test_a_start_whose_transaction_fails_loses_nothing(
 
 
 def test_an_ack_behind_an_open_transaction_counts(kafka_broker: Broker) -> None:
-    """It cannot be read before the transaction ends, and nothing is redelivered until then."""
+    """The ack is unreadable until the transaction ends, and nothing is redelivered before."""
     settings = fresh(kafka_broker, partitions=1, redeliver_after=1.0)
     servers = {"bootstrap.servers": kafka_broker.bootstrap_servers}
     plain = Producer(servers)
